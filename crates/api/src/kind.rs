@@ -1,14 +1,15 @@
-//! What the API server asks of a kind. A row of the table in [`crate::kinds`] is one [`Kind`].
+//! Rules of a kind for the API server. A row of the table in [`crate::kinds`] is one [`Kind`].
 
+use crate::field_selectors::Selectable;
 use crate::value::Fields;
 use machinery::field::{ErrorList, Path};
 use machinery::{Value, names};
 use std::borrow::Cow;
 
-/// A name: borrowed from a table, or owned by what a definition made.
+/// A name: borrowed from a table, or owned by a custom resource definition's kind.
 pub type Text = Cow<'static, str>;
 
-/// Whether objects live in namespaces.
+/// Namespaced or cluster-scoped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Namespaced,
@@ -28,32 +29,32 @@ pub struct Column<'a> {
     pub priority: i32,
 }
 
-/// What a cell may need besides the object.
+/// Context of a cell besides the object.
 #[derive(Clone, Copy, Debug)]
 pub struct CellContext {
     /// Seconds since the epoch: ages are relative to it.
     pub now: i64,
 }
 
-/// How a kind's objects are laid out in the Table form.
+/// Layout of a kind's objects in the Table form.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     pub columns: &'static [Column<'static>],
     pub cells: fn(&Value, CellContext) -> Vec<Value>,
     /// The row's `conditions`, left out when empty.
     pub conditions: Option<fn(&Value) -> Vec<Value>>,
-    /// The order of rows in a list, where it is not the list's own.
+    /// Order of rows in a list, if it differs from that of the list.
     pub order: Option<fn(&Value, &Value) -> std::cmp::Ordering>,
 }
 
-/// A field that field selectors may name, and how to read it.
+/// A field supported in field selectors, and its reader.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectableField {
     pub name: &'static str,
     pub value: fn(&Value) -> Cow<'_, str>,
 }
 
-/// Where the scale subresource finds its numbers: paths into the object.
+/// Paths of the scale subresource's values in the object.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale<'a> {
     pub spec_replicas: &'a str,
@@ -87,11 +88,11 @@ impl ScaleSelector<'_> {
 /// Paths of fields.
 pub type FieldPaths = &'static [&'static [&'static str]];
 
-/// Reset fields of most kinds: writes of the main resource leave status alone, writes of status the spec.
-pub const STATUS_APART: &[(&str, FieldPaths)] = &[("", &[&["status"]]), ("status", &[&["spec"]])];
+/// Reset fields of most kinds: the main resource ignores status, the status subresource ignores spec.
+pub const STATUS_RESET_FIELDS: &[(&str, FieldPaths)] = &[("", &[&["status"]]), ("status", &[&["spec"]])];
 
-/// Reset fields of kinds whose status subresource leaves metadata alone as well.
-pub const METADATA_APART: &[(&str, FieldPaths)] =
+/// Reset fields of kinds whose status subresource ignores metadata as well.
+pub const METADATA_RESET_FIELDS: &[(&str, FieldPaths)] =
     &[("", &[&["status"]]), ("status", &[&["metadata"], &["spec"]])];
 
 /// Conversion of a version that is not stored.
@@ -101,7 +102,7 @@ pub struct StoredAs {
     pub kind: &'static Kind,
     pub to_stored: fn(Value) -> Value,
     pub from_stored: fn(Value) -> Value,
-    /// The stored kind's rules hold; those of the served version end with its defaults.
+    /// Rules of the stored kind apply; those of the served version are limited to its defaults.
     pub rules_of_stored: bool,
 }
 
@@ -159,7 +160,7 @@ impl ResourceNames {
         }
     }
 
-    /// With another name than `<kind>List` for lists.
+    /// Sets a list name other than `<kind>List`.
     #[must_use]
     pub fn with_list_kind(self, list_kind: impl Into<Text>) -> Self {
         Self { list_kind: list_kind.into(), ..self }
@@ -196,21 +197,21 @@ impl ResourceNames {
     }
 }
 
-/// How an object goes when it is deleted.
+/// Deletion mode of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Graceful {
-    /// At once.
+    /// Immediate.
     No,
-    /// After `deletionGracePeriodSeconds` seconds, when its owner (a kubelet) says so.
+    /// After `deletionGracePeriodSeconds` seconds, confirmed by its owner (a kubelet).
     After(i64),
 }
 
-/// A look at metadata that is part of a kind's own rules for updates.
+/// A check of metadata in a kind's own rules for updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataCheck {
-    /// As that of a new object.
+    /// Same check as for a new object.
     New,
-    /// Against the old object's.
+    /// Compared with the old object.
     Update,
 }
 
@@ -223,78 +224,86 @@ pub struct Kind {
     pub resource: &'static str,
     pub scope: Scope,
 
-    /// Refuses bad names: the texts of what is wrong (empty: fine). The flag says it is a prefix (generateName).
+    /// Validates names and returns the errors. The flag is true for a prefix (generateName).
     pub validate_name: fn(&str, bool) -> Vec<String>,
     /// Finalizers need no domain: the registry checks metadata with `names::validate_generic_object_meta` (and
     /// its update) instead of `names::validate_object_meta`.
     pub any_finalizer: bool,
-    /// The kind has no rules for metadata: the general ones are asked only when its own have passed, and any name
-    /// that fits into a path will do.
+    /// The kind has no rules for metadata: the general ones run only after its own have passed, and any name that is
+    /// a valid path segment is accepted.
     pub metadata_last: bool,
-    /// How the kind's own rules look at metadata on update, after the general ones have: what is wrong there is
-    /// told as many times.
+    /// Checks of metadata in the kind's own rules for updates, after the general ones: each check reports its errors
+    /// again.
     pub metadata_on_update: &'static [MetadataCheck],
     /// The same for the status subresource.
     pub metadata_on_status_update: &'static [MetadataCheck],
     /// `generateName` itself becomes the name.
     pub generates_no_suffix: bool,
-    /// Where labels come from if the object brings none of its own. They stay those: what is added there when the
-    /// object is made is added to both.
+    /// Path of the labels that are used if the object has none. Both share the same map, as in Kubernetes: labels
+    /// added to one on create are added to both.
     pub labels_from: Option<&'static str>,
-    /// Sets what an omitted field means in this version. Runs on every decode, also of old objects.
+    /// Sets the defaults of this version. Runs on every decode, also of stored objects.
     pub default: fn(&mut Value),
-    /// Before validation on create: clears what clients may not set (status, disabled fields).
-    /// The registry itself sets name, namespace, uid, creationTimestamp and generation.
+    /// Before validation on create: clears fields that clients may not set (status, disabled fields). The registry
+    /// itself sets name, namespace, uid, creationTimestamp and generation.
     pub prepare_create: fn(&mut Value),
-    /// Before validation on update of the main resource: keeps what this door may not change (usually status).
+    /// Before validation on update of the main resource: restores fields that it may not change (usually status).
     pub prepare_update: fn(new: &mut Value, old: &Value),
-    /// The same for the status subresource: keeps everything but status (and what belongs to it).
+    /// Same for the status subresource: restores everything but status and its related fields.
     pub prepare_status_update: fn(new: &mut Value, old: &Value),
     pub validate: fn(&Value) -> ErrorList,
-    /// Everything to check on update, the new object's own validity included (metadata is checked by the registry).
+    /// All checks on update, including validity of the new object (metadata is checked by the registry).
     pub validate_update: fn(new: &Value, old: &Value) -> ErrorList,
     pub validate_status_update: fn(new: &Value, old: &Value) -> ErrorList,
-    /// After validation: brings the object to the form that is stored.
+    /// After validation: converts the object to its stored form.
     pub canonicalize: fn(&mut Value),
-    /// `Warning` headers for a new object, as it is before `prepare_create` changes it.
+    /// `Warning` headers for a new object, before `prepare_create`.
     pub early_warnings: fn(&Value) -> Vec<String>,
     /// `Warning` headers for a write.
     pub warnings: fn(new: &Value, old: Option<&Value>) -> Vec<String>,
-    /// The same for a write of the status.
+    /// `Warning` headers for a write of the status.
     pub status_warnings: fn(new: &Value) -> Vec<String>,
-    /// Whether `metadata.generation` counts changes of this kind's spec. The registry sets 1 on create and adds
-    /// one when anything besides metadata and status differs.
+    /// `metadata.generation` counts changes of this kind's spec. The registry sets 1 on create and adds one when
+    /// anything besides metadata and status differs.
     pub counts_generation: bool,
     /// A PUT to a missing name creates the object.
     pub create_on_update: bool,
     /// A PUT without resourceVersion is allowed.
     pub unconditional_update: bool,
-    /// How long deletion waits, given the object and the grace period asked for (`None`: not asked).
+    /// Grace period of deletion, from the object and the requested period, if any.
     pub graceful: fn(&Value, Option<i64>) -> Graceful,
-    /// What happens to dependents when the deleter does not say (`orphan` for the oldest kinds).
+    /// Dependents are orphaned if the deletion sets no propagation policy (the oldest kinds).
     pub orphan_dependents: bool,
-    /// Told to deleters who leave dependents to that default.
+    /// Warning for deletions that use this default.
     pub orphan_warning: Option<&'static str>,
-    /// Whether the garbage collector takes part in deletions at all (not for events).
+    /// The garbage collector handles deletions of this kind (not of events).
     pub collects_dependents: bool,
-    /// Something besides `metadata.finalizers` holds the object (a namespace's `spec.finalizers`).
+    /// Finalizers other than `metadata.finalizers` block deletion (a namespace's `spec.finalizers`).
     pub held: fn(&Value) -> bool,
-    /// What else changes when deletion begins but has to wait.
+    /// Further changes when deletion begins but is not immediate.
     pub mark_deleting: fn(&mut Value),
-    /// Writes who asks for the object into it, given the user as `{username, uid, groups, extra}`.
+    /// Records the requesting user in the object, given as `{username, uid, groups, extra}`.
     pub stamp_user: Option<fn(&mut Value, user: &Value)>,
     pub scale: Option<Scale<'static>>,
     /// Reset fields by subresource ("" is the main resource).
     pub reset_fields: &'static [(&'static str, FieldPaths)],
-    /// The version that is stored instead of this one, if it is another.
+    /// Columns and cells of the Table form. All versions share one: its cells read objects of any of them.
+    pub table: &'static Table,
+    /// Fields that field selectors support.
+    pub selectable: Selectable,
+    /// Name of a selectable field in the stored version.
+    pub stored_field: fn(&str) -> Cow<'_, str>,
+    /// Deletion returns the object in its last state, not a Status.
+    pub returns_deleted: bool,
+    /// The stored version, if it differs from this one.
     pub stored_as: Option<&'static StoredAs>,
-    /// Kubernetes stores the kind as JSON: what its protobuf form would lose stays.
+    /// Kubernetes stores the kind as JSON: values that protobuf would lose are retained.
     pub stored_as_json: bool,
-    /// Name of the resource in Kubernetes' storage keys, where it is not the plural: messages show it.
+    /// Resource name in Kubernetes' storage keys if it differs from the plural; shown in messages.
     pub storage_path: &'static str,
-    /// An annotation that stands for a field of old versions: views of metadata alone do not show it.
+    /// An annotation that replaces a field of old versions; omitted from PartialObjectMetadata.
     pub field_annotation: Option<&'static str>,
-    /// Every request for the kind is answered with this warning.
+    /// Warning sent with every response for the kind.
     pub deprecation: Option<&'static str>,
     /// Objects expire this many seconds after their last write (events).
     pub ttl_seconds: Option<u64>,
@@ -344,7 +353,11 @@ impl Kind {
             mark_deleting: |_| {},
             stamp_user: None,
             scale: None,
-            reset_fields: STATUS_APART,
+            reset_fields: STATUS_RESET_FIELDS,
+            table: &crate::tables::GENERIC,
+            selectable: Selectable::GENERIC,
+            stored_field: |label| Cow::Borrowed(label),
+            returns_deleted: false,
             stored_as: None,
             stored_as_json: false,
             storage_path: "",
@@ -360,7 +373,7 @@ impl Kind {
         ResourceNames::new((self.group, self.version), self.kind, self.resource, self.scope)
     }
 
-    /// What is wrong with the metadata of a new object.
+    /// Errors in the metadata of a new object.
     pub fn metadata_errors(&self, object: &Value) -> ErrorList {
         let check = if self.any_finalizer {
             names::validate_generic_object_meta
@@ -371,8 +384,7 @@ impl Kind {
         check(object.field("metadata"), namespaced, self.validate_name, &Path::new("metadata"))
     }
 
-    /// What is wrong with how the metadata of an object changed. Kinds whose own rules look at it between others ask
-    /// this themselves.
+    /// Errors in metadata changes of an object. Kinds whose own rules check it between others call this themselves.
     pub fn metadata_update_errors(&self, new: &Value, old: &Value) -> ErrorList {
         let check = if self.any_finalizer {
             names::validate_generic_object_meta_update
@@ -390,24 +402,25 @@ pub fn drop_status(object: &mut Value) {
     }
 }
 
-/// `prepare_update` of kinds with a status subresource: the main door leaves status alone.
+/// `prepare_update` of kinds with a status subresource: the main resource ignores status.
 pub fn keep_status(new: &mut Value, old: &Value) {
     let Some(map) = new.as_object_mut() else {
         return;
     };
     match old.get("status") {
-        // Most send what there is, which is quicker to see than to copy.
+        // The status is usually unchanged, and comparing is cheaper than copying.
         Some(status) if map.get("status") == Some(status) => None,
         Some(status) => map.insert("status".to_owned(), status.clone()),
         None => map.remove("status"),
     };
 }
 
-/// `prepare_status_update` of most kinds: only status comes in; metadata except managedFields stays the old one's.
+/// `prepare_status_update` of most kinds: only status is taken; metadata except managedFields is that of the old
+/// object.
 pub fn keep_all_but_status(new: &mut Value, old: &Value) {
     let status = new.get("status").cloned();
-    let mut kept = old.clone();
-    if let Some(map) = kept.as_object_mut() {
+    let mut retained = old.clone();
+    if let Some(map) = retained.as_object_mut() {
         match status {
             Some(status) => map.insert("status".to_owned(), status),
             None => map.remove("status"),
@@ -416,12 +429,12 @@ pub fn keep_all_but_status(new: &mut Value, old: &Value) {
             map.insert("metadata".to_owned(), metadata.clone());
         }
     }
-    *new = kept;
+    *new = retained;
 }
 
-/// `prepare_status_update` of newer kinds: metadata stays the old one's, too.
+/// `prepare_status_update` of newer kinds: metadata is that of the old object, too.
 pub fn keep_metadata_and_spec(new: &mut Value, old: &Value) {
-    const KEPT: [&str; 7] = [
+    const RESTORED_METADATA: [&str; 7] = [
         "deletionTimestamp",
         "generation",
         "selfLink",
@@ -434,7 +447,7 @@ pub fn keep_metadata_and_spec(new: &mut Value, old: &Value) {
     let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
     };
-    for field in KEPT {
+    for field in RESTORED_METADATA {
         match old.get("metadata").and_then(|metadata| metadata.get(field)) {
             Some(value) => metadata.insert(field.to_owned(), value.clone()),
             None => metadata.remove(field),
@@ -448,7 +461,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn some_kinds_look_at_changed_metadata_between_other_rules() {
+    fn update_metadata_errors_are_reported_between_kind_rules() {
         use crate::kinds::{cluster_role, job, namespace, node, role, runtime_class, storage_class};
         let old = json!({"metadata": {"name": "x", "uid": "u"}, "provisioner": "p", "handler": "h"});
         let new = json!({
@@ -473,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_status_door_changes_status_only() {
+    fn keep_metadata_and_spec_takes_status_and_managed_fields_only() {
         let old = json!({"metadata": {"labels": {"a": "b"}, "managedFields": []}, "spec": 1, "status": 1});
         let mut new = json!({
             "metadata": {"labels": {"c": "d"}, "finalizers": ["x/y"], "managedFields": [1]}, "spec": 2, "status": 2,

@@ -1,11 +1,14 @@
 //! The built-in kinds: one file and one row each, pure functions over dynamic values.
 //!
-//! What a schema can say (types, list types, defaults of fields, protobuf numbers) comes from [`schema`];
-//! what it cannot say (defaults that depend on other fields, validation, update rules, table cells) is
-//! Rust in the kind's own file under [`kinds`].
+//! Facts of the schema (types, list types, defaults of fields, protobuf numbers) are in [`schema`]; all other rules
+//! (defaults that depend on other fields, validation, update rules, table cells) are Rust in the kind's own file
+//! under [`kinds`].
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod allocation;
 pub mod autoscaling;
+mod clock;
 pub mod custom;
 pub mod docs;
 pub mod field_selectors;

@@ -1,4 +1,4 @@
-//! Every built-in resource with its verbs and subresources: the facts behind discovery and routing.
+//! Every built-in resource with its verbs and subresources, for discovery and routing.
 
 use crate::Scope;
 
@@ -29,7 +29,7 @@ pub struct Subresource {
     pub verbs: &'static [&'static str],
 }
 
-/// Subresources whose requests are streams that last as long as their client wants.
+/// Subresources with long-running streaming requests.
 pub const STREAMING: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -968,7 +968,7 @@ pub static RESOURCES: &[Resource] = &[
     },
 ];
 
-/// Resources of versions that are off by default: `--runtime-config` turns them on.
+/// Resources of versions that are off by default; `--runtime-config` enables them.
 pub static OPTIONAL: &[Resource] = &[
     Resource {
         group: "certificates.k8s.io",
@@ -1263,7 +1263,7 @@ pub fn all() -> impl Iterator<Item = &'static Resource> {
     RESOURCES.iter().chain(OPTIONAL)
 }
 
-/// Every group and version that Kubernetes knows, served or not.
+/// Every group and version of Kubernetes, served or not.
 pub const GROUP_VERSIONS: &[(&str, &[&str])] = &[
     ("", &["v1"]),
     ("admission.k8s.io", &["v1", "v1beta1"]),
@@ -1293,7 +1293,7 @@ pub const GROUP_VERSIONS: &[(&str, &[&str])] = &[
     ("storagemigration.k8s.io", &["v1beta1"]),
 ];
 
-/// Where a group version stands in discovery: groups and versions with higher numbers come first.
+/// Discovery order of a group version: groups and versions with higher numbers come first.
 #[derive(Debug)]
 pub struct Priority {
     pub group: &'static str,
@@ -1311,8 +1311,8 @@ const fn priority(
     Priority { group, version, group_minimum, version_priority }
 }
 
-/// The rank of every built-in group version: what its local APIService says, highest first. The group of
-/// APIServices themselves has no APIService and stands before all others.
+/// Priority of every built-in group version as in its local APIService, highest first. The group of APIServices
+/// itself has no APIService and precedes all others.
 pub static PRIORITIES: &[Priority] = &[
     priority("apiregistration.k8s.io", "v1", 20001, 0),
     priority("", "v1", 18000, 1),
@@ -1347,24 +1347,4 @@ pub static PRIORITIES: &[Priority] = &[
     priority("resource.k8s.io", "v1beta1", 16200, 9),
     priority("flowcontrol.apiserver.k8s.io", "v1", 16100, 21),
     priority("storagemigration.k8s.io", "v1beta1", 15800, 9),
-];
-
-/// Resources whose deletion is answered with the object as it last was, not with a Status.
-pub static RETURNS_DELETED: &[(&str, &str)] = &[
-    ("", "persistentvolumeclaims"),
-    ("", "persistentvolumes"),
-    ("", "pods"),
-    ("", "podtemplates"),
-    ("", "resourcequotas"),
-    ("", "serviceaccounts"),
-    ("", "services"),
-    ("resource.k8s.io", "deviceclasses"),
-    ("resource.k8s.io", "resourceclaims"),
-    ("resource.k8s.io", "resourceclaimtemplates"),
-    ("resource.k8s.io", "resourceslices"),
-    ("storage.k8s.io", "csidrivers"),
-    ("storage.k8s.io", "csinodes"),
-    ("storage.k8s.io", "storageclasses"),
-    ("storage.k8s.io", "volumeattachments"),
-    ("storage.k8s.io", "volumeattributesclasses"),
 ];

@@ -1,10 +1,10 @@
-//! Rules of a kind: what the API server asks of it, whether it is built in or made by a definition.
+//! Rules of a kind for the API server, for built-in kinds and custom resources.
 
-use crate::field_selectors::{self, UnsupportedField};
+use crate::field_selectors::UnsupportedField;
 use crate::kind::{
     CellContext, Column, Graceful, Kind, MetadataCheck, Scale, Table, Text, keep_all_but_status,
 };
-use crate::{resources, tables};
+use crate::tables;
 use machinery::Value;
 use machinery::apply::Reset;
 use machinery::codec::typed::{self, Report, TypeError};
@@ -13,12 +13,12 @@ use machinery::schema::SchemaRef;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Defaults, preparation, validation, update strategy and reset fields of a kind. The default bodies fit a kind with a
-/// status subresource and no rules of its own; [`Kind`] says what each method means.
+/// Defaults, preparation, validation, update strategy and reset fields of a kind. The default bodies fit a kind with
+/// a status subresource and no rules of its own; [`Kind`] documents each method.
 pub trait Rules: Send + Sync {
     /// Errors in the metadata of a new object.
     fn metadata_errors(&self, object: &Value) -> ErrorList;
-    /// Errors in how the metadata of an object changed.
+    /// Errors in metadata changes of an object.
     fn metadata_update_errors(&self, new: &Value, old: &Value) -> ErrorList;
 
     fn any_finalizer(&self) -> bool {
@@ -67,7 +67,7 @@ pub trait Rules: Send + Sync {
         ErrorList::new()
     }
 
-    /// Errors of an update, and warnings about what it leaves invalid.
+    /// Errors of an update, and warnings about values that it leaves invalid.
     fn check_update(&self, new: &Value, old: &Value) -> (ErrorList, Vec<String>) {
         (self.validate_update(new, old), Vec::new())
     }
@@ -103,7 +103,7 @@ pub trait Rules: Send + Sync {
         true
     }
 
-    fn graceful(&self, _object: &Value, _asked: Option<i64>) -> Graceful {
+    fn graceful(&self, _object: &Value, _requested: Option<i64>) -> Graceful {
         Graceful::No
     }
 
@@ -145,65 +145,66 @@ pub trait Rules: Send + Sync {
         None
     }
 
-    /// A deletion is answered with the object as it last was, not with a Status.
+    /// A deletion returns the object in its last state, not a Status.
     fn returns_deleted(&self) -> bool {
         false
     }
 
-    /// The path below `/registry` that messages show.
+    /// Path below `/registry`, as shown in messages.
     fn storage_path(&self) -> Cow<'_, str>;
 
     /// Reset fields of a subresource (`""` is the main resource).
     fn reset_fields(&self, subresource: &str) -> Reset;
 
-    /// Bodies are decoded by the schema, which names a field of the wrong type at once. Otherwise they are decoded as
-    /// plain JSON, brought into form by [`Rules::normalize`], and validated later.
+    /// Bodies are decoded by the schema, which reports a field of the wrong type immediately. Otherwise they are
+    /// decoded as plain JSON, normalized by [`Rules::normalize`], and validated later.
     fn is_typed(&self) -> bool {
         true
     }
 
-    /// Made by a definition: there is no protobuf encoding and no strategic merge patch, and items of lists carry their kind.
+    /// True for custom resources: they have no protobuf encoding and no strategic merge patch, and items of lists
+    /// carry their kind.
     fn is_custom(&self) -> bool {
         false
     }
 
-    /// Brings an object into the form of its type and reports what the type does not know.
+    /// Normalizes an object to its type and reports unknown fields.
     fn normalize(&self, object: &mut Value, schema: SchemaRef<'_>) -> Result<Report, TypeError> {
         typed::normalize(object, schema)
     }
 
-    /// The same after the rules have changed the object, as storing leaves it.
+    /// Normalizes an object changed by the rules to its stored form.
     fn normalize_stored(&self, object: &mut Value, schema: SchemaRef<'_>) -> Result<(), TypeError> {
         typed::normalize_for_storage(object, schema).map(drop)
     }
 
-    /// Drops what the type does not know from an object of another version.
+    /// Drops unknown fields of an object of another version.
     fn prune(&self, _object: &mut Value) {}
 
-    /// Brings an object that was stored under an earlier definition into the form that this one gives it.
+    /// Normalizes an object that was stored under an earlier definition.
     fn read(&self, _stored: &mut Value) {}
 
     /// The Table form.
     fn table(&self) -> &dyn TableLayout;
 
-    /// Reports whether a field selector may name a field.
+    /// Reports whether field selectors support a field.
     fn find_field(&self, label: &str) -> Result<(), UnsupportedField>;
 
-    /// The name by which the watch cache knows a field that a selector names.
+    /// Name in the watch cache of a field label.
     fn stored_field<'a>(&self, label: &'a str) -> Cow<'a, str> {
         label.into()
     }
 
-    /// Fields, besides name and namespace, by which the watch cache can select.
+    /// Fields, besides name and namespace, that the watch cache indexes.
     fn indexed_fields(&self) -> Vec<IndexedField>;
 
-    /// Members that hold no indexed field, wherever they are: the watch cache need not decode them.
+    /// Members without indexed fields at any depth: the watch cache need not decode them.
     fn unindexed_members(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
-/// A field that the watch cache keeps for selectors.
+/// A field that the watch cache indexes for selectors.
 pub struct IndexedField {
     pub name: Text,
     pub read: FieldReader,
@@ -242,10 +243,10 @@ pub trait TableLayout: Send + Sync {
         Vec::new()
     }
 
-    /// Puts the rows of a list into an order that is not the list's own.
+    /// Sorts the rows of a list, if their order differs from that of the list.
     fn sort(&self, _objects: &mut [Value]) {}
 
-    /// An empty table has no list of rows, as Kubernetes' tables of kinds without a layout of their own.
+    /// An empty table omits the list of rows, as in Kubernetes for kinds without a table layout.
     fn is_generic(&self) -> bool {
         false
     }
@@ -275,7 +276,7 @@ impl TableLayout for Table {
     }
 }
 
-/// Members that no built-in kind is selected by: nearly all of most objects.
+/// Members without indexed fields in any built-in kind: nearly all of most objects.
 pub const UNINDEXED: [&str; 12] = [
     "metadata",
     "affinity",
@@ -291,7 +292,7 @@ pub const UNINDEXED: [&str; 12] = [
     "volumes",
 ];
 
-/// Answers facts from the fields of the same name.
+/// Implements methods by the fields of the same name.
 macro_rules! facts {
     ($($name:ident: $type:ty,)*) => {
         $(fn $name(&self) -> $type { self.$name })*
@@ -371,8 +372,8 @@ impl Rules for &'static Kind {
         (self.status_warnings)(new)
     }
 
-    fn graceful(&self, object: &Value, asked: Option<i64>) -> Graceful {
-        (self.graceful)(object, asked)
+    fn graceful(&self, object: &Value, requested: Option<i64>) -> Graceful {
+        (self.graceful)(object, requested)
     }
 
     fn held(&self, object: &Value) -> bool {
@@ -384,7 +385,7 @@ impl Rules for &'static Kind {
     }
 
     fn returns_deleted(&self) -> bool {
-        resources::RETURNS_DELETED.contains(&(self.group, self.resource))
+        self.returns_deleted
     }
 
     fn storage_path(&self) -> Cow<'_, str> {
@@ -402,19 +403,20 @@ impl Rules for &'static Kind {
     }
 
     fn table(&self) -> &dyn TableLayout {
-        tables::table(self.group, self.version, self.resource)
+        self.table
     }
 
     fn find_field(&self, label: &str) -> Result<(), UnsupportedField> {
-        field_selectors::find(self.group, self.version, self.resource, label).map(drop)
+        self.selectable.find(label).map(drop)
     }
 
     fn stored_field<'a>(&self, label: &'a str) -> Cow<'a, str> {
-        field_selectors::stored_name(self.group, label)
+        (self.stored_field)(label)
     }
 
     fn indexed_fields(&self) -> Vec<IndexedField> {
-        field_selectors::fields(self.group, self.version, self.resource)
+        self.selectable
+            .fields
             .iter()
             .filter(|field| !matches!(field.name, "metadata.name" | "metadata.namespace"))
             .map(|field| IndexedField {
@@ -473,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_versions_are_stored_as_themselves() {
+    fn stored_version_has_no_stored_as() {
         for kind in KINDS {
             if let Some(stored) = kind.stored_as {
                 assert!(stored.kind.stored_as.is_none(), "{}", kind.kind);

@@ -1,11 +1,11 @@
 //! `--runtime-config`: the built-in group versions and resources that are served.
 //!
-//! A resource's own setting comes before that of its version, and that before those of all versions of a stability.
+//! The setting of a resource takes precedence over that of its version, and that over those of a stability level.
 
 use crate::resources::{GROUP_VERSIONS, OPTIONAL, RESOURCES, Resource};
 use std::collections::BTreeMap;
 
-/// A refused setting. `Display` is the message of Kubernetes.
+/// An invalid setting. `Display` is the message of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuntimeConfigError {
     #[error("invalid runtime-config with only api/all=false")]
@@ -24,10 +24,10 @@ pub enum RuntimeConfigError {
     UpperCase(String, String),
 }
 
-/// A key for versions of one stability, and the test that a version has it.
+/// A key for versions of one stability level, and a predicate for versions.
 type Stability = (&'static str, fn(&str) -> bool);
 
-/// Stabilities by name, in the order in which their settings are applied.
+/// Stability levels by name, in the order in which their settings are applied.
 const STABILITIES: [Stability; 4] = [
     ("api/all", |_| true),
     ("api/ga", |version| !version.contains("alpha") && !version.contains("beta")),
@@ -35,26 +35,26 @@ const STABILITIES: [Stability; 4] = [
     ("api/alpha", |version| version.contains("alpha")),
 ];
 
-/// The settings, all of them valid.
+/// Validated settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
     settings: BTreeMap<String, bool>,
 }
 
 impl RuntimeConfig {
-    /// Reads `key=value` pairs; a key alone is true, and of two values for a key the last one holds.
+    /// Parses `key=value` pairs; a key alone is true, and the last value of a key applies.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = &'a str>) -> Result<Self, RuntimeConfigError> {
-        let mut given: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut values: BTreeMap<&str, &str> = BTreeMap::new();
         for pair in pairs.into_iter().map(str::trim).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            given.insert(key.trim(), value.trim());
+            values.insert(key.trim(), value.trim());
         }
-        if given.len() == 1 && given.get("api/all") == Some(&"false") {
+        if values.len() == 1 && values.get("api/all") == Some(&"false") {
             return Err(RuntimeConfigError::Nothing);
         }
         let is_stability = |key: &str| STABILITIES.iter().any(|(name, _)| *name == key);
         let mut unknown = Vec::new();
-        for key in given.keys().filter(|key| !is_stability(key)) {
+        for key in values.keys().filter(|key| !is_stability(key)) {
             let parts: Vec<&str> = key.split('/').collect();
             let [group, version, ..] = parts[..] else {
                 return Err(RuntimeConfigError::Key((*key).to_owned()));
@@ -71,7 +71,7 @@ impl RuntimeConfig {
             return Err(RuntimeConfigError::UnknownGroups(unknown.join(",")));
         }
         let mut settings = BTreeMap::new();
-        for (key, value) in given {
+        for (key, value) in values {
             let (key, value) = (key.to_owned(), value.to_owned());
             let on = match value.as_str() {
                 "true" => true,
@@ -109,7 +109,7 @@ impl RuntimeConfig {
         crate::resources::all().filter(|row| self.serves(row))
     }
 
-    /// Settings that switch on a known version or resource of which this server has nothing.
+    /// Settings that enable a known version or resource that this server does not implement.
     pub fn without_effect(&self) -> Vec<&str> {
         let is_there = |key: &str| {
             crate::resources::all().any(|row| {
@@ -123,7 +123,7 @@ impl RuntimeConfig {
     }
 }
 
-/// Rows of the first table are served unless said otherwise.
+/// Rows of the first table are served unless disabled.
 fn is_default(row: &Resource) -> bool {
     RESOURCES.as_ptr_range().contains(&std::ptr::from_ref(row))
         && !OPTIONAL.as_ptr_range().contains(&std::ptr::from_ref(row))
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_resources_come_before_those_of_versions() {
+    fn resource_setting_overrides_version_setting() {
         let all = served("api/all=true");
         assert_eq!(all.len(), RESOURCES.len() + OPTIONAL.len());
         let beta = served("api/beta=true");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_settings_are_refused_in_the_words_of_kubernetes() {
+    fn invalid_settings_return_kubernetes_messages() {
         for (text, want) in [
             ("api/all=false", "invalid runtime-config with only api/all=false"),
             ("v1=false", "runtime-config invalid key v1"),

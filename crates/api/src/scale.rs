@@ -1,9 +1,9 @@
-//! What the kinds that scale share: the text form of their selectors.
+//! Text form of selectors, shared by the scalable kinds.
 
 use crate::value::{Fields, texts};
 use machinery::Value;
 
-/// A label selector (`matchLabels`, `matchExpressions`) as clients write it in a query: `app=web,tier in (a,b)`.
+/// A label selector (`matchLabels`, `matchExpressions`) in the form of query parameters: `app=web,tier in (a,b)`.
 pub fn selector_text(selector: &Value) -> String {
     let mut requirements: Vec<(&str, String)> = Vec::new();
     if let Some(labels) = selector.entries("matchLabels") {
@@ -46,7 +46,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn selectors_as_text() {
+    fn label_selector_converts_to_query_text() {
         let selector = json!({"matchLabels": {"b": "1"}, "matchExpressions": [
             {"key": "c", "operator": "NotIn", "values": ["z", "y"]},
             {"key": "a", "operator": "In", "values": ["x"]},

@@ -1,7 +1,7 @@
-//! The schema of every built-in kind, read once from the generated tables of facts.
+//! Schema of every built-in kind, read once from the generated tables.
 //!
-//! `schema.txt` has one line per type and, indented, one per field: name, presence letter with protobuf
-//! number, type expression, then what this usage adds. `cargo run -p xtask -- schema` writes it.
+//! `schema.txt` has one line per type and, indented, one per field: name, presence letter with protobuf number, type
+//! expression, then attributes of this usage. `cargo run -p xtask -- schema` writes it.
 
 use machinery::schema::{
     Field, ListType, Nested, Node, NodeId, PatchStrategy, Presence, ProtoType, Schema, SchemaRef, Shape,
@@ -14,7 +14,7 @@ const SERVED: &str = include_str!("schema.txt");
 const OPTIONAL: &str = include_str!("optional.txt");
 const LEGACY: &str = include_str!("legacy.txt");
 
-/// Types that are written as something else than a struct.
+/// Types that are not encoded as structs.
 const SPECIAL: &[(&str, Shape)] = &[
     ("io.k8s.apimachinery.pkg.apis.meta.v1.Time", Shape::Time),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime", Shape::MicroTime),
@@ -29,12 +29,12 @@ const SPECIAL: &[(&str, Shape)] = &[
     ("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray", Shape::Any),
 ];
 
-/// Every type of the API that Ferry serves.
+/// Types of all API versions served by default.
 pub fn schema() -> &'static Schema {
     shared()
 }
 
-/// [`schema`] with a count of its own, for those that keep types of several schemas.
+/// [`schema`] with a reference count of its own, for holders of types of several schemas.
 pub fn shared() -> &'static Arc<Schema> {
     static SCHEMA: LazyLock<Arc<Schema>> =
         LazyLock::new(|| Arc::new(Builder::default().read(SERVED).finish()));
@@ -48,32 +48,32 @@ pub fn extended() -> &'static Arc<Schema> {
     &SCHEMA
 }
 
-/// The schema that has the types of a version: [`extended`] for alpha and beta versions.
+/// Schema with the types of a version: [`extended`] for alpha and beta versions.
 pub fn of_version(version: &str) -> &'static Arc<Schema> {
     if version.contains("alpha") || version.contains("beta") { extended() } else { shared() }
 }
 
-/// The type of a kind in any version that can be served.
+/// Type of a kind in any version that can be served.
 pub fn kind(group: &str, version: &str, kind: &str) -> Option<SchemaRef<'static>> {
     of_version(version).kind(group, version, kind)
 }
 
-/// [`schema`] and the alpha, beta and retired versions besides: for codecs, never served.
+/// [`schema`] with the alpha, beta and retired versions: for codecs, never served.
 pub fn legacy() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> =
         LazyLock::new(|| Builder::default().read(SERVED).read(OPTIONAL).read(LEGACY).finish());
     &SCHEMA
 }
 
-/// Turns lines into nodes. The input is our own generated file, so anything odd in it is a bug that the
-/// tests of this module find.
+/// Parses lines into nodes. The input is a generated file, so any malformed line is a bug that the tests of this
+/// module find.
 #[derive(Default)]
 struct Builder {
     schema: Schema,
     prefixes: Vec<(&'static str, &'static str)>,
     /// Short and full type names.
     named: HashMap<&'static str, NodeId>,
-    /// Usages of scalars, lists and maps by what stands after the field's number: equal ones share a node.
+    /// Usages of scalars, lists and maps by the text after the field's number: equal ones share a node.
     usages: HashMap<&'static str, NodeId>,
     texts: HashMap<&'static str, Arc<str>>,
     current: Option<NodeId>,
@@ -82,18 +82,18 @@ struct Builder {
 impl Builder {
     fn read(mut self, text: &'static str) -> Self {
         for line in text.lines() {
-            let mut words = line.split('\t');
-            let first = words.next().unwrap_or("");
+            let mut columns = line.split('\t');
+            let first = columns.next().unwrap_or("");
             if let Some(letter) = first.strip_prefix('@') {
-                self.prefixes.push((letter, words.next().expect("a prefix")));
+                self.prefixes.push((letter, columns.next().expect("a prefix")));
             } else if let Some(name) = first.strip_prefix(' ') {
                 self.field(name, line);
             } else if first == "+" {
-                let number = words.next().and_then(|n| n.parse().ok()).expect("a number");
-                let node = self.named(words.next().expect("a nested type"));
+                let number = columns.next().and_then(|n| n.parse().ok()).expect("a number");
+                let node = self.named(columns.next().expect("a nested type"));
                 self.current().nested.push(Nested { number, node });
             } else {
-                self.type_line(first, words);
+                self.type_line(first, columns);
             }
         }
         self
@@ -113,15 +113,15 @@ impl Builder {
         self.texts.entry(text).or_insert_with(|| Arc::from(text)).clone()
     }
 
-    fn type_line(&mut self, name: &'static str, words: std::str::Split<'static, char>) {
+    fn type_line(&mut self, name: &'static str, columns: std::str::Split<'static, char>) {
         let id = self.named(name);
         self.current = Some(id);
-        for word in words {
-            match word {
+        for column in columns {
+            match column {
                 "atomic" => self.current().atomic = true,
                 "hidden" => self.current().hidden = true,
                 _ => {
-                    let kinds = word.strip_prefix("gvk=").expect("a known word");
+                    let kinds = column.strip_prefix("gvk=").expect("a known word");
                     for kind in kinds.split(',') {
                         let mut parts = kind.split('/').map(|part| self.text(part));
                         let (Some(group), Some(version), Some(kind)) =
@@ -139,7 +139,7 @@ impl Builder {
         }
     }
 
-    /// The node of a named type, made when it is first mentioned.
+    /// Node of a named type, created on first use.
     fn named(&mut self, short: &'static str) -> NodeId {
         if let Some(id) = self.named.get(short) {
             return *id;
@@ -185,11 +185,11 @@ impl Builder {
         field.pointer = pointer;
         field.proto.number = code[1..].parse().expect("a protobuf number");
         field.proto.wire = wire_type(self.schema.nodes[node.0 as usize].shape);
-        for word in usage.split('\t').skip(1) {
-            match word.split_once('=') {
-                None if word == "!" => field.required = true,
-                None if word == "atomic" => field.atomic = true,
-                None if word == "granular" => field.granular = true,
+        for column in usage.split('\t').skip(1) {
+            match column.split_once('=') {
+                None if column == "!" => field.required = true,
+                None if column == "atomic" => field.atomic = true,
+                None if column == "granular" => field.granular = true,
                 Some(("", default)) => field.default = Some(json(default)),
                 Some(("p", strategies)) => {
                     field.patch = PatchStrategy {
@@ -210,9 +210,9 @@ impl Builder {
         if let Some(id) = self.usages.get(usage) {
             return *id;
         }
-        let mut words = usage.split('\t');
-        let expression = words.next().unwrap_or("");
-        let attributes: Vec<&'static str> = words.collect();
+        let mut columns = usage.split('\t');
+        let expression = columns.next().unwrap_or("");
+        let attributes: Vec<&'static str> = columns.collect();
         let id = self.expression(expression, &attributes);
         self.usages.insert(usage, id);
         id
@@ -260,7 +260,7 @@ impl Builder {
         let element =
             if of_element.is_empty() { self.usage(element) } else { self.expression(element, &of_element) };
         node.element = Some(element);
-        node.list_type_given = attributes.iter().any(|attribute| attribute.starts_with("t="));
+        node.has_list_type = attributes.iter().any(|attribute| attribute.starts_with("t="));
         for attribute in attributes {
             match attribute.split_once('=') {
                 Some(("t", "set")) => node.list_type = ListType::Set,
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn usages_carry_what_the_schema_says() {
+    fn field_usages_have_schema_attributes() {
         let service = schema().kind("", "v1", "Service").unwrap();
         let spec = service.field("spec").unwrap();
         let ports = spec.field("ports").unwrap();
@@ -333,14 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn legacy_types_stay_out_of_the_served_ones() {
+    fn legacy_types_are_not_in_served_schema() {
         assert!(schema().kind("apps", "v1beta1", "Deployment").is_none());
         assert!(legacy().kind("apps", "v1beta1", "Deployment").is_some());
         assert!(legacy().kind("apps", "v1", "Deployment").is_some());
     }
 
     #[test]
-    fn the_table_is_small_and_every_struct_is_filled() {
+    fn schema_is_small_and_every_struct_has_fields() {
         assert!(schema().nodes.len() < 3000, "{} nodes", schema().nodes.len());
         for node in &schema().nodes {
             for field in &node.fields {

@@ -1,9 +1,9 @@
-//! Reading and filling dynamic objects by field name.
+//! Reading and setting fields of dynamic objects by name.
 //!
-//! A field that is missing, `null` or of another type reads as the zero value, as an omitted field does
-//! in Kubernetes; the codec has refused wrong types before rules run.
+//! A field that is missing, `null` or of another type reads as the zero value, as an omitted field does in
+//! Kubernetes; the codec has rejected wrong types before rules run.
 
-use machinery::{Map, Value, member};
+use machinery::{Map, Value, map};
 
 static NULL: Value = Value::Null;
 
@@ -13,7 +13,7 @@ pub trait Fields {
     fn field(&self, name: &str) -> &Value;
     /// The value at a dotted path: `spec.template.spec`.
     fn at(&self, path: &str) -> &Value;
-    /// Whether the field is there and not `null`.
+    /// True if the field is present and not `null`.
     fn has(&self, name: &str) -> bool;
     /// A string; empty when missing.
     fn text(&self, name: &str) -> &str;
@@ -26,20 +26,20 @@ pub trait Fields {
     fn opt_flag(&self, name: &str) -> Option<bool>;
     /// A list; empty when missing.
     fn items(&self, name: &str) -> &[Value];
-    /// A map or struct, if it is there.
+    /// A map or struct, if present.
     fn entries(&self, name: &str) -> Option<&Map<String, Value>>;
 
-    /// The field for writing, if it is there and not `null`.
+    /// The field for writing, if present and not `null`.
     fn field_mut(&mut self, name: &str) -> Option<&mut Value>;
     /// The value at a dotted path for writing.
     fn at_mut(&mut self, path: &str) -> Option<&mut Value>;
     /// The items of a list for writing; none when missing.
     fn items_mut(&mut self, name: &str) -> &mut [Value];
-    /// A struct-valued field for writing, made if it is missing.
+    /// A struct-valued field for writing, created if missing.
     fn child_mut(&mut self, name: &str) -> &mut Value;
     /// Sets the field.
     fn set(&mut self, name: &str, value: impl Into<Value>);
-    /// Takes the field out.
+    /// Removes and returns the field.
     fn unset(&mut self, name: &str) -> Option<Value>;
     /// Sets the field if it is missing or `null` (a pointer's default).
     fn default_to(&mut self, name: &str, value: impl Into<Value>);
@@ -50,7 +50,7 @@ pub trait Fields {
 impl Fields for Value {
     fn field(&self, name: &str) -> &Value {
         match self {
-            Value::Object(map) => member::get(map, name).unwrap_or(&NULL),
+            Value::Object(map) => map::get(map, name).unwrap_or(&NULL),
             _ => &NULL,
         }
     }
@@ -102,7 +102,7 @@ impl Fields for Value {
 
     fn field_mut(&mut self, name: &str) -> Option<&mut Value> {
         match self {
-            Value::Object(map) => member::get_mut(map, name).filter(|value| !value.is_null()),
+            Value::Object(map) => map::get_mut(map, name).filter(|value| !value.is_null()),
             _ => None,
         }
     }
@@ -120,15 +120,15 @@ impl Fields for Value {
 
     fn child_mut(&mut self, name: &str) -> &mut Value {
         let map = as_map(self);
-        if !member::get(map, name).is_some_and(Value::is_object) {
+        if !map::get(map, name).is_some_and(Value::is_object) {
             map.insert(name.to_owned(), Value::Object(Map::new()));
         }
-        member::get_mut(map, name).expect("the child was just made")
+        map::get_mut(map, name).expect("the child was just created")
     }
 
     fn set(&mut self, name: &str, value: impl Into<Value>) {
         let map = as_map(self);
-        match member::get_mut(map, name) {
+        match map::get_mut(map, name) {
             Some(slot) => *slot = value.into(),
             None => {
                 map.insert(name.to_owned(), value.into());
@@ -137,7 +137,7 @@ impl Fields for Value {
     }
 
     fn unset(&mut self, name: &str) -> Option<Value> {
-        self.as_object_mut().and_then(|map| member::remove(map, name))
+        self.as_object_mut().and_then(|map| map::remove(map, name))
     }
 
     fn default_to(&mut self, name: &str, value: impl Into<Value>) {
@@ -153,7 +153,7 @@ impl Fields for Value {
     }
 }
 
-/// A value that Go would leave out of its JSON: `null`, `""`, 0, `false`, an empty list or map.
+/// True for values that Go omits from its JSON: `null`, `""`, 0, `false`, an empty list or map.
 pub fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -165,7 +165,7 @@ pub fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// The texts of a list of strings.
+/// Strings of a list.
 pub fn texts(items: &[Value]) -> impl Iterator<Item = &str> {
     items.iter().map(|item| item.as_str().unwrap_or(""))
 }
@@ -174,7 +174,7 @@ fn as_map(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
     }
-    let Value::Object(map) = value else { unreachable!("made a map above") };
+    let Value::Object(map) = value else { unreachable!("set to a map above") };
     map
 }
 
@@ -184,7 +184,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn missing_fields_read_as_zero() {
+    fn missing_field_reads_as_zero() {
         let value = json!({"a": {"b": "x", "n": 3, "t": true, "l": [1], "z": null}});
         assert_eq!(value.at("a.b"), &json!("x"));
         assert_eq!(value.at("a.c.d"), &Value::Null);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_fill_only_what_is_missing() {
+    fn defaults_set_only_missing_fields() {
         let mut value = json!({"a": "", "b": 0, "c": null, "d": "x"});
         for name in ["a", "b", "c", "d", "e"] {
             value.default_if_zero(name, "new");

@@ -1,15 +1,15 @@
-//! Configuration files in Kubernetes' form: YAML or JSON with apiVersion and kind, nothing unknown in them.
+//! Configuration files in Kubernetes' format: YAML or JSON with apiVersion and kind, without unknown fields.
 
 use machinery::Value;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
-/// Why a configuration file cannot be used.
+/// Error of reading a configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
-    #[error("reading {}", .path.display())]
+    #[error("failed to read {}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{} is not usable: {reason}", .path.display())]
+    #[error("invalid configuration file {}: {reason}", .path.display())]
     Invalid { path: PathBuf, reason: String },
 }
 
@@ -19,7 +19,7 @@ impl ConfigurationError {
     }
 }
 
-/// Reads the configuration of this kind, in one of the versions given.
+/// Reads a configuration of this kind, in one of the given versions.
 pub fn read<T: DeserializeOwned>(
     path: &Path,
     group: &str,
@@ -43,7 +43,7 @@ pub fn parse<T: DeserializeOwned>(
         return Err(format!("strict decoding error: {objection}"));
     }
     let mut value = decoded.value;
-    let Value::Object(fields) = &mut value else { return Err(format!("it is no {kind}")) };
+    let Value::Object(fields) = &mut value else { return Err(format!("not a {kind}")) };
     let mut take = |field: &str| fields.remove(field).and_then(|value| value.as_str().map(str::to_owned));
     let (api_version, given) = (take("apiVersion").unwrap_or_default(), take("kind").unwrap_or_default());
     let known = versions.iter().any(|version| api_version == format!("{group}/{version}"));
@@ -56,7 +56,7 @@ pub fn parse<T: DeserializeOwned>(
     serde_json::from_value(value).map_err(|error| format!("strict decoding error: {error}"))
 }
 
-/// A duration as Kubernetes writes it; `None` if it is none.
+/// Parses a duration in Kubernetes' format.
 pub fn duration(text: &str) -> Option<std::time::Duration> {
     let nanoseconds = machinery::codec::time::parse_duration(text).ok()?;
     u64::try_from(nanoseconds).ok().map(std::time::Duration::from_nanos)
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_strictly() {
+    fn configuration_is_parsed_strictly() {
         let parsed = |text: &str| parse::<Thing>(text.as_bytes(), "g.io", &["v1", "v1beta1"], "Thing");
         assert_eq!(parsed("apiVersion: g.io/v1\nkind: Thing\nsize: 3\n"), Ok(Thing { size: 3 }));
         assert_eq!(parsed("apiVersion: g.io/v1beta1\nkind: Thing\nsize: 3\n"), Ok(Thing { size: 3 }));
@@ -86,7 +86,7 @@ mod tests {
             ("apiVersion: g.io/v1\nkind: Other\n", "wanted is Thing of g.io/v1"),
             ("apiVersion: g.io/v1\nkind: Thing\nsize: 3\nsize: 4\n", "strict decoding error"),
             ("apiVersion: g.io/v1\nkind: Thing\nsize: 3\ncolour: red\n", "unknown field `colour`"),
-            ("- 1", "it is no Thing"),
+            ("- 1", "not a Thing"),
             ("{", "yaml"),
         ] {
             let error = parsed(text).expect_err(text);

@@ -1,17 +1,19 @@
-//! What travels with a request through the chain.
+//! Request context, passed through the chain.
 
 use crate::chain::audit::Record;
-use crate::query::Query;
-use crate::registry::{Catalogue, Warnings};
+use crate::chain::{LongRunning, Termination};
+use crate::registry::{Catalogue, WriteRecord};
 use crate::request_info::{RequestInfo, Verb};
 use crate::user::UserInfo;
+use crate::wire::query::Query;
 use api::resources::STREAMING;
+use base::trace::Span;
 use http::header::{ACCEPT_ENCODING, HOST, USER_AGENT};
 use http::{HeaderMap, Method};
 use parking_lot::Mutex;
 use std::sync::{Arc, LazyLock};
 
-/// Everybody, until it is known who it is.
+/// User of requests before authentication.
 static ANONYMOUS: LazyLock<Arc<UserInfo>> = LazyLock::new(|| Arc::new(UserInfo::anonymous()));
 
 pub struct Context {
@@ -21,13 +23,19 @@ pub struct Context {
     pub query: Query,
     pub headers: HeaderMap,
     pub info: Arc<RequestInfo>,
-    /// Everything that was served when the request began.
+    /// The catalogue at the start of the request.
     pub catalogue: Arc<Catalogue>,
     pub user: Arc<UserInfo>,
-    pub warnings: Warnings,
+    pub record: WriteRecord,
     pub accepts_gzip: bool,
-    /// What is recorded about the request, if anything is.
+    /// Audit record, if the request is audited.
     pub audit: Option<Box<Record>>,
+    /// Span of the request, once its user is authenticated.
+    pub span: Span,
+    /// Set if the server rejected the request to protect itself.
+    pub termination: Mutex<Option<Termination>>,
+    /// Counts a watch or a stream; taken by the task that serves it.
+    pub long_running: Mutex<Option<LongRunning>>,
     /// The connection itself, once it has switched protocols.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
 }
@@ -51,9 +59,12 @@ impl Context {
             info: Arc::new(info),
             catalogue,
             user: ANONYMOUS.clone(),
-            warnings: Warnings::default(),
+            record: WriteRecord::default(),
             accepts_gzip,
             audit: None,
+            span: Span::off(),
+            termination: Mutex::default(),
+            long_running: Mutex::default(),
             uri: parts.uri,
             upgrade,
         }
@@ -73,20 +84,23 @@ impl Context {
         )
     }
 
-    /// The name that managedFields records: the one given, or the client's own.
+    /// Field manager of the request: `given`, or derived from the user agent.
     pub fn manager(&self, given: &str) -> String {
         let agent = self.headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
         machinery::apply::manager_name(given, agent)
     }
 
-    /// What the client calls this server.
+    /// Host that the client addressed.
     pub fn host(&self) -> Option<&str> {
         let named = self.headers.get(HOST).and_then(|host| host.to_str().ok());
         named.or_else(|| self.uri.authority().map(http::uri::Authority::as_str))
     }
 
-    /// Watches and streams last as long as their client wants.
+    /// Reports whether the request is a watch, a stream or a profile, which take as long as their client chooses.
     pub fn is_long_running(&self) -> bool {
-        self.info.verb == Verb::Watch || STREAMING.contains(&self.info.subresource.as_str())
+        let info = &self.info;
+        info.verb == Verb::Watch
+            || STREAMING.contains(&info.subresource.as_str())
+            || (!info.is_resource && self.path.starts_with("/debug/pprof/"))
     }
 }

@@ -1,5 +1,7 @@
 //! The API server: request chain, registry, watch cache, discovery, OpenAPI.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod admission;
 pub mod aggregate;
 mod authenticate;
@@ -10,19 +12,13 @@ mod chain;
 pub mod configuration;
 mod context;
 mod custom;
-mod decode;
 pub mod discovery;
-mod encode;
 pub mod encryption;
-mod forms;
-mod negotiate;
+mod memory_limit;
 mod openapi;
-mod options;
 pub mod outbound;
-mod query;
 mod registry;
 mod reload;
-mod reply;
 mod request_info;
 mod rest;
 mod selection;
@@ -33,6 +29,7 @@ mod test_server;
 mod unix_grpc;
 mod user;
 mod webhook_cache;
+mod wire;
 
 pub use authenticate::{
     AuthenticationConfig, AuthenticationError, JwtError, OidcFlags, ServiceAccountConfig, SigningKey,
@@ -44,8 +41,9 @@ pub use bootstrap::AuthenticationTrust;
 pub use chain::audit;
 pub use chain::{Chain, ChainConfig, Cors};
 pub use configuration::ConfigurationError;
-pub use registry::allocate::ServiceConfig;
+pub use registry::services::ServiceConfig;
 pub use registry::{StoreOverride, Stores};
+pub use reload::server_id;
 pub use rest::Limits;
 pub use rest::component_status::{ComponentHealth, Unhealthy};
 pub use rest::connect::KubeletIdentity;

@@ -1,4 +1,4 @@
-//! Configuration files that are followed while the server runs, with the metrics of their reloads.
+//! Reloading of configuration files while the server runs, with metrics.
 
 use base::clock::Clock;
 use base::file_changes::FileChanges;
@@ -60,7 +60,7 @@ impl ReloadMetrics {
     }
 }
 
-/// `sha256:` and the digest in hexadecimal digits.
+/// `sha256:` and the hexadecimal digest.
 pub fn hash(data: &[u8]) -> String {
     let mut text = "sha256:".to_owned();
     for byte in Sha256::digest(data) {
@@ -70,8 +70,14 @@ pub fn hash(data: &[u8]) -> String {
     text
 }
 
-/// Hash of this server's identity, which is derived from the name of the machine as in Kubernetes.
+/// Hash of this server's identity.
 pub fn server_id_hash() -> String {
+    hash(server_id().as_bytes())
+}
+
+/// This server's identity, derived from the host name as in Kubernetes.
+#[must_use]
+pub fn server_id() -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let digest = Sha256::digest(name.trim());
@@ -86,10 +92,10 @@ pub fn server_id_hash() -> String {
         }
     }
     id.push(char::from(ALPHABET[(bits << (5 - count) & 31) as usize]));
-    hash(id.as_bytes())
+    id
 }
 
-/// Calls `reload` whenever the content of a file changes, until the group stops.
+/// Calls `reload` whenever the content of a file changes, until the task group stops.
 pub fn follow(
     path: PathBuf,
     what: &'static str,
@@ -105,7 +111,7 @@ pub fn follow(
         let mut changes = match FileChanges::of(&path) {
             Ok(changes) => changes,
             Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "changes are not noticed");
+                tracing::warn!(%error, path = %path.display(), "failed to watch {what} for changes");
                 return;
             }
         };
@@ -116,18 +122,18 @@ pub fn follow(
                 match reload() {
                     Ok(()) => {
                         metrics.reloaded(Some(&last));
-                        tracing::info!(path = %path.display(), "{what} is in use");
+                        tracing::info!(path = %path.display(), "reloaded {what}");
                     }
                     Err(error) => {
                         metrics.reloaded(None);
-                        tracing::error!(error, "{what} stays as it was");
+                        tracing::error!(error, "failed to reload {what}, keeping the previous one");
                     }
                 }
             }
             tokio::select! {
                 () = group.stopping() => return,
                 changed = changes.changed() => if let Err(error) = changed {
-                    tracing::warn!(%error, path = %path.display(), "changes are no longer noticed");
+                    tracing::warn!(%error, path = %path.display(), "lost the watch of {what}, changes need a restart");
                     return;
                 }
             }
@@ -140,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hash_is_labelled_by_its_algorithm() {
+    fn hash_is_prefixed_with_algorithm() {
         assert_eq!(hash(b""), "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(server_id_hash(), server_id_hash());
         assert_eq!(server_id_hash().len(), "sha256:".len() + 64);

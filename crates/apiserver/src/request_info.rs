@@ -1,10 +1,10 @@
-//! What a request is about: verb, resource, namespace, name, read from method and path alone.
+//! Request attributes from method and path: verb, resource, namespace, name.
 
-use crate::query::Query;
+use crate::wire::query::Query;
 use http::Method;
 
-/// The verb of a request: decided once, from method and path, for authorization, audit and routing alike. Requests that are
-/// not about a resource have their method as verb; other methods on resources have none.
+/// The verb of a request: determined once, from method and path, for authorization, audit and routing. Non-resource
+/// requests have their method as verb; other methods on resources have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verb {
     #[default]
@@ -17,7 +17,7 @@ pub enum Verb {
     Patch,
     Delete,
     DeleteCollection,
-    /// The path began with `proxy/`, which is no longer served.
+    /// A path below `proxy/`, which is no longer served.
     Proxy,
     Post,
     Put,
@@ -47,7 +47,7 @@ impl Verb {
         Self::Connect,
     ];
 
-    /// As policies and audit events name it.
+    /// Name in policies and audit events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "",
@@ -69,7 +69,7 @@ impl Verb {
         }
     }
 
-    /// Of a request that is not about a resource.
+    /// Verb of a non-resource request.
     fn of_method(method: &Method) -> Self {
         match *method {
             Method::GET => Self::Get,
@@ -90,7 +90,7 @@ impl Verb {
 pub struct Verbs(u16);
 
 impl Verbs {
-    /// From their names; unknown ones are left out.
+    /// Parses names; unknown ones are ignored.
     pub fn of<T: AsRef<str>>(names: &[T]) -> Self {
         let named = |verb: &Verb| names.iter().any(|name| name.as_ref() == verb.as_str());
         Self(Verb::ALL.into_iter().filter(named).fold(0, |bits, verb| bits | 1 << verb as u16))
@@ -116,13 +116,13 @@ pub struct RequestInfo {
     pub resource: String,
     pub subresource: String,
     pub name: String,
-    /// What follows the subresource: the path behind `proxy`.
+    /// Path after the subresource: the path behind `proxy`.
     pub rest: String,
-    /// A resource was named below `namespaces/<ns>/`.
+    /// True for a resource below `namespaces/<ns>/`.
     pub in_namespace: bool,
-    /// The old `/watch/` prefix was used.
+    /// True for the deprecated `/watch/` prefix.
     pub watch_prefix: bool,
-    /// The still older `/proxy/` prefix was used, which nobody serves any more.
+    /// True for the `/proxy/` prefix, which is no longer served.
     pub proxy_prefix: bool,
 }
 
@@ -154,7 +154,7 @@ impl RequestInfo {
             _ if info.watch_prefix => Verb::Watch,
             _ if info.proxy_prefix => Verb::Proxy,
             Method::GET | Method::HEAD if unnamed => {
-                // A selector that names one object is as good as the name, for authorization.
+                // For authorization, a selector of one object is equivalent to its name.
                 if let Some(name) = selected_name(query.text("fieldSelector")) {
                     info.name = name;
                 }
@@ -208,7 +208,7 @@ impl RequestInfo {
     }
 }
 
-/// The parts of a path. A slash is one however it is written; what is behind `proxy` is somebody else's path.
+/// Segments of a path. Escaped slashes also separate, except behind `proxy`, where the path belongs to the target.
 fn segments(path: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -224,7 +224,7 @@ fn segments(path: &str) -> Vec<&str> {
     parts
 }
 
-/// The name that a field selector asks for, if it asks for one.
+/// The name selected by a field selector, if any.
 fn selected_name(selector: &str) -> Option<String> {
     let term = selector.split(',').find_map(|term| term.strip_prefix("metadata.name="))?;
     let name = term.strip_prefix('=').unwrap_or(term);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_and_names() {
+    fn request_info_is_parsed_from_method_and_path() {
         for (method, uri, verb, ns, resource, sub, name) in [
             ("GET", "/api/v1/namespaces", "list", "", "namespaces", "", ""),
             ("GET", "/api/v1/namespaces/a", "get", "a", "namespaces", "", "a"),
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(info("POST", "/healthz").verb, Verb::Post);
     }
     #[test]
-    fn verbs_of_a_resource_are_found_by_name() {
+    fn verbs_are_parsed_from_names() {
         let verbs = Verbs::of(&["get", "deletecollection", "unknown"]);
         for verb in Verb::ALL {
             let want = matches!(verb, Verb::Get | Verb::DeleteCollection);

@@ -1,9 +1,9 @@
-//! Label and field selectors of one request, checked once and matched against cached attributes.
+//! Label and field selectors of one request, validated once and matched against cached attributes.
 
 use crate::cache::entry::label_bit;
 use crate::cache::{Entry, Layout};
-use crate::options::ListOptions;
 use crate::registry::{Conversion, Served, Version};
+use crate::wire::options::ListOptions;
 use machinery::Value;
 use machinery::selector::label::Labels;
 use machinery::selector::{FieldSelector, LabelSelector};
@@ -11,17 +11,17 @@ use machinery::status::{Result, Status};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Requirements of the selectors of one request. Each is compared with every object in scope.
+/// Limit of requirements per request. Each is compared with every object in scope.
 const MAX_REQUIREMENTS: usize = 1000;
-/// Selectors with more requirements are matched with copies of the references, so that writes need not wait for it.
+/// Selectors with more requirements are matched outside of the cache's lock, so that they do not block writes.
 const COSTLY: usize = 16;
 
-/// What a list, watch or deletecollection asks for.
+/// Selectors of a list, watch or deletecollection.
 #[derive(Debug)]
 pub struct Selection {
     labels: LabelSelector,
     fields: FieldSelector,
-    /// Bits of the labels that every match must have.
+    /// Label filter bits that every match must have.
     label_bits: u64,
 }
 
@@ -55,7 +55,7 @@ impl Selection {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Reports whether matching takes so long that it must not hold up writes.
+    /// Reports whether matching would block writes for too long.
     pub fn is_costly(&self) -> bool {
         self.labels.requirements().len() + self.fields.terms.len() > COSTLY
     }
@@ -71,15 +71,15 @@ impl Selection {
         self.labels.matches(attributes) && self.fields.matches(|name| attributes.field(layout, name))
     }
 
-    /// Reports whether the selectors compare fields or labels of another version than the stored one, which require the
-    /// conversion webhook: [`Self::matching_converted`] then replaces [`Self::matches`].
+    /// Reports whether the selectors compare fields or labels of another version than the stored one, which require
+    /// the conversion webhook: [`Self::matching_converted`] then replaces [`Self::matches`].
     pub fn needs_conversion(&self, served: &Version) -> bool {
         matches!(served.conversion, Some(Conversion::Batch(_)))
             && (!self.labels.is_empty() || self.fields.terms.iter().any(|term| !is_metadata(&term.field)))
     }
 
-    /// For each entry, whether it matches in the version of the request. A webhook may change labels and all fields but
-    /// names and namespaces: objects that those already exclude are not converted.
+    /// Matches each entry in the version of the request. A webhook may change labels and all fields except name and
+    /// namespace: objects excluded by those are not converted.
     pub async fn matching_converted(&self, served: &Version, entries: &[Arc<Entry>]) -> Result<Vec<bool>> {
         let layout = &served.storage.cache.layout;
         let (mut verdicts, mut waiting, mut objects) = (Vec::new(), Vec::new(), Vec::new());
@@ -109,7 +109,7 @@ impl Selection {
         terms.all(|term| (attributes.field(layout, &term.field) == Some(&term.value)) == term.equal)
     }
 
-    /// A selector that names one object or namespace narrows the keys to look at.
+    /// Narrows the key range for a selector of one object or namespace.
     pub fn narrow(&self, scope: String, all_namespaces: bool) -> String {
         if all_namespaces && let Some(namespace) = self.fields.requires("metadata.namespace") {
             return format!("{scope}{namespace}/");
@@ -122,7 +122,7 @@ fn is_metadata(field: &str) -> bool {
     matches!(field, "metadata.name" | "metadata.namespace")
 }
 
-/// Labels of an object that was converted.
+/// Labels of a converted object.
 struct ConvertedLabels<'a>(&'a Value);
 
 impl Labels for ConvertedLabels<'_> {
@@ -131,7 +131,7 @@ impl Labels for ConvertedLabels<'_> {
     }
 }
 
-/// A field of an object in another version than `entry` has it. Conversion leaves name and namespace as they are.
+/// A field of an object in another version than `entry`. Conversion does not change name and namespace.
 fn converted_field<'a>(
     entry: &'a Entry,
     object: &'a Value,

@@ -1,7 +1,7 @@
-//! The API server as one piece: what it is made of, how it starts, how it stops.
+//! Assembly of the API server: build, start, stop.
 
 use crate::admission::{Admission, AdmissionConfig};
-use crate::aggregate::{Aggregator, Routing};
+use crate::aggregate::{Aggregator, AggregatorMetrics, Routing};
 use crate::authenticate::{
     Authentication, AuthenticationConfig, AuthenticationError, ExternalJwtMetrics, ExternalSignerError,
     JwtError, JwtMetrics,
@@ -12,13 +12,13 @@ use crate::chain::audit::{Audit, AuditConfig, AuditSetupError};
 use crate::chain::{Chain, ChainConfig};
 use crate::configuration::ConfigurationError;
 use crate::custom::{ConversionMetrics, CustomResources};
-use crate::discovery::CHECKS;
-use crate::registry::allocate::{ServiceConfig, Services};
+use crate::discovery::{CHECKS, register_build_info};
+use crate::registry::services::{ServiceConfig, Services};
 use crate::registry::{Registry, Stores, Tuning};
 use crate::reload::{self, ReloadMetrics};
 use crate::rest::component_status::ComponentChecks;
 use crate::rest::connect::{Connections, KubeletIdentity};
-use crate::rest::{Limits, Rest};
+use crate::rest::{Limits, Rest, WatchMetrics};
 use crate::serve::{self, ClientTrust, InProcess, ServerConfig, Tls};
 use api::runtime_config::RuntimeConfig;
 use base::clock::Clock;
@@ -35,7 +35,7 @@ use std::time::Duration;
 use store::Store;
 use tokio::net::TcpListener;
 
-/// What can be set.
+/// Settings of the API server.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub authentication: AuthenticationConfig,
@@ -44,16 +44,16 @@ pub struct Config {
     pub audit: AuditConfig,
     pub chain: ChainConfig,
     pub limits: Limits,
-    /// `host:port` by which clients reach this server; discovery tells it.
+    /// `host:port` at which clients reach this server, published in discovery.
     pub advertise: String,
     pub services: ServiceConfig,
-    /// Whom this server trusts, to be told to other API servers.
+    /// Trusted CAs, published for extension API servers.
     pub trust: AuthenticationTrust,
-    /// Way to the services of APIServices.
+    /// Routing to the services of APIServices.
     pub aggregator_routing: Routing,
     /// Number of API servers of the cluster.
     pub api_server_count: u32,
-    /// Built-in versions and resources that are served.
+    /// Served built-in versions and resources.
     pub runtime: RuntimeConfig,
     pub tuning: Tuning,
 }
@@ -66,7 +66,7 @@ impl Default for Config {
             admission: AdmissionConfig::default(),
             audit: AuditConfig::default(),
             chain: ChainConfig::default(),
-            // As large as Kubernetes allows.
+            // Kubernetes' limit.
             limits: Limits { max_body_bytes: 3 * 1024 * 1024, cbor: false },
             advertise: String::new(),
             services: ServiceConfig::default(),
@@ -81,27 +81,27 @@ impl Default for Config {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    #[error("registering metrics")]
+    #[error("failed to register metrics")]
     Metrics(#[from] MetricsError),
-    #[error("setting up authentication")]
+    #[error("failed to set up authentication")]
     Authentication(#[from] AuthenticationError),
-    #[error("setting up the external signer of service account tokens")]
+    #[error("failed to set up the external signer of service account tokens")]
     ExternalSigner(#[from] ExternalSignerError),
-    #[error("setting up admission")]
+    #[error("failed to set up admission")]
     Admission(#[from] ConfigurationError),
-    #[error("setting up authorization")]
+    #[error("failed to set up authorization")]
     Authorization(#[from] AuthorizationError),
     #[error(transparent)]
     Audit(#[from] AuditSetupError),
-    #[error("creating the objects a new cluster has: {0}")]
+    #[error("failed to create bootstrap objects: {0}")]
     Bootstrap(Status),
 }
 
-/// A built API server: a service for the listener, and the means to start and stop it.
+/// A built API server: its service for the listener, with start and stop.
 pub struct ApiServer {
     pub chain: Arc<Chain>,
     custom: Arc<CustomResources>,
-    /// Group versions that other servers answer for.
+    /// Group versions of other servers.
     pub aggregator: Arc<Aggregator>,
     advertise: String,
     trust: AuthenticationTrust,
@@ -121,9 +121,11 @@ impl ApiServer {
         let (started, shutdown) = register_checks(&readiness, &stores);
         let components = ComponentChecks::of_machine(&stores);
         let authorization_file = AuthorizationFile::of(&config.authorization)?.map(Arc::new);
+        let mut admission = Admission::new(&config.admission)?;
+        admission.observe(&metrics)?;
         let mut registry = Registry::with_runtime_config(
             stores,
-            Admission::new(&config.admission)?,
+            admission,
             Services::new(config.services),
             config.authorization.choices()?,
             config.advertise.clone(),
@@ -131,19 +133,25 @@ impl ApiServer {
         );
         registry.tuning = config.tuning;
         registry.tuning.service_routing = config.aggregator_routing;
+        registry.authorization.observe(&metrics)?;
         let registry = Arc::new(registry);
         let conversions = ConversionMetrics::new(&metrics)?;
         let custom = CustomResources::new(&registry, conversions, config.api_server_count);
         let custom = Arc::new(custom.map_err(BuildError::Bootstrap)?);
         let authentication = Authentication::new(config.authentication, Arc::clone(&registry), clock)?;
         authentication.oidc.observe(JwtMetrics::new(&metrics, clock)?);
+        authentication.observe(&metrics)?;
         if let Some(external) = &authentication.service_accounts.external {
             external.observe(ExternalJwtMetrics::new(&metrics, clock)?);
         }
         let authentication = Arc::new(authentication);
-        let aggregator = Arc::new(Aggregator::new(Arc::clone(&registry), config.aggregator_routing));
+        let aggregator = Aggregator::new(Arc::clone(&registry), config.aggregator_routing);
+        let aggregator = Arc::new(aggregator.with_metrics(AggregatorMetrics::new(&metrics)?));
         let connections = Connections::default();
-        let rest = Rest { registry, authentication, limits: config.limits, connections, components };
+        let watch_metrics = Some(WatchMetrics::new(&metrics)?);
+        let limits = config.limits;
+        let rest = Rest { registry, authentication, limits, connections, components, watch_metrics };
+        register_build_info(&metrics)?;
         let authentication_reloads = ReloadMetrics::new(&metrics, "authentication", clock)?;
         let authorization_reloads = ReloadMetrics::new(&metrics, "authorization", clock)?;
         let audit = Audit::build(&config.audit, &metrics, clock)?;
@@ -163,7 +171,7 @@ impl ApiServer {
         })
     }
 
-    /// Makes sure that the objects every cluster has are there; after that the server is ready.
+    /// Ensures that the bootstrap objects exist; after that the server is ready.
     pub fn start<'a>(&'a self) -> BoxFuture<'a, Result<(), BuildError>> {
         Box::pin(async move {
             self.chain.rest.authentication.service_accounts.start_external().await?;
@@ -197,7 +205,7 @@ impl ApiServer {
         InProcess::new(Arc::clone(&self.chain), chain, trust)
     }
 
-    /// Runs what the server does besides answering requests, until the group stops.
+    /// Runs the background tasks of the server until the task group stops.
     pub fn spawn(&self, tasks: &TaskGroup) {
         if let Some(fairness) = self.chain.fairness() {
             fairness.spawn(tasks);
@@ -219,7 +227,7 @@ impl ApiServer {
         self.aggregator.spawn(tasks);
     }
 
-    /// Tells other API servers whom this one trusts.
+    /// Publishes the trusted CAs for extension API servers.
     pub fn publish_trust<'a>(&'a self, trust: &'a AuthenticationTrust) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             match &trust.kubelet {
@@ -231,19 +239,19 @@ impl ApiServer {
         })
     }
 
-    /// Gives the key of service account tokens. Making one takes longer than starting, so it may come later:
+    /// Sets the key of service account tokens. Generating one takes longer than startup, so it may be set later:
     /// requests that need it wait.
     pub fn set_service_account_key(&self, key: &ServiceAccountKey) -> Result<(), JwtError> {
         self.chain.rest.authentication.service_accounts.set_key(key)
     }
 
-    /// Signs a token as the API server signs its own; nothing while there is no key.
+    /// Signs a token as the API server signs its own; `None` without a key.
     #[must_use]
     pub fn sign(&self, claims: &serde_json::Value) -> Option<String> {
         self.chain.rest.authentication.service_accounts.sign_now(claims)
     }
 
-    /// Everything that was recorded is where it belongs when this returns, or `limit` is over.
+    /// Waits until all audit records are written, at most `limit`.
     pub fn flush<'a>(&'a self, limit: Duration) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Some(audit) = &self.chain.audit {
@@ -252,7 +260,7 @@ impl ApiServer {
         })
     }
 
-    /// Follows the configuration of authentication while running, if it is in a file.
+    /// Watches the configuration files of authentication and authorization for changes.
     pub fn follow_configuration(&self, tasks: &TaskGroup) {
         let oidc = Arc::clone(&self.chain.rest.authentication.oidc);
         if let Some(path) = oidc.file().map(Path::to_owned) {
@@ -267,17 +275,23 @@ impl ApiServer {
         }
     }
 
-    /// Gives the certificate by which kubelets know this server.
+    /// TLS towards the kubelet of a node, as this server uses it; `None` while it has no certificate for kubelets.
+    #[must_use]
+    pub fn kubelet_tls(&self, node: &str) -> Option<Arc<rustls::ClientConfig>> {
+        self.chain.rest.connections.kubelet_tls(node)
+    }
+
+    /// Sets the client certificate for kubelets.
     pub fn set_kubelet_identity(&self, identity: KubeletIdentity) -> Result<(), rustls::Error> {
         self.chain.rest.connections.set_kubelet_identity(identity)
     }
 
-    /// Fails `/readyz`; everything else goes on.
+    /// Fails `/readyz`; requests are still served.
     pub fn announce_shutdown(&self) {
         self.shutdown.close("process is shutting down");
     }
 
-    /// Not ready any more; open watches end.
+    /// Fails `/readyz` and ends open watches.
     pub fn stop(&self) {
         self.announce_shutdown();
         self.chain.begin_drain();
@@ -288,8 +302,8 @@ impl ApiServer {
     }
 }
 
-/// The checks Kubernetes' server has, in its order. The store's are real requests; everything that
-/// Kubernetes does in hooks after start is one step here, and these checks follow it.
+/// Registers Kubernetes' health checks, in its order. Those of the store are real requests; Kubernetes' post-start
+/// hooks are one step here, which opens their checks.
 fn register_checks(readiness: &Readiness, stores: &Stores) -> (Vec<Gate>, Gate) {
     let mut gates = Vec::new();
     let mut shutdown = None;
@@ -327,20 +341,19 @@ fn register_store(readiness: &Readiness, name: &str, probes: Probes, store: &Arc
     });
 }
 
-/// Repairs addresses and node ports of services again and again, until the group stops.
+/// Repairs cluster IPs and node ports of services periodically, until the task group stops.
 async fn repair_services(registry: Arc<Registry>, group: TaskGroup) {
     loop {
-        tokio::select! {
-            () = group.stopping() => return,
-            () = tokio::time::sleep(registry.tuning.service_repair) => {}
+        if group.until_stopped(tokio::time::sleep(registry.tuning.service_repair)).await.is_none() {
+            return;
         }
         if let Err(status) = registry.repair_services().await {
-            tracing::warn!(error = %status, "failed to repair addresses of services");
+            tracing::warn!(error = %status, "failed to repair service IPs and node ports");
         }
     }
 }
 
-/// Authorizes as the file says; a file that is not usable changes nothing.
+/// Reloads the authorizers from the file; an invalid file changes nothing.
 fn follow_authorization(
     file: Arc<AuthorizationFile>,
     registry: &Arc<Registry>,

@@ -3,11 +3,12 @@ use crate::authorize::AuthorizationConfig;
 use crate::test_server::{ALICE, TestServer};
 use http::Method;
 use std::time::Duration;
-use testkit::Responder;
+use testbase::Responder;
 
 const PODS: &str = "/api/v1/pods";
 
-/// The answer to a user without permissions of its own, once it is the wanted one or a deadline has passed.
+/// The response for a user without permissions of its own, polled until it is the expected one or a deadline has
+/// passed.
 async fn answer(server: &TestServer, want: u16) -> u16 {
     let mut code = 0;
     for _ in 0..500 {
@@ -39,14 +40,14 @@ fn shown(metrics: &Metrics, text: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changed_authorization_file_is_followed_and_a_broken_one_is_not() {
+async fn authorization_file_is_reloaded_unless_invalid() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("authorization.yaml");
     let write = |text: &str| {
         let text = format!(
             "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: {text}\n"
         );
-        // As editors and kubelets do it: the new file takes the place of the old one.
+        // Rename, as editors and kubelets replace files.
         let new = directory.path().join("new");
         std::fs::write(&new, text).expect("written");
         std::fs::rename(&new, &path).expect("renamed");
@@ -82,7 +83,7 @@ async fn changed_authorization_file_is_followed_and_a_broken_one_is_not() {
     write(&format!("[{allow}, {deny}]"));
     assert_eq!(answer(&server, 200).await, 200);
 
-    // A broken file and one of other types change nothing.
+    // An invalid file and one with other types change nothing.
     until(|| shown(&metrics, "last_config_info") != first).await;
     let second = shown(&metrics, "last_config_info");
     for (text, failures) in

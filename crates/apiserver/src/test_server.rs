@@ -1,14 +1,14 @@
-//! A whole request chain on a store of its own, whose users have exactly the permissions that a test grants.
+//! A whole request chain on its own store, whose users have exactly the permissions that a test grants.
 
 use crate::admission::Admission;
 use crate::authenticate::{Authentication, AuthenticationConfig};
-use crate::authorize::{Attributes, Authorizer, Choice, Decision, Found};
+use crate::authorize::{Attributes, Authorizer, Choice, Decision, ResolvedRules};
 use crate::chain::{Chain, ChainConfig};
 use crate::registry::Registry;
-use crate::registry::allocate::{ServiceConfig, Services};
+use crate::registry::services::{ServiceConfig, Services};
 use crate::rest::component_status::ComponentChecks;
 use crate::rest::connect::Connections;
-use crate::rest::{Limits, Rest};
+use crate::rest::{Limits, Rest, WatchMetrics};
 use crate::serve::{ClientTrust, Connection, RequestBody, Service};
 use crate::user::UserInfo;
 use base::clock::Clock;
@@ -35,11 +35,15 @@ pub struct TestServer {
     _directory: tempfile::TempDir,
 }
 
-/// Permissions of users outside `system:masters`: verb and resource, with its subresource if it is of one.
+/// Permissions of users outside `system:masters`: verb and resource, with its subresource if any.
 #[derive(Default)]
 struct Grants(Mutex<Vec<(String, String)>>);
 
 impl Authorizer for Grants {
+    fn label(&self) -> (&'static str, &str) {
+        ("Grants", "grants")
+    }
+
     fn authorize<'a>(
         &'a self,
         _user: &'a UserInfo,
@@ -57,8 +61,8 @@ impl Authorizer for Grants {
         Box::pin(std::future::ready(Ok(decision)))
     }
 
-    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<Found>> {
-        Box::pin(std::future::ready(Ok(Found::default())))
+    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<ResolvedRules>> {
+        Box::pin(std::future::ready(Ok(ResolvedRules::default())))
     }
 }
 
@@ -67,7 +71,7 @@ impl TestServer {
         Self::start_with(AuthenticationConfig::default())
     }
 
-    /// A server that authenticates like this, besides its two users.
+    /// A server with this authentication, besides its two users.
     pub fn start_with(authentication: AuthenticationConfig) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
@@ -97,15 +101,18 @@ impl TestServer {
         std::fs::write(&tokens, lines).expect("written");
         let grants = Arc::new(Grants::default());
         let runtime = api::runtime_config::RuntimeConfig::parse(runtime.split(',')).expect("valid");
+        let clock = Clock::system();
+        let metrics = Metrics::new(&clock).expect("metrics");
+        let mut admission = Admission::default();
+        admission.observe(&metrics).expect("metrics");
         let registry = Arc::new(Registry::with_runtime_config(
             store,
-            Admission::default(),
+            admission,
             Services::new(ServiceConfig::default()),
             vec![Choice::Other(grants.clone())],
             String::new(),
             &runtime,
         ));
-        let clock = Clock::system();
         let config = AuthenticationConfig { token_file: Some(tokens), ..authentication };
         let authentication = Authentication::new(config, registry.clone(), &clock).expect("authentication");
         let rest = Rest {
@@ -114,8 +121,8 @@ impl TestServer {
             limits: Limits { max_body_bytes: 3 << 20, cbor: true },
             connections: Connections::default(),
             components: ComponentChecks::default(),
+            watch_metrics: Some(WatchMetrics::new(&metrics).expect("metrics")),
         };
-        let metrics = Metrics::new(&clock).expect("metrics");
         let config = ChainConfig { priority_and_fairness: false, ..ChainConfig::default() };
         let chain = Chain::new(rest, Readiness::new(), metrics, clock, None, config);
         let trust = ClientTrust::new(&[], &[]).expect("no authorities");
@@ -133,12 +140,12 @@ impl TestServer {
         *self.grants.0.lock() = owned.collect();
     }
 
-    /// Sends a request without waiting for the end of its answer.
-    pub async fn send(&self, request: Request<RequestBody>) -> crate::reply::Reply {
+    /// Sends a request without waiting for the end of its response.
+    pub async fn send(&self, request: Request<RequestBody>) -> crate::wire::reply::Reply {
         self.chain.call(request, self.connection.clone()).await
     }
 
-    /// The status code and body that a user gets.
+    /// Status code and body of a user's request.
     pub async fn ask(
         &self,
         user: &str,

@@ -1,17 +1,20 @@
 //! Unary gRPC calls over a Unix socket, a connection per call: for plugins that are called rarely.
 
-use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, TE};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use futures_util::future::BoxFuture;
+use http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
 use prost::Message;
 use std::path::{Path, PathBuf};
+use std::task::{Context, Poll};
 use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
+use tonic::client::Grpc;
+use tonic::codegen::Service;
+use tonic::transport::Endpoint;
+use tonic::{Code, Request, Response, Status};
+use tonic_prost::ProstCodec;
 
-/// A flag for compression and the length of the message.
-const FRAME_BYTES: usize = 5;
+/// Start of the message of a response over the size limit.
+const TOO_LONG: &str = "Error, decoded message length too large";
 /// Names of status codes, by number.
 const CODES: [&str; 17] = [
     "OK",
@@ -52,15 +55,6 @@ pub struct UnixGrpc {
     service: &'static str,
 }
 
-/// A connection that ends with the call.
-struct Driver(JoinHandle<hyper::Result<()>>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl UnixGrpc {
     /// `socket` is a path, or a name in the abstract namespace after `@`; `service` is `package.Service`.
     pub fn new(socket: &Path, service: &'static str) -> Self {
@@ -69,76 +63,79 @@ impl UnixGrpc {
         Self { socket, service }
     }
 
-    /// The path of a method, as metrics name it.
+    /// Path of a method, as used in metrics.
     pub fn method(&self, method: &str) -> String {
         format!("/{}/{method}", self.service)
     }
 
-    /// The answer, if it has at most `most` bytes. The caller bounds the time.
-    pub async fn call<T: Message + Default>(
+    /// Returns the response, of at most `most` bytes. The caller sets the time limit.
+    pub async fn call<T: Message + Default + 'static>(
         &self,
         method: &str,
-        request: &impl Message,
+        request: impl Message + 'static,
         most: usize,
     ) -> Result<T, GrpcError> {
-        let unavailable = |error: &dyn std::error::Error| GrpcError::new("Unavailable", error.to_string());
-        let internal = |error: &dyn std::error::Error| GrpcError::new("Internal", error.to_string());
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| unavailable(&error))?;
-        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| unavailable(&error))?;
-        let _driver = Driver(tokio::spawn(connection));
-        let length = request.encoded_len();
-        let mut body = BytesMut::with_capacity(FRAME_BYTES + length);
-        body.put_u8(0);
-        body.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-        request.encode(&mut body).map_err(|error| internal(&error))?;
-        let request = http::Request::post(format!("http://localhost{}", self.method(method)))
-            .header(CONTENT_TYPE, "application/grpc")
-            .header(TE, "trailers")
-            .body(Full::new(body.freeze()))
-            .map_err(|error| internal(&error))?;
-        let answer = sender.send_request(request).await.map_err(|error| unavailable(&error))?;
-        let (head, body) = answer.into_parts();
-        let collected = Limited::new(body, most.saturating_add(FRAME_BYTES)).collect().await;
-        let collected = collected.map_err(|error| GrpcError::new("ResourceExhausted", error.to_string()))?;
-        let trailers = collected.trailers().cloned().unwrap_or_default();
-        let field = |name: &str| {
-            let found = trailers.get(name).or_else(|| head.headers.get(name));
-            found.and_then(|value| value.to_str().ok()).unwrap_or("").to_owned()
-        };
-        match field("grpc-status").parse::<usize>() {
-            Ok(0) => decode(&collected.to_bytes()),
-            Ok(code) => {
-                Err(GrpcError::new(CODES.get(code).copied().unwrap_or("Unknown"), field("grpc-message")))
-            }
-            Err(_) => Err(GrpcError::new("Unknown", format!("no status; HTTP status {}", head.status))),
-        }
+        let path = PathAndQuery::try_from(self.method(method));
+        let path = path.map_err(|error| GrpcError::new("Internal", error.to_string()))?;
+        let connector = UnixConnector(self.socket.clone());
+        let channel = Endpoint::from_static("http://localhost").connect_with_connector(connector).await;
+        let channel = channel.map_err(|error| GrpcError::new("Unavailable", root_cause(&error)))?;
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(most);
+        grpc.ready().await.map_err(|error| GrpcError::new("Unavailable", root_cause(&error)))?;
+        let answer = grpc.unary(Request::new(request), path, ProstCodec::default()).await;
+        answer.map(Response::into_inner).map_err(|status| GrpcError::from(&status))
     }
 }
 
-fn decode<T: Message + Default>(frame: &Bytes) -> Result<T, GrpcError> {
-    let wrong = |why: &str| GrpcError::new("Internal", why);
-    let (head, message) = frame.split_at_checked(FRAME_BYTES).ok_or_else(|| wrong("the answer is empty"))?;
-    if head[0] != 0 {
-        return Err(wrong("the answer is compressed"));
+/// Text of the innermost error: the outer ones only say that the transport failed.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let innermost = std::iter::successors(Some(error), |error| error.source()).last();
+    innermost.unwrap_or(error).to_string()
+}
+
+impl From<&Status> for GrpcError {
+    fn from(status: &Status) -> Self {
+        // Responses over the limit: clients of other languages report them as ResourceExhausted.
+        let too_long = status.code() == Code::OutOfRange && status.message().starts_with(TOO_LONG);
+        let code = if too_long { Code::ResourceExhausted } else { status.code() };
+        let name = CODES.get(i32::from(code) as usize).copied().unwrap_or("Unknown");
+        Self::new(name, status.message())
     }
-    let length = head[1..].iter().fold(0_usize, |length, byte| length << 8 | usize::from(*byte));
-    if length != message.len() {
-        return Err(wrong("the answer has another length than its frame"));
+}
+
+/// Connects to a socket whatever the address of the endpoint.
+struct UnixConnector(PathBuf);
+
+impl Service<http::Uri> for UnixConnector {
+    type Response = TokioIo<UnixStream>;
+    type Error = std::io::Error;
+    type Future = BoxFuture<'static, std::io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
-    T::decode(message).map_err(|error| wrong(&error.to_string()))
+
+    fn call(&mut self, _: http::Uri) -> Self::Future {
+        let socket = self.0.clone();
+        Box::pin(async move { UnixStream::connect(socket).await.map(TokioIo::new) })
+    }
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use http_body_util::StreamBody;
+    use bytes::{BufMut, Bytes, BytesMut};
+    use http_body_util::{BodyExt, StreamBody};
     use hyper::body::Frame;
     use hyper::service::service_fn;
+    use hyper_util::rt::TokioExecutor;
     use std::convert::Infallible;
     use std::sync::Arc;
 
-    /// The message of an answer, or a code and text; `None` never answers.
+    /// Compression flag and message length.
+    const FRAME_BYTES: usize = 5;
+
+    /// The message of a response, or a code and text; `None` never responds.
     pub type Answer = Option<Result<Vec<u8>, (usize, &'static str)>>;
 
     /// Serves a socket by a function of method and message, until the runtime ends.
@@ -169,9 +166,12 @@ pub mod tests {
                         trailers.insert("grpc-message", http::HeaderValue::from_static(text));
                         let frames: [Result<Frame<Bytes>, Infallible>; 2] =
                             [Ok(Frame::data(frame.freeze())), Ok(Frame::trailers(trailers))];
-                        Ok::<_, Infallible>(http::Response::new(StreamBody::new(futures_util::stream::iter(
-                            frames,
-                        ))))
+                        Ok::<_, Infallible>(
+                            http::Response::builder()
+                                .header("content-type", "application/grpc")
+                                .body(StreamBody::new(futures_util::stream::iter(frames)))
+                                .expect("a response"),
+                        )
                     }
                 });
                 let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -187,7 +187,7 @@ pub mod tests {
     }
 
     #[tokio::test]
-    async fn answers_have_limits_and_errors_their_codes() {
+    async fn grpc_responses_are_limited_and_errors_have_codes() {
         let directory = tempfile::tempdir().expect("a directory");
         let socket = directory.path().join("s");
         let listener = tokio::net::UnixListener::bind(&socket).expect("a socket");
@@ -199,7 +199,7 @@ pub mod tests {
         });
         let grpc = UnixGrpc::new(&socket, "v1.Service");
         let sent = Text { text: "x".repeat(100) };
-        let ask = async |method: &str, most: usize| grpc.call::<Text>(method, &sent, most).await;
+        let ask = async |method: &str, most: usize| grpc.call::<Text>(method, sent.clone(), most).await;
         assert_eq!(ask("Echo", 1000).await, Ok(sent.clone()));
         assert_eq!(ask("Echo", 50).await.expect_err("too long").code, "ResourceExhausted");
         let refused = ask("Refuse", 1000).await.expect_err("refused");
@@ -207,11 +207,11 @@ pub mod tests {
         assert_eq!(ask("Strange", 1000).await.expect_err("refused").code, "Unknown");
         assert_eq!(ask("Rubbish", 1000).await.expect_err("undecodable").code, "Internal");
         let nowhere = UnixGrpc::new(&directory.path().join("none"), "v1.Service");
-        assert_eq!(nowhere.call::<Text>("Echo", &sent, 9).await.expect_err("absent").code, "Unavailable");
+        assert_eq!(nowhere.call::<Text>("Echo", sent, 9).await.expect_err("absent").code, "Unavailable");
     }
 
     #[tokio::test]
-    async fn abstract_sockets_are_reached() {
+    async fn grpc_connects_to_abstract_socket() {
         use std::os::linux::net::SocketAddrExt;
         let name = format!("ferry-test-{}", uuid::Uuid::new_v4());
         let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).expect("a name");
@@ -222,6 +222,6 @@ pub mod tests {
         });
         let grpc = UnixGrpc::new(Path::new(&format!("@{name}")), "v1.Service");
         let sent = Text { text: "x".to_owned() };
-        assert_eq!(grpc.call::<Text>("Echo", &sent, 100).await, Ok(sent));
+        assert_eq!(grpc.call::<Text>("Echo", sent.clone(), 100).await, Ok(sent));
     }
 }

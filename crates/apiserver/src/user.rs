@@ -1,4 +1,4 @@
-//! Who makes a request.
+//! User of a request.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl UserInfo {
         }
     }
 
-    /// As objects carry it: empty parts left out.
+    /// Form in objects, without empty parts.
     pub fn to_value(&self) -> serde_json::Value {
         let mut user = serde_json::json!({"username": self.name, "groups": self.groups});
         if !self.uid.is_empty() {

@@ -1,4 +1,4 @@
-//! Answers of webhooks, kept for a while. Bounded: whoever asks much makes others forgotten, not the server large.
+//! Cache of webhook decisions. Bounded: many requests evict entries of others, but memory stays limited.
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -6,13 +6,13 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Answers that are remembered.
-const MAX_ANSWERS: usize = 8192;
+/// Capacity.
+const MAX_DECISIONS: usize = 8192;
 
-/// What was asked, hashed: tokens are not kept.
+/// Hash of a request, since tokens must not be stored.
 pub type Hash = [u8; 32];
 
-/// The hash of a question.
+/// Hashes a request.
 pub fn hash(question: &impl Serialize) -> Hash {
     Sha256::digest(serde_json::to_vec(question).unwrap_or_default()).into()
 }
@@ -39,10 +39,10 @@ impl<T: Clone> WebhookCache<T> {
         }
         let now = Instant::now();
         let mut answers = self.answers.lock();
-        if answers.len() >= MAX_ANSWERS {
+        if answers.len() >= MAX_DECISIONS {
             answers.retain(|_, (_, until)| now < *until);
         }
-        if answers.len() >= MAX_ANSWERS {
+        if answers.len() >= MAX_DECISIONS {
             answers.clear();
         }
         answers.insert(key, (answer, now + ttl));
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_kept_for_a_while() {
+    fn cached_decisions_expire() {
         let cache = WebhookCache::default();
         let key = hash(&("a", 1));
         cache.put(key, 7, Duration::ZERO);
@@ -62,9 +62,9 @@ mod tests {
         cache.put(key, 7, Duration::from_secs(60));
         assert_eq!(cache.get(&key), Some(7));
         assert_eq!(cache.get(&hash(&("a", 2))), None);
-        for n in 0..2 * MAX_ANSWERS {
+        for n in 0..2 * MAX_DECISIONS {
             cache.put(hash(&n), 0, Duration::from_secs(60));
         }
-        assert!(cache.answers.lock().len() <= MAX_ANSWERS);
+        assert!(cache.answers.lock().len() <= MAX_DECISIONS);
     }
 }

@@ -1,4 +1,4 @@
-//! The addresses of this machine, for certificates and for telling people where to connect.
+//! Addresses of this machine, for certificates and messages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,8 +35,8 @@ pub fn for_local_clients(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// The address to tell other machines for a listener bound to `listen`: its own, or the first one of this machine
-/// that is not a loopback.
+/// Address to advertise for a listener bound to `listen`: its own, or the first one of this machine that is not a
+/// loopback.
 #[must_use]
 pub fn for_other_machines(listen: SocketAddr) -> SocketAddr {
     if !listen.ip().is_unspecified() {
@@ -44,6 +44,25 @@ pub fn for_other_machines(listen: SocketAddr) -> SocketAddr {
     }
     let reachable = local().into_iter().find(|ip| !ip.is_loopback() && (listen.is_ipv6() || ip.is_ipv4()));
     reachable.map_or_else(|| for_local_clients(listen), |ip| SocketAddr::new(ip, listen.port()))
+}
+
+/// Reports whether a server may connect to an address on behalf of a caller, as Kubernetes' proxies decide it:
+/// unspecified, loopback, multicast and link-local addresses are those of this machine or of its surroundings.
+#[must_use]
+pub fn is_proxyable(ip: IpAddr) -> bool {
+    // An IPv4-mapped IPv6 address reaches the IPv4 address.
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            !(ip.is_loopback()
+                || ip.is_link_local()
+                || ip.is_unspecified()
+                || ip.is_multicast()
+                || ip.is_broadcast())
+        }
+        IpAddr::V6(ip) => {
+            !(ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast())
+        }
+    }
 }
 
 /// Every address of every interface, except link-local ones.
@@ -56,7 +75,7 @@ pub fn local() -> Vec<IpAddr> {
     v4.chain(v6).collect()
 }
 
-/// Local addresses are the leaves of the routing table that are marked so.
+/// Local addresses are the leaves of the routing table marked as local.
 fn parse_fib_trie(table: &str) -> BTreeSet<Ipv4Addr> {
     let mut leaf: Option<Ipv4Addr> = None;
     let mut addresses = BTreeSet::new();
@@ -88,7 +107,25 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_address_is_reachable_and_so_is_loopback() {
+    fn local_addresses_are_not_proxyable() {
+        for (ip, fine) in [
+            ("10.1.2.3", true),
+            ("fd00::2", true),
+            ("127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("0.0.0.0", false),
+            ("224.0.0.1", false),
+            ("255.255.255.255", false),
+            ("::1", false),
+            ("fe80::1", false),
+            ("::ffff:127.0.0.1", false),
+        ] {
+            assert_eq!(is_proxyable(ip.parse().expect("an address")), fine, "{ip}");
+        }
+    }
+
+    #[test]
+    fn bound_address_and_loopback_are_reachable() {
         let listen: SocketAddr = "192.0.2.7:6443".parse().expect("an address");
         let got = reachable(listen);
         assert!(got.contains(&listen.ip()) && got.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)), "{got:?}");

@@ -1,8 +1,8 @@
-//! The one wall clock. Production reads the system's; tests hold theirs still and move it by hand.
+//! The wall clock. Production uses the system's; tests use one that they set.
 //!
-//! Deadlines made of numbers that users wrote (`activeDeadlineSeconds`, `tolerationSeconds`, …) go through
-//! [`deadline_after`], [`time_left`] and [`time_after`]: they saturate, where the operators of `Instant`, `Duration`,
-//! `SignedDuration` and `Timestamp` panic. `clippy.toml` forbids the operators in the crates of the loops.
+//! Deadlines computed from user input (`activeDeadlineSeconds`, `tolerationSeconds`, …) use [`deadline_after`],
+//! [`time_left`] and [`time_after`]: they saturate, where the operators of `Instant`, `Duration`, `SignedDuration`
+//! and `Timestamp` panic. `clippy.toml` forbids the operators in the crates of the controllers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Longest delay of a timer. What is due later is looked at once more before.
+/// Longest delay of a timer. Later deadlines are checked again when it fires.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(100 * 24 * 60 * 60);
 
 /// The instant after `delay`, at most [`LONGEST_DELAY`] from now.
@@ -33,7 +33,17 @@ pub fn time_after(since: Timestamp, wait: SignedDuration) -> Timestamp {
     since.checked_add(wait).unwrap_or(if wait.is_negative() { Timestamp::MIN } else { Timestamp::MAX })
 }
 
-/// A source of the present time. Clones tell the same time.
+/// A source of the current time. Clones share it.
+///
+/// ```
+/// use base::clock::Clock;
+/// use jiff::{SignedDuration, Timestamp};
+///
+/// let clock = Clock::held_at(Timestamp::UNIX_EPOCH);
+/// let component = clock.clone();
+/// clock.advance(SignedDuration::from_secs(60));
+/// assert_eq!(component.now().as_second(), 60);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     held: Option<Arc<Mutex<Timestamp>>>,
@@ -53,6 +63,7 @@ impl Clock {
     }
 
     #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the wall clock")]
     pub fn now(&self) -> Timestamp {
         match &self.held {
             None => Timestamp::now(),
@@ -60,7 +71,7 @@ impl Clock {
         }
     }
 
-    /// Moves a held clock; the system's does as it likes.
+    /// Advances a held clock; has no effect on the system's.
     pub fn advance(&self, by: SignedDuration) {
         if let Some(held) = &self.held {
             let mut now = held.lock();
@@ -74,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_held_clock_moves_only_by_hand() {
+    fn fixed_clock_moves_only_when_set() {
         let clock = Clock::held_at(Timestamp::UNIX_EPOCH);
         let other = clock.clone();
         assert_eq!(clock.now(), Timestamp::UNIX_EPOCH);
@@ -106,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_tells_the_time() {
+    fn system_clock_returns_the_current_time() {
         let before = Timestamp::now();
         assert!(Clock::system().now() >= before);
     }

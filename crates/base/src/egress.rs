@@ -1,7 +1,7 @@
-//! Ways to networks that the API server does not reach directly (`EgressSelectorConfiguration`): tunnels through HTTP
-//! proxies, made by the method CONNECT.
+//! Connections to networks that the API server does not reach directly (`EgressSelectorConfiguration`): tunnels through
+//! HTTP proxies with the CONNECT method.
 //!
-//! The proxies are settings of the process; connections name the network they lead to.
+//! The proxies are configured per process; connections specify the network they lead to.
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::http::{Address, Origin};
 
 /// Time for the connection to a proxy and for its answer.
 const PROXY_LIMIT: Duration = Duration::from_secs(30);
-/// Longest head of a proxy's answer.
+/// Largest response head of a proxy.
 const MAX_HEAD: usize = 64 << 10;
 
 /// A network that connections of the API server lead to.
@@ -24,11 +24,11 @@ const MAX_HEAD: usize = 64 << 10;
 pub enum Network {
     /// Nodes, pods, services and extension servers.
     Cluster,
-    /// Webhooks with URLs, issuers of tokens.
+    /// Webhooks with URLs, token issuers.
     ControlPlane,
 }
 
-/// The HTTP proxies of networks; those without are reached directly.
+/// HTTP proxies by network; networks without one are reached directly.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     pub cluster: Option<Origin>,
@@ -56,21 +56,36 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Connects a server; `network` is `None` for servers that are always reached directly.
+/// Failure to resolve the name of a server: the inner error of the one that [`connect`] returns.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct LookupError(#[from] Error);
+
+impl LookupError {
+    /// True if `error` is of a name that was not resolved.
+    #[must_use]
+    pub fn is_cause_of(error: &Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Self>())
+    }
+}
+
+/// Connects to a server; `network` is `None` for servers that are always reached directly.
 pub async fn connect(network: Option<Network>, host: &str, port: u16) -> Result<Box<dyn Stream>> {
     let proxies = PROXIES.read().clone();
     let proxy = proxies.as_ref().zip(network).and_then(|(proxies, network)| proxies.of(network));
     if let Some(proxy) = proxy {
         return connect_through(proxy, host, port, PROXY_LIMIT).await;
     }
-    let stream = TcpStream::connect((host, port)).await?;
+    let found = tokio::net::lookup_host((host, port)).await;
+    let found = found.map_err(|error| Error::new(error.kind(), LookupError(error)))?;
+    let stream = TcpStream::connect(found.collect::<Vec<_>>().as_slice()).await?;
     stream.set_nodelay(true)?;
     Ok(Box::new(stream))
 }
 
-/// Connects a server through a proxy, which also resolves its name.
+/// Connects to a server through a proxy, which also resolves its name.
 async fn connect_through(proxy: &Origin, host: &str, port: u16, limit: Duration) -> Result<Box<dyn Stream>> {
-    // Names come from objects: one with line breaks would be another request to the proxy.
+    // Host names come from API objects: a line break would inject a request to the proxy.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:%".contains(&byte);
     if host.is_empty() || !host.bytes().all(is_plain) {
         return Err(Error::new(ErrorKind::InvalidInput, format!("{host:?} is not a host name")));
@@ -103,7 +118,7 @@ async fn connect_through(proxy: &Origin, host: &str, port: u16, limit: Duration)
     })
 }
 
-/// Has the proxy at the other end of `stream` connect `target`.
+/// Sends CONNECT for `target` to the proxy on `stream`.
 async fn tunnel(mut stream: Box<dyn Stream>, proxy: &str, target: &str) -> Result<Box<dyn Stream>> {
     let request = format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -166,6 +181,20 @@ mod tests {
             let _ = stream.write_all(&line).await;
         }
         String::from_utf8_lossy(&request[..count]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn unresolved_name_is_distinguished_from_a_refused_connection() {
+        let failed = async |host: &str, port: u16| connect(None, host, port).await.err().expect("an error");
+        // Empty labels: rejected without a query.
+        let unresolved = failed("not..a..name", 80).await;
+        assert!(LookupError::is_cause_of(&unresolved), "{unresolved}");
+        assert!(unresolved.to_string().contains("lookup address information"), "{unresolved}");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        let refused = failed("127.0.0.1", port).await;
+        assert!(!LookupError::is_cause_of(&refused), "{refused}");
     }
 
     #[tokio::test]

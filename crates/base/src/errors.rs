@@ -1,4 +1,4 @@
-//! Errors in words.
+//! Formatting of errors.
 
 use std::error::Error;
 

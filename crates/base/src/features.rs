@@ -1,4 +1,4 @@
-//! Feature gates of Kubernetes v1.36: the table, and the gates that a process was started with.
+//! Feature gates of Kubernetes v1.36: the table, and the gates that the process was started with.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -30,10 +30,10 @@ impl Stage {
     }
 }
 
-/// Gates that set all others of a stage.
+/// Gates that set all gates of a stage.
 const ALL: [(&str, Stage); 2] = [("AllAlpha", Alpha), ("AllBeta", Beta)];
 
-/// Gates by which Ferry switches its behaviour.
+/// Gates that Ferry implements.
 pub const SWITCHED: &[&str] = &[
     "AllowParsingUserUIDFromCertAuth",
     "CBORServingAndStorage",
@@ -55,7 +55,7 @@ pub enum FeatureGateError {
     Dependency(String, String),
 }
 
-/// The gates of a process. Those that are not set have their defaults.
+/// The gates of a process; unset ones have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureGates {
     set: BTreeMap<&'static str, bool>,
@@ -64,7 +64,7 @@ pub struct FeatureGates {
 impl FeatureGates {
     /// Reads `gate=bool` pairs.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = &'a str>) -> Result<Self, FeatureGateError> {
-        let mut given = BTreeMap::new();
+        let mut values = BTreeMap::new();
         for pair in pairs.into_iter().filter(|pair| !pair.is_empty()) {
             let (name, value) =
                 pair.split_once('=').map_or((pair, None), |(name, value)| (name, Some(value)));
@@ -75,16 +75,16 @@ impl FeatureGates {
                 "false" | "0" | "f" | "F" | "FALSE" | "False" => false,
                 _ => return Err(FeatureGateError::Value(name.to_owned(), value.to_owned())),
             };
-            given.insert(name, on);
+            values.insert(name, on);
         }
-        Self::new(given)
+        Self::new(values)
     }
 
     /// Gates with these values.
-    pub fn new<'a>(given: impl IntoIterator<Item = (&'a str, bool)>) -> Result<Self, FeatureGateError> {
+    pub fn new<'a>(values: impl IntoIterator<Item = (&'a str, bool)>) -> Result<Self, FeatureGateError> {
         let mut gates = Self::default();
         let mut stages = Vec::new();
-        for (name, on) in given {
+        for (name, on) in values {
             if let Some((_, stage)) = ALL.iter().find(|(all, _)| *all == name) {
                 stages.push((*stage, on));
                 continue;
@@ -118,7 +118,7 @@ impl FeatureGates {
         self.set.get(name).copied().unwrap_or_else(default)
     }
 
-    /// Gates with another value than their default that do not change what Ferry does.
+    /// Gates with a non-default value that have no effect in Ferry.
     pub fn without_effect(&self) -> Vec<String> {
         let changed = self.set.iter().filter(|(name, on)| {
             GATES.iter().any(|row| row.0 == **name && row.2 != **on) && !SWITCHED.contains(*name)
@@ -126,7 +126,7 @@ impl FeatureGates {
         changed.map(|(name, on)| format!("{name}={on}")).collect()
     }
 
-    /// Makes these the gates of the process. Only the first call counts.
+    /// Sets the gates of the process. Only the first call has an effect.
     pub fn install(self) {
         let _ = PROCESS.set(self);
     }
@@ -142,7 +142,7 @@ pub fn enabled(name: &str) -> bool {
     }
 }
 
-/// `kubernetes_feature_enabled`: computed when it is read.
+/// Computes `kubernetes_feature_enabled` on each scrape.
 #[derive(Debug)]
 pub struct FeatureCollector {
     desc: Desc,
@@ -177,7 +177,7 @@ impl Collector for FeatureCollector {
     }
 }
 
-/// Features that need others.
+/// Dependencies between gates.
 const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("AuthorizeNodeWithSelectors", &["AuthorizeWithSelectors"]),
     ("ClusterTrustBundleProjection", &["ClusterTrustBundle"]),
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_are_refused_in_the_words_of_kubernetes() {
+    fn invalid_gates_have_the_errors_of_kubernetes() {
         for (text, want) in [
             ("Nonsense=true", "unrecognized feature gate: Nonsense"),
             ("WatchList", "missing bool value for WatchList"),

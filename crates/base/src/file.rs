@@ -1,4 +1,4 @@
-//! Files that are replaced whole or not at all.
+//! Atomic replacement of files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Readable by its owner only: keys, kubeconfigs.
 pub const PRIVATE: u32 = 0o600;
-/// Readable by everybody: certificates.
+/// World-readable: certificates.
 pub const PUBLIC: u32 = 0o644;
 
 /// Writes `content` to `path` so that a crash leaves the old file or the new one, and so that the content was
@@ -39,7 +39,7 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Forces a directory and the files in it to disk: all at once, so that they share the disk's one flush.
+/// Syncs a directory and the files in it together, so that they share one flush of the disk.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     let files = fs::read_dir(path)?.map(|entry| File::open(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     std::thread::scope(|scope| {

@@ -1,26 +1,105 @@
-//! Notices when a file changes, without looking at it again and again.
+//! Notifies of file changes with inotify, without polling.
 //!
-//! The directory is watched, not the file: files are replaced by renaming others over them.
+//! [`FileChanges`] watches the directory, not the file: files are replaced by renaming others over them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::inotify;
+pub use rustix::fs::inotify::WatchFlags;
 use tokio::io::unix::AsyncFd;
 
-/// Writers may need several steps; only what has come to rest is told.
+/// Writers may need several steps; a change is reported after this quiet period.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Room for many events.
+/// Delay to coalesce further changes of a directory before reporting.
+const COALESCE_DELAY: Duration = Duration::from_millis(20);
+/// Polling interval of directories where the watch fails.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Buffer for many events.
 const BUFFER: usize = 4096;
 
+/// An inotify instance on the runtime.
+#[derive(Debug)]
+pub struct Inotify(AsyncFd<OwnedFd>);
+
+impl Inotify {
+    /// Has to be called on the runtime.
+    pub fn new() -> io::Result<Self> {
+        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        Ok(Self(register(watch)?))
+    }
+
+    /// Watches a file or directory.
+    pub fn add(&self, path: &Path, events: WatchFlags) -> io::Result<()> {
+        inotify::add_watch(self.0.get_ref(), path, events)?;
+        Ok(())
+    }
+
+    /// Waits for events; returns the file names in watched directories, empty for a watched path itself.
+    pub async fn names(&mut self) -> io::Result<Vec<OsString>> {
+        loop {
+            let mut guard = self.0.readable().await?;
+            let mut names = Vec::new();
+            let drained = guard.try_io(|watch| Err::<(), io::Error>(read(watch.get_ref(), &mut names)));
+            if let Ok(Err(error)) = drained {
+                return Err(error);
+            }
+            if !names.is_empty() {
+                return Ok(names);
+            }
+        }
+    }
+
+    /// Discards the events so far.
+    fn discard(&self) {
+        read(self.0.get_ref(), &mut Vec::new());
+    }
+}
+
+/// Reads all events; returns the error at their end.
+fn read(watch: &OwnedFd, names: &mut Vec<OsString>) -> io::Error {
+    let mut buffer = [MaybeUninit::uninit(); BUFFER];
+    let mut reader = inotify::Reader::new(watch, &mut buffer);
+    loop {
+        match reader.next() {
+            Ok(event) => {
+                let name = event.file_name().map_or(&[][..], |name| name.to_bytes());
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+            Err(error) => return error.into(),
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "the runtime has to be promised that the descriptor stays what it is")]
+fn register(watch: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an owned descriptor refers to the same open file until it is dropped, which the runtime sees.
+    Ok(unsafe { AsyncFd::register(watch) }?)
+}
+
 /// Watches one file.
+///
+/// ```
+/// use base::file_changes::FileChanges;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// # let directory = tempfile::tempdir()?;
+/// let path = directory.path().join("ca.crt");
+/// let mut changes = FileChanges::of(&path)?;
+/// std::fs::write(&path, "new")?;
+/// changes.changed().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct FileChanges {
-    watch: AsyncFd<OwnedFd>,
+    watch: Inotify,
     /// The file's name in its directory.
     name: OsString,
 }
@@ -30,51 +109,48 @@ impl FileChanges {
     pub fn of(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
         };
-        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        let wanted = inotify::WatchFlags::CLOSE_WRITE
-            | inotify::WatchFlags::MOVED_TO
-            | inotify::WatchFlags::CREATE
-            | inotify::WatchFlags::DELETE;
-        inotify::add_watch(&watch, directory, wanted)?;
-        Ok(Self { watch: register(watch)?, name })
+        let watch = Inotify::new()?;
+        let events = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::DELETE;
+        watch.add(directory, events)?;
+        Ok(Self { watch, name })
     }
 
     /// Waits until the file has changed. Mounted volumes replace a link beside it; that counts, too.
     pub async fn changed(&mut self) -> io::Result<()> {
-        loop {
-            let mut guard = self.watch.readable().await?;
-            let mut relevant = false;
-            let drained = guard.try_io(|watch| {
-                let mut buffer = [MaybeUninit::uninit(); BUFFER];
-                let mut reader = inotify::Reader::new(watch.get_ref(), &mut buffer);
-                loop {
-                    let event = match reader.next() {
-                        Ok(event) => event,
-                        Err(error) => return Err::<(), io::Error>(error.into()),
-                    };
-                    let name =
-                        event.file_name().map(|name| OsStr::new(name.to_str().unwrap_or("")).to_owned());
-                    relevant |= name.is_some_and(|name| name == self.name || name == "..data");
-                }
-            });
-            if let Ok(Err(error)) = drained {
-                return Err(error);
-            }
-            if relevant {
-                tokio::time::sleep(SETTLE).await;
-                return Ok(());
-            }
-        }
+        while !self.watch.names().await?.iter().any(|name| *name == self.name || name == "..data") {}
+        tokio::time::sleep(SETTLE).await;
+        Ok(())
     }
 }
 
-#[expect(unsafe_code, reason = "the runtime has to be promised that the descriptor stays what it is")]
-fn register(watch: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an owned descriptor refers to the same open file until it is dropped, which the runtime sees.
-    Ok(unsafe { AsyncFd::register(watch) }?)
+/// Watches the files of a directory that are created, removed or written.
+#[derive(Debug)]
+pub struct DirectoryChanges(Inotify);
+
+impl DirectoryChanges {
+    /// Changes from now on. Has to be called on the runtime.
+    pub fn of(directory: &Path) -> io::Result<Self> {
+        let watch = Inotify::new()?;
+        let events = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM;
+        watch.add(directory, events)?;
+        Ok(Self(watch))
+    }
+
+    /// Waits for the next change.
+    pub async fn next(&mut self) {
+        if self.0.names().await.is_err() {
+            return tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        tokio::time::sleep(COALESCE_DELAY).await;
+        self.0.discard();
+    }
 }
 
 #[cfg(test)]
@@ -95,5 +171,20 @@ mod tests {
         tokio::time::timeout(limit, changes.changed()).await.expect("noticed").expect("watched");
         std::fs::write(&path, "3").expect("written");
         tokio::time::timeout(limit, changes.changed()).await.expect("noticed").expect("watched");
+    }
+
+    #[tokio::test]
+    async fn directory_change_is_reported() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("f");
+        let mut changes = DirectoryChanges::of(directory.path()).expect("a watch");
+        assert!(tokio::time::timeout(Duration::from_millis(50), changes.next()).await.is_err());
+        let long = Duration::from_secs(60);
+        for _ in 0..2 {
+            std::fs::write(&file, "x").expect("written");
+            tokio::time::timeout(long, changes.next()).await.expect("change on write");
+        }
+        std::fs::remove_file(&file).expect("removed");
+        tokio::time::timeout(long, changes.next()).await.expect("change on removal");
     }
 }

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How many files may be open at most, if there is a limit.
+/// Limit of open files, if there is one.
 #[must_use]
 pub fn open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).maximum

@@ -1,7 +1,7 @@
 //! Logs to standard error, as text or JSON.
 //!
-//! Lines are gathered and written by a thread of their own, so that a request never waits for a slow terminal;
-//! warnings and errors are written at once. What is disabled costs a load and a compare.
+//! A separate thread writes buffered lines, so that a request never waits for a slow terminal; warnings and errors
+//! are written immediately. A disabled line costs a load and a compare.
 
 mod json;
 mod vmodule;
@@ -24,18 +24,40 @@ use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-/// The target of access-log lines, so that they can be switched apart from everything else.
+use crate::clock::Clock;
+
+/// Target of access log lines, so that they can be filtered separately.
 pub const ACCESS: &str = "access";
 
-/// Ferry's own crates; dependencies speak up only at the highest verbosity.
-const OWN: &[&str] = &["api", "apiserver", "base", "cluster", "ferry", "machinery", "store", "testkit"];
+/// Ferry's crates that log; a test compares them with `crates/`. Other crates log at the highest verbosity only.
+const OWN: &[&str] = &[
+    "apiserver",
+    "base",
+    "client",
+    "cloud",
+    "cluster",
+    "container",
+    "controllers",
+    "cri",
+    "dns",
+    "ferry",
+    "kubelet",
+    "metrics",
+    "network",
+    "policy",
+    "proxy",
+    "runtime",
+    "scheduler",
+    "simulate",
+    "store",
+];
 
-/// Lines wait this long for company.
+/// Interval at which buffered lines are written.
 const GATHER: Duration = Duration::from_millis(20);
-/// A writer that finds this much waiting writes it itself: logging cannot outgrow memory.
+/// Limit of the buffer: a thread that finds it full writes it out itself, which bounds memory.
 const MAX_WAITING: usize = 256 * 1024;
-/// Room for a line that a thread keeps.
-const KEPT_LINE: usize = 4 * 1024;
+/// Capacity of a thread's line buffer that is retained.
+const RETAINED_LINE: usize = 4 * 1024;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
@@ -44,7 +66,7 @@ pub enum Format {
     Json,
 }
 
-/// Settings of the log. `verbosity`: 0 is what an operator must know, 1 adds a line per request, 2 details of Ferry, 4
+/// Settings of the log. `verbosity`: 0 is the minimum for operators, 1 adds a line per request, 2 details of Ferry, 4
 /// all of Ferry, 6 everything.
 #[derive(Clone, Debug, Default)]
 pub struct LogSettings {
@@ -78,14 +100,14 @@ pub fn init(settings: LogSettings) -> Result<(), TryInitError> {
     Ok(())
 }
 
-/// Writes out what waits; call it before the process ends.
+/// Writes out buffered lines; call it before the process exits.
 pub fn flush() {
     if let Some(log) = LOG.get() {
         log.sink.flush();
     }
 }
 
-/// A request as the access log tells of it.
+/// A request in the access log.
 pub struct Access<'a> {
     pub client: &'a dyn Display,
     pub user: &'a str,
@@ -95,8 +117,7 @@ pub struct Access<'a> {
     pub micros: u64,
 }
 
-/// Writes the line of a request, if requests are logged. There are many of them, so they do not take the way of other
-/// lines, but look the same.
+/// Writes an access log line, if enabled. Because of their number these lines bypass `tracing`, with the same format.
 pub fn access(request: &Access<'_>) {
     thread_local! {
         static LINE: RefCell<String> = const { RefCell::new(String::new()) };
@@ -105,9 +126,9 @@ pub fn access(request: &Access<'_>) {
         None => {}
         Some((log, Format::Text)) => LINE.with_borrow_mut(|line| {
             line.clear();
-            request.write(line, jiff::Timestamp::now());
+            request.write(line, Clock::system().now());
             log.sink.push(line.as_bytes(), false);
-            line.shrink_to(KEPT_LINE);
+            line.shrink_to(RETAINED_LINE);
         }),
         Some((_, Format::Json)) => {
             let Access { client, user, verb, path, code, micros } = *request;
@@ -129,7 +150,7 @@ impl Access<'_> {
     }
 }
 
-/// As `{:?}` shows a text, which is mostly just quotes around it.
+/// Formats text like `{:?}`, with a fast path for text that needs no escapes.
 fn push_quoted(line: &mut String, text: &str) {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
         line.push('"');
@@ -163,10 +184,10 @@ fn filter(verbosity: u32) -> Targets {
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// What there is of a log once it has been started.
+/// State of a started log.
 struct Log {
     sink: Arc<Sink>,
-    /// How lines about requests look, if there are any.
+    /// Format of access log lines, if enabled.
     access: Option<Format>,
 }
 
@@ -200,7 +221,8 @@ impl Sink {
         };
         match thread::Builder::new().name("log".to_owned()).stack_size(128 * 1024).spawn(run) {
             Ok(handle) => handle.thread().clone(),
-            // Without a thread to spare, lines leave with the next warning, the next full buffer or the last flush.
+            // If no thread can be started, lines are written with the next warning, when the buffer is full, or by
+            // `flush`.
             Err(_) => thread::current(),
         }
     }
@@ -210,7 +232,7 @@ impl Sink {
     }
 }
 
-/// Standard error may be closed or full; there is nobody left to tell.
+/// Standard error may be closed or full; there is no other output for the error.
 fn write_out(waiting: &mut Vec<u8>) {
     let _ = io::stderr().write_all(waiting);
     waiting.clear();
@@ -251,7 +273,7 @@ impl<'a> MakeWriter<'a> for Gathered {
 mod tests {
     use super::*;
 
-    /// What a subscriber writes goes here.
+    /// Receives the output of a subscriber.
     #[derive(Clone, Default)]
     struct Captured(Arc<Mutex<Vec<u8>>>);
 
@@ -267,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_look_like_other_lines() {
+    fn access_log_lines_have_the_common_format() {
         for (user, path) in [("admin", "/api/v1/pods"), ("a\"b\\c\n", "/ü/%20"), ("", "/\u{7f}")] {
             let captured = Captured::default();
             let writer = captured.clone();
@@ -333,9 +355,11 @@ mod tests {
     }
 
     #[test]
-    fn verbosity_chooses_what_is_logged() {
+    fn verbosity_selects_the_logged_levels() {
         let cases = [
             (0, "apiserver::serve", Level::INFO, true),
+            (0, "kubelet::pods::start", Level::INFO, true),
+            (2, "scheduler::queue", Level::DEBUG, true),
             (0, ACCESS, Level::INFO, false),
             (1, ACCESS, Level::INFO, true),
             (1, "apiserver::serve", Level::DEBUG, false),
@@ -350,5 +374,21 @@ mod tests {
             let got = filter(verbosity).would_enable(target, &level);
             assert_eq!(got, want, "-v {verbosity} {target} {level}");
         }
+    }
+
+    #[test]
+    fn filter_covers_every_crate_that_logs() {
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut logging: Vec<String> = std::fs::read_dir(crates)
+            .expect("the crates")
+            .map(|entry| entry.expect("an entry"))
+            .filter(|entry| {
+                let manifest = std::fs::read_to_string(entry.path().join("Cargo.toml")).unwrap_or_default();
+                manifest.lines().any(|line| line.starts_with("tracing.") || line.starts_with("tracing "))
+            })
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        logging.sort();
+        assert_eq!(logging, OWN, "crates that depend on tracing, and OWN");
     }
 }

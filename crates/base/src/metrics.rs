@@ -1,14 +1,14 @@
-//! Prometheus metrics of this process, in a registry of its own.
+//! Prometheus metrics of this process, in a separate registry.
 
 use std::fs;
 use std::sync::Arc;
 
 pub use prometheus::core::{Collector, Desc};
-pub use prometheus::proto::MetricFamily;
-use prometheus::{Encoder, Gauge, Opts, TextEncoder};
+pub use prometheus::proto::{LabelPair, MetricFamily};
+use prometheus::{Encoder, Gauge, TextEncoder};
 pub use prometheus::{
-    Error as MetricsError, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Registry,
+    Error as MetricsError, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use crate::clock::Clock;
@@ -18,13 +18,24 @@ use crate::features::FeatureCollector;
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The metrics registry. Clones share it.
+///
+/// ```
+/// use base::clock::Clock;
+/// use base::metrics::Metrics;
+///
+/// let metrics = Metrics::new(&Clock::system())?;
+/// metrics.counter("requests_total", "Number of requests")?.inc();
+/// let page = String::from_utf8(metrics.encode()?).expect("text");
+/// assert!(page.contains("requests_total 1"));
+/// # Ok::<(), base::metrics::MetricsError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
 }
 
 impl Metrics {
-    /// A registry with the process's own figures in it.
+    /// A registry with the metrics of the process (`process_*`).
     pub fn new(clock: &Clock) -> Result<Self, MetricsError> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::new(clock)?))?;
@@ -68,16 +79,23 @@ impl Metrics {
         Ok(metric)
     }
 
-    /// Registers something that reads its figures when it is asked.
+    /// Registers a collector that computes its values on each scrape.
     pub fn register<C: Collector + 'static>(&self, collector: C) -> Result<(), MetricsError> {
         self.registry.register(Box::new(collector))
     }
 
-    /// Everything, in the text format scrapers read.
-    pub fn encode(&self) -> Result<Vec<u8>, MetricsError> {
+    /// The families that `keep` selects, which may also remove rows of a family.
+    pub fn encode_where(&self, keep: impl Fn(&mut MetricFamily) -> bool) -> Result<Vec<u8>, MetricsError> {
+        let mut families = self.registry.gather();
+        families.retain_mut(|family| keep(family) && !family.get_metric().is_empty());
         let mut text = Vec::with_capacity(16 * 1024);
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        TextEncoder::new().encode(&families, &mut text)?;
         Ok(text)
+    }
+
+    /// All metrics in the Prometheus text format.
+    pub fn encode(&self) -> Result<Vec<u8>, MetricsError> {
+        self.encode_where(|_| true)
     }
 }
 
@@ -157,7 +175,7 @@ impl Collector for ProcessCollector {
     }
 }
 
-/// The library has no counter that can be set; the CPU time is one all the same.
+/// CPU time as a counter: the library's counters cannot be set.
 fn as_counter(family: &mut MetricFamily) {
     family.set_field_type(prometheus::proto::MetricType::COUNTER);
     for metric in family.mut_metric() {
@@ -167,7 +185,7 @@ fn as_counter(family: &mut MetricFamily) {
     }
 }
 
-/// The figures of `/proc/self/stat` that matter here.
+/// Fields of `/proc/self/stat` that are used here.
 #[derive(Debug, PartialEq)]
 struct Usage {
     cpu_ticks: u64,
@@ -178,7 +196,7 @@ struct Usage {
 
 impl Usage {
     fn parse(stat: &str) -> Option<Self> {
-        // The command may contain anything, so count fields from its closing parenthesis.
+        // The command may contain any character, so fields are counted from its closing parenthesis.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |index: usize| fields.get(index)?.parse::<u64>().ok();
         Some(Self {
@@ -195,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_registered_is_encoded() {
+    fn registered_metrics_are_encoded() {
         let metrics = Metrics::new(&Clock::system()).expect("a fresh registry");
         let requests = metrics.counters("requests_total", "Requests.", &["verb"]).expect("a new name");
         requests.with_label_values(&["get"]).inc_by(3);

@@ -30,7 +30,7 @@ impl Peers {
         Arc::new(Self { open: Mutex::default(), limit: limit.max(1) })
     }
 
-    /// A slot for a connection of this address; `None` if the address has as many as it may.
+    /// A slot for a connection of this address; `None` at the limit.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<PeerSlot> {
         let key = key(address);
         let mut open = self.open.lock();

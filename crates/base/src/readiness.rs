@@ -1,7 +1,6 @@
 //! Named health checks behind `/livez`, `/readyz` and `/healthz`.
 //!
-//! Components register checks while the server is built; the server asks for their outcomes in the order of
-//! registration, which is the order clients see.
+//! Components register checks while the server is built; results are listed in the order of registration.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -40,26 +39,39 @@ impl Probes {
 
 type Answer = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-struct Check {
+struct HealthCheck {
     name: String,
     probes: Probes,
-    /// Listed only while it fails: Kubernetes has no such check, and its clients compare the list.
+    /// Listed only while it fails: Kubernetes has no such check, and clients compare the list.
     extra: bool,
     run: Box<dyn Fn() -> Answer + Send + Sync>,
     last_error: Mutex<Option<String>>,
 }
 
-/// What a check said.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CheckOutcome {
     pub name: String,
     pub result: Result<(), String>,
 }
 
 /// The registered checks. Clones share them.
+///
+/// ```
+/// use base::readiness::{Probe, Probes, Readiness};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let readiness = Readiness::new();
+/// let gate = readiness.gate("caches", Probes::READYZ);
+/// assert!(readiness.run(Probe::Readyz, |_| false).await[0].result.is_err());
+/// gate.open();
+/// assert!(readiness.run(Probe::Readyz, |_| false).await[0].result.is_ok());
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct Readiness {
-    checks: Arc<RwLock<Vec<Arc<Check>>>>,
+    checks: Arc<RwLock<Vec<Arc<HealthCheck>>>>,
 }
 
 impl std::fmt::Debug for Readiness {
@@ -74,7 +86,7 @@ impl Readiness {
         Self::default()
     }
 
-    /// Adds a check that answers at once.
+    /// Adds a synchronous check.
     pub fn register<F>(&self, name: impl Into<String>, probes: Probes, check: F)
     where
         F: Fn() -> Result<(), String> + Send + Sync + 'static,
@@ -82,26 +94,26 @@ impl Readiness {
         self.register_async(name, probes, move || std::future::ready(check()));
     }
 
-    /// Adds a check that Kubernetes does not have. It is listed only while it fails; its own path works always.
+    /// Adds a check that Kubernetes does not have. It is listed only while it fails; its own path always works.
     pub fn register_extra<F>(&self, name: impl Into<String>, probes: Probes, check: F)
     where
         F: Fn() -> Result<(), String> + Send + Sync + 'static,
     {
         let run = Box::new(move || Box::pin(std::future::ready(check())) as Answer);
-        self.add(Check { name: name.into(), probes, extra: true, run, last_error: Mutex::new(None) });
+        self.add(HealthCheck { name: name.into(), probes, extra: true, run, last_error: Mutex::new(None) });
     }
 
-    /// Adds a check that has to ask somebody.
+    /// Adds an asynchronous check.
     pub fn register_async<F, A>(&self, name: impl Into<String>, probes: Probes, check: F)
     where
         F: Fn() -> A + Send + Sync + 'static,
         A: Future<Output = Result<(), String>> + Send + 'static,
     {
         let run = Box::new(move || Box::pin(check()) as Answer);
-        self.add(Check { name: name.into(), probes, extra: false, run, last_error: Mutex::new(None) });
+        self.add(HealthCheck { name: name.into(), probes, extra: false, run, last_error: Mutex::new(None) });
     }
 
-    fn add(&self, check: Check) {
+    fn add(&self, check: HealthCheck) {
         self.checks.write().push(Arc::new(check));
     }
 
@@ -120,7 +132,7 @@ impl Readiness {
     }
 
     /// Runs a probe's checks, one after the other, except the `excluded` ones.
-    pub async fn run(&self, probe: Probe, excluded: impl Fn(&str) -> bool) -> Vec<Outcome> {
+    pub async fn run(&self, probe: Probe, excluded: impl Fn(&str) -> bool) -> Vec<CheckOutcome> {
         let mut outcomes = Vec::new();
         for check in self.of(probe) {
             if excluded(&check.name) {
@@ -134,20 +146,20 @@ impl Readiness {
         outcomes
     }
 
-    /// Runs one check, or says that the probe has none of that name.
-    pub async fn run_one(&self, probe: Probe, name: &str) -> Option<Outcome> {
+    /// Runs one check; an error if the probe has none of that name.
+    pub async fn run_one(&self, probe: Probe, name: &str) -> Option<CheckOutcome> {
         let check = self.of(probe).into_iter().find(|check| check.name == name)?;
         Some(check.outcome().await)
     }
 
-    fn of(&self, probe: Probe) -> Vec<Arc<Check>> {
+    fn of(&self, probe: Probe) -> Vec<Arc<HealthCheck>> {
         self.checks.read().iter().filter(|check| check.probes.include(probe)).cloned().collect()
     }
 }
 
-impl Check {
-    /// Runs the check; a change for the worse or the better is logged once.
-    async fn outcome(&self) -> Outcome {
+impl HealthCheck {
+    /// Runs the check; changes of the result are logged once.
+    async fn outcome(&self) -> CheckOutcome {
         let result = (self.run)().await;
         let mut last = self.last_error.lock();
         match (&result, last.as_deref()) {
@@ -161,11 +173,11 @@ impl Check {
             }
             _ => {}
         }
-        Outcome { name: self.name.clone(), result }
+        CheckOutcome { name: self.name.clone(), result }
     }
 }
 
-/// The switch of a check made by [`Readiness::gate`].
+/// Controls a check created by [`Readiness::gate`].
 #[derive(Clone, Debug)]
 pub struct Gate {
     closed: Arc<Mutex<Option<String>>>,
@@ -202,14 +214,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn checks_answer_in_order_and_by_probe() {
+    async fn checks_are_listed_in_order_and_by_probe() {
         let readiness = Readiness::new();
         readiness.register("ping", Probes::ALL, || Ok(()));
         let gate = readiness.gate("poststarthook/bootstrap", Probes::READYZ);
         readiness.register_async("store", Probes::ALL, || async { Err("no quorum".to_owned()) });
 
-        let ok = |name: &str| Outcome { name: name.to_owned(), result: Ok(()) };
-        let bad = |name: &str, why: &str| Outcome { name: name.to_owned(), result: Err(why.to_owned()) };
+        let ok = |name: &str| CheckOutcome { name: name.to_owned(), result: Ok(()) };
+        let bad = |name: &str, why: &str| CheckOutcome { name: name.to_owned(), result: Err(why.to_owned()) };
         assert_eq!(readiness.run(Probe::Livez, |_| false).await, [ok("ping"), bad("store", "no quorum")]);
         assert_eq!(
             readiness.run(Probe::Readyz, |name| name == "store").await,

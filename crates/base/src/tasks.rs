@@ -19,17 +19,33 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 
+use crate::backoff::Backoff;
 use crate::metrics::{Metrics, MetricsError};
 
-/// Pause before the first restart of a task; it doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Delays before restarts of a task.
+const RESTART: Backoff = Backoff::new(Duration::from_millis(100), LONGEST_PAUSE);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A task that ran this long has worked: its next restart is its first.
+/// A task that ran this long counts as recovered: its backoff is reset.
 const WORKED: Duration = Duration::from_secs(60);
-/// Ends in a row, each before the task had worked, after which it counts as one that cannot be restarted.
-const HOPELESS: u32 = 6;
+/// Number of consecutive early ends after which a task counts as failing.
+const FAILING_AFTER: u32 = 6;
 
 /// Tasks that belong together. Clones share the group.
+///
+/// ```
+/// use base::tasks::TaskGroup;
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let tasks = TaskGroup::new();
+/// let stopping = tasks.stopping();
+/// tasks.spawn(async move { stopping.await });
+/// // Stops the group and waits for its tasks.
+/// tasks.drain(Duration::from_secs(5)).await.expect("all tasks have ended");
+/// assert!(tasks.is_stopping());
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct TaskGroup {
     tasks: TaskTracker,
@@ -43,13 +59,13 @@ pub struct TaskGroup {
 pub struct Supervision {
     restarts: Option<IntCounterVec>,
     panics: Option<IntCounterVec>,
-    /// Tasks that end again and again, with the last reason.
-    hopeless: Arc<Mutex<BTreeMap<String, String>>>,
+    /// Tasks that end repeatedly, with the last reason.
+    failing: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Default for Supervision {
     fn default() -> Self {
-        // None only if a name were no metric's name.
+        // `None` only if a metric name is invalid.
         let counters = |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &["task"]).ok();
         Self {
             restarts: counters(
@@ -60,7 +76,7 @@ impl Default for Supervision {
                 "ferry_task_panics_total",
                 "Number of panics in background tasks, including those of single reconciles.",
             ),
-            hopeless: Arc::default(),
+            failing: Arc::default(),
         }
     }
 }
@@ -93,35 +109,35 @@ impl Supervision {
         self.restarts.as_ref().map_or(0, |restarts| restarts.with_label_values(&[task]).get())
     }
 
-    /// Fails while a task ends again and again however often it is restarted: a liveness check.
+    /// Fails while a task keeps ending despite restarts: a liveness check.
     pub fn check(&self) -> Result<(), String> {
         self.check_tasks(|_| true)
     }
 
     /// As [`Supervision::check`], for the tasks whose name `concerns` accepts.
     pub fn check_tasks(&self, concerns: impl Fn(&str) -> bool) -> Result<(), String> {
-        match self.hopeless.lock().iter().find(|(task, _)| concerns(task)) {
+        match self.failing.lock().iter().find(|(task, _)| concerns(task)) {
             None => Ok(()),
             Some((task, reason)) => Err(format!("task {task} cannot be restarted: {reason}")),
         }
     }
 
-    /// Records the end of a task that should have gone on.
+    /// Records the unexpected end of a task.
     fn ended(&self, task: &str, ends: u32, reason: String) {
         if let Some(restarts) = &self.restarts {
             restarts.with_label_values(&[task]).inc();
         }
-        if ends >= HOPELESS {
-            self.hopeless.lock().insert(task.to_owned(), reason);
+        if ends >= FAILING_AFTER {
+            self.failing.lock().insert(task.to_owned(), reason);
         }
     }
 
     fn worked(&self, task: &str) {
-        self.hopeless.lock().remove(task);
+        self.failing.lock().remove(task);
     }
 }
 
-/// The tasks of one start of a supervised task.
+/// Tasks of one run of a supervised task.
 struct Scope {
     group: TaskGroup,
     tasks: TaskGroup,
@@ -129,7 +145,7 @@ struct Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        // A group that stops drains its tasks itself.
+        // A stopping group drains its tasks itself.
         if !self.group.is_stopping() {
             self.tasks.abort();
         }
@@ -145,7 +161,25 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> &str {
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-/// Tasks that were still running when the grace was over; they have been cancelled.
+/// Runs a task outside of any group: one that ends with its connection, or that must outlive all groups. Shutdown does
+/// not wait for it.
+#[expect(clippy::disallowed_methods, reason = "the only place that spawns outside of a group")]
+pub fn spawn_detached<F>(task: F) -> JoinHandle<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    tokio::spawn(task)
+}
+
+/// Runs `work` on a separate thread: it blocks for long, or changes properties of its thread.
+#[expect(clippy::disallowed_methods, reason = "the only place that starts threads without a name")]
+pub fn spawn_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::thread::JoinHandle<T> {
+    std::thread::spawn(work)
+}
+
+/// Tasks that were still running at the end of the grace period; they have been cancelled.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} tasks were still running when the grace was over")]
 pub struct Undrained(pub usize);
@@ -156,7 +190,7 @@ impl TaskGroup {
         Self::default()
     }
 
-    /// A group of its own that is told to stop, and cancelled, with this one.
+    /// A child group, stopped and cancelled with this one.
     #[must_use]
     pub fn child(&self) -> Self {
         Self {
@@ -167,9 +201,9 @@ impl TaskGroup {
         }
     }
 
-    /// A group of its own that is cancelled with this one, but stops alone.
+    /// A separate group that is cancelled with this one, but stops alone.
     #[must_use]
-    pub fn apart(&self) -> Self {
+    pub fn separate(&self) -> Self {
         Self { stop: CancellationToken::new(), ..self.child() }
     }
 
@@ -185,8 +219,8 @@ impl TaskGroup {
         Self { tasks: self.tasks.clone(), ..self.child() }
     }
 
-    /// Runs what `start` makes until the group stops. A task that panics or returns earlier is logged, counted and
-    /// started again, after a pause that doubles while it does not work.
+    /// Runs the future that `start` returns until the group stops. A task that panics or returns earlier is logged,
+    /// counted and restarted, after a delay that doubles while it keeps failing.
     pub fn supervise<F>(
         &self,
         name: impl Into<String>,
@@ -204,8 +238,26 @@ impl TaskGroup {
         })
     }
 
-    /// As [`TaskGroup::supervise`], for a task that may say that its work is over: it is not started again after
-    /// [`ControlFlow::Break`].
+    /// As [`TaskGroup::supervise`], for a task that does not await [`TaskGroup::stopping`]: it is dropped when the group
+    /// stops.
+    pub fn supervise_until_stopped<F>(
+        &self,
+        name: impl Into<String>,
+        mut start: impl FnMut() -> F + Send + 'static,
+    ) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.stop.clone();
+        self.supervise(name, move || {
+            let (task, stop) = (start(), stop.clone());
+            async move {
+                stop.run_until_cancelled_owned(task).await;
+            }
+        })
+    }
+
+    /// As [`TaskGroup::supervise`], for a task that may finish: it is not restarted after [`ControlFlow::Break`].
     pub fn supervise_while<F>(
         &self,
         name: impl Into<String>,
@@ -217,7 +269,7 @@ impl TaskGroup {
         self.supervise_boxed(name.into(), Box::new(move || Box::pin(start())))
     }
 
-    /// As [`TaskGroup::supervise_while`], for a task that spawns others: each start gets a group of its own, whose tasks
+    /// As [`TaskGroup::supervise_while`], for a task that spawns others: each start gets its own group, whose tasks
     /// are cancelled before the next start.
     pub fn supervise_scope<F>(
         &self,
@@ -246,7 +298,7 @@ impl TaskGroup {
         let group = self.clone();
         self.spawn(async move {
             let supervision = group.supervision.clone();
-            let (mut ends, mut pause) = (0u32, FIRST_PAUSE);
+            let (mut ends, mut restart) = (0u32, RESTART);
             loop {
                 let begin = Instant::now();
                 let (task, over) = (start(), Arc::new(AtomicBool::new(false)));
@@ -267,7 +319,8 @@ impl TaskGroup {
                     return;
                 }
                 if begin.elapsed() >= WORKED {
-                    (ends, pause) = (0, FIRST_PAUSE);
+                    ends = 0;
+                    restart.reset();
                 }
                 let reason = match outcome.map_err(tokio::task::JoinError::try_into_panic) {
                     Err(Ok(panic)) => {
@@ -277,6 +330,7 @@ impl TaskGroup {
                     Ok(()) | Err(Err(_)) => "it returned".to_owned(),
                 };
                 ends = ends.saturating_add(1);
+                let pause = restart.next_delay();
                 tracing::error!(
                     task = name,
                     reason,
@@ -289,7 +343,6 @@ impl TaskGroup {
                     () = group.stopping() => return,
                     () = tokio::time::sleep(pause) => {}
                 }
-                pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
             }
         })
     }
@@ -303,7 +356,23 @@ impl TaskGroup {
         self.spawn_boxed(Box::pin(task))
     }
 
-    /// One future type for all tasks: the runtime's code for a task is compiled once instead of for each caller.
+    /// Runs `task` until it ends or the group stops.
+    pub fn spawn_until_stopped<F>(&self, task: F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.stop.clone();
+        self.spawn(async move {
+            stop.run_until_cancelled_owned(task).await;
+        })
+    }
+
+    /// Awaits `task`; `None` if the group stops first.
+    pub async fn until_stopped<F: Future>(&self, task: F) -> Option<F::Output> {
+        self.stop.run_until_cancelled(task).await
+    }
+
+    /// Boxes tasks to one future type, so that the runtime's task code is compiled once instead of for each caller.
     fn spawn_boxed(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) -> JoinHandle<()> {
         let abort = self.abort.clone();
         self.tasks.spawn(async move {
@@ -311,7 +380,7 @@ impl TaskGroup {
         })
     }
 
-    /// Completes when the group has been told to stop.
+    /// Completes when the group is stopping.
     pub fn stopping(&self) -> WaitForCancellationFutureOwned {
         self.stop.clone().cancelled_owned()
     }
@@ -321,12 +390,12 @@ impl TaskGroup {
         self.stop.is_cancelled()
     }
 
-    /// Tells the tasks to stop.
+    /// Signals the tasks to stop.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Cancels whatever still runs, at its next suspension point.
+    /// Cancels all running tasks at their next suspension point.
     pub fn abort(&self) {
         self.stop.cancel();
         self.abort.cancel();
@@ -350,7 +419,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn drain_waits_for_tasks_that_heed_the_stop() {
+    async fn drain_waits_for_tasks_that_stop() {
         let group = TaskGroup::new();
         let done = Arc::new(AtomicBool::new(false));
         let (inner, flag) = (group.clone(), Arc::clone(&done));
@@ -363,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn drain_cancels_what_outlasts_the_grace() {
+    async fn drain_cancels_tasks_after_the_grace_period() {
         let group = TaskGroup::new();
         let handle = group.spawn(std::future::pending());
         assert_eq!(group.drain(Duration::from_secs(5)).await, Err(Undrained(1)));
@@ -458,6 +527,21 @@ mod tests {
         let inner = group.clone();
         group.supervise("loop", move || inner.stopping());
         tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(group.drain(Duration::from_secs(5)).await, Ok(()));
+        assert_eq!(group.supervision().restarts("loop"), 0);
+    }
+
+    #[tokio::test]
+    async fn task_until_stopped_ends_with_its_group() {
+        let group = TaskGroup::new();
+        assert_eq!(group.until_stopped(async { 7 }).await, Some(7));
+        let task = group.spawn_until_stopped(std::future::pending());
+        group.stop();
+        task.await.expect("it has ended");
+        assert_eq!(group.until_stopped(std::future::pending::<()>()).await, None);
+        let group = TaskGroup::new();
+        group.supervise_until_stopped("loop", std::future::pending);
+        tokio::task::yield_now().await;
         assert_eq!(group.drain(Duration::from_secs(5)).await, Ok(()));
         assert_eq!(group.supervision().restarts("loop"), 0);
     }

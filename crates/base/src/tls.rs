@@ -1,13 +1,13 @@
-//! Whom to trust on TLS connections to others: what all who connect have in common.
+//! Trust for outgoing TLS connections, shared by all clients.
 
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::{DigitallySignedStruct, SignatureScheme};
+use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, SignatureScheme, WantsVerifier};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// Where systems keep the authorities that everybody trusts.
+/// Paths of the system's certificate authorities.
 const SYSTEM_BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -15,35 +15,81 @@ const SYSTEM_BUNDLES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The authorities that everybody trusts, in PEM; those of `SSL_CERT_FILE` if it is set.
+/// The system's certificate authorities, in PEM; those of `SSL_CERT_FILE` if it is set.
 #[must_use]
 pub fn system_bundle() -> Option<Vec<u8>> {
     let given = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
     given.into_iter().chain(SYSTEM_BUNDLES.iter().map(Into::into)).find_map(|path| std::fs::read(path).ok())
 }
 
-/// Takes whoever answers for whom was meant: the connection is safe from listeners, not from impostors. Only for those
-/// who know by other means, or whose administrator said so.
-#[derive(Debug)]
-pub struct Anybody(Arc<CryptoProvider>);
-
-impl Anybody {
-    #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self(Arc::new(aws_lc_rs::default_provider())))
-    }
+/// Builder of configurations of clients, with the one crypto provider and the default TLS versions.
+pub fn client_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, Error> {
+    ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()
 }
 
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
+/// The crypto provider of all connections.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// Decision about the certificate of a server; [`verifier`] adds the verification of signatures, which is the same for
+/// all of them.
+pub trait CertificateCheck: std::fmt::Debug + Send + Sync + 'static {
+    /// Fails if the certificate is not accepted for the server `name`.
+    fn check(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), Error>;
+}
+
+/// A verifier of servers whose certificates pass `check` and who prove that they have the key.
+#[must_use]
+pub fn verifier(check: impl CertificateCheck) -> Arc<dyn ServerCertVerifier> {
+    Arc::new(Checked { check, provider: provider() })
+}
+
+/// Accepts any server certificate: the connection is encrypted, but the server is not authenticated. Only for callers
+/// that verify the peer otherwise, or whose administrator disabled verification.
+#[must_use]
+pub fn accept_all() -> Arc<dyn ServerCertVerifier> {
+    verifier(AcceptAll)
+}
+
+#[derive(Debug)]
+struct AcceptAll;
+
+impl CertificateCheck for AcceptAll {
+    fn check(
         &self,
         _: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: &ServerName<'_>,
-        _: &[u8],
         _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Checked<C> {
+    check: C,
+    provider: Arc<CryptoProvider>,
+}
+
+impl<C: CertificateCheck> ServerCertVerifier for Checked<C> {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check.check(leaf, intermediates, name, now).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -51,8 +97,9 @@ impl ServerCertVerifier for Anybody {
         message: &[u8],
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -60,11 +107,12 @@ impl ServerCertVerifier for Anybody {
         message: &[u8],
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -1,9 +1,9 @@
-//! The API benchmark: the same load on Ferry and, if given, on another server.
+//! The API benchmark: the same load on Ferry and optionally on another server.
 
 use crate::ApiArguments;
 use crate::client::Target;
 use crate::kubeconfig::Access;
-use crate::load::{self, Outcome, Request};
+use crate::load::{self, LoadOutcome, Request};
 use crate::process::{Ferry, Processes};
 use crate::report::{self, Line};
 use crate::watch;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
 const PROTOBUF: &[(&str, &str)] = &[("accept", "application/vnd.kubernetes.protobuf")];
-/// Names in one namespace of this run's own: the other server may have seen runs before.
+/// Names in a namespace of this run: the other server may have objects of earlier runs.
 fn namespace() -> String {
     format!("bench-{}", std::process::id())
 }
@@ -28,7 +28,7 @@ pub struct Figure {
     more_is_better: bool,
 }
 
-/// A server under load, and what is known of it so far.
+/// A server under load, and its measurements so far.
 pub struct Side {
     pub target: Target,
     pub processes: Processes,
@@ -114,7 +114,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// Servers take turns, so that whatever else happens on the machine happens to all of them.
+/// Servers are measured alternately, so that other activity on the machine affects all of them.
 async fn measure(sides: &mut [Side], arguments: &ApiArguments) -> Result<()> {
     for side in &*sides {
         let name = namespace();
@@ -146,7 +146,7 @@ async fn measure(sides: &mut [Side], arguments: &ApiArguments) -> Result<()> {
     Ok(())
 }
 
-/// Every verb on config maps; of several rounds the best of each figure counts.
+/// Every verb on config maps; the best of several rounds counts for each figure.
 async fn loads(sides: &mut [Side], connections: usize, arguments: &ApiArguments) -> Result<()> {
     const VERBS: [&str; 5] = ["create", "get", "update", "patch", "delete"];
     let count = if connections == 1 { arguments.requests / 4 } else { arguments.requests };
@@ -154,19 +154,20 @@ async fn loads(sides: &mut [Side], connections: usize, arguments: &ApiArguments)
     for round in 1..=arguments.rounds {
         eprintln!("{connections} connections, round {round} …");
         for (number, verb) in VERBS.into_iter().enumerate() {
-            for (place, side) in sides.iter().enumerate() {
+            for (index, side) in sides.iter().enumerate() {
                 let make = move |n| config_map(verb, connections, n);
                 let outcome = load::run(&side.target, &side.processes, connections, count, make).await?;
-                outcomes[place * VERBS.len() + number].push(outcome);
+                outcomes[index * VERBS.len() + number].push(outcome);
             }
         }
     }
     for (side, outcomes) in sides.iter_mut().zip(outcomes.chunks(VERBS.len())) {
         for (verb, outcomes) in VERBS.into_iter().zip(outcomes) {
             let name = |what: &str| format!("{verb}, {connections} connections: {what}");
-            let least = |value: fn(&Outcome) -> f64| outcomes.iter().map(value).fold(f64::INFINITY, f64::min);
-            let throughput = outcomes.iter().map(Outcome::per_second).fold(0.0, f64::max);
-            side.figures.push(figure(name("CPU per request"), "ms", least(Outcome::cpu_ms)));
+            let least =
+                |value: fn(&LoadOutcome) -> f64| outcomes.iter().map(value).fold(f64::INFINITY, f64::min);
+            let throughput = outcomes.iter().map(LoadOutcome::per_second).fold(0.0, f64::max);
+            side.figures.push(figure(name("CPU per request"), "ms", least(LoadOutcome::cpu_ms)));
             side.figures
                 .push(Figure { more_is_better: true, ..figure(name("throughput"), "1/s", throughput) });
             side.figures.push(figure(name("p50"), "ms", least(|o| o.p50.as_secs_f64() * 1000.0)));
@@ -176,7 +177,7 @@ async fn loads(sides: &mut [Side], connections: usize, arguments: &ApiArguments)
     Ok(())
 }
 
-/// The n-th request of a verb on 1 KiB config maps. Each round has names of its own.
+/// The n-th request of a verb on 1 KiB config maps. Each round has its own names.
 fn config_map(verb: &str, round: usize, n: usize) -> Request {
     let base = format!("/api/v1/namespaces/{}/configmaps", namespace());
     let path = format!("{base}/c{round}-{n}");
@@ -229,7 +230,7 @@ async fn lists(target: &Target, processes: &Processes, pods: usize) -> Result<Ve
             headers,
             body: Bytes::new(),
         };
-        // The first list of a kind pays for what later ones find ready.
+        // The first list of a kind also fills caches.
         load::run(target, processes, 1, 1, move |_| request(&once)).await?;
         let outcome = load::run(target, processes, 1, 20, move |_| request(&path)).await?;
         figures.push(figure(format!("list of {pods} pods, {name}: CPU per list"), "ms", outcome.cpu_ms()));
@@ -245,7 +246,7 @@ async fn lists(target: &Target, processes: &Processes, pods: usize) -> Result<Ve
     Ok(figures)
 }
 
-/// The config map that watches see change.
+/// The config map whose changes the watches receive.
 fn watched(n: u64) -> Bytes {
     let filler = "x".repeat(1000);
     Bytes::from(format!(
@@ -276,7 +277,7 @@ async fn paged(target: &Target, processes: &Processes, base: &str, pods: usize) 
     ))
 }
 
-/// A small pod that no scheduler takes.
+/// A small pod that no scheduler handles.
 fn pod(n: usize) -> String {
     let group = n % 100;
     format!(

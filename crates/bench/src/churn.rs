@@ -1,8 +1,8 @@
-//! The benchmark of the loops: a Deployment on simulated nodes, from the request until every pod runs, and the CPU of the
-//! loops while nothing happens.
+//! Benchmark of the controllers: a Deployment on simulated nodes, from the request until every pod runs, and the idle
+//! CPU of the controllers.
 //!
-//! Once with everything in one process, as `ferry server` has it, and once with API server, scheduler and controllers
-//! as processes of their own, so that the CPU of the loops is known.
+//! Once with everything in one process, as in `ferry server`, and once with API server, scheduler and controllers in
+//! separate processes, which separates their CPU.
 
 use crate::ChurnArguments;
 use crate::client::Target;
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// After the last pod runs, until what follows from it (status, endpoints, events) is done.
+/// Delay after the last pod runs, for the resulting writes (status, endpoints, events).
 const SETTLE: Duration = Duration::from_secs(5);
 const RUNNING: &str = "\"phase\":\"Running\"";
 

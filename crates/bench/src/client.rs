@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection over TLS: what a load generator needs and no more.
+//! A minimal HTTP/1.1 client over TLS for the load generators.
 
 use crate::kubeconfig::Access;
 use anyhow::{Context, Result};
@@ -37,7 +37,7 @@ impl Target {
         Ok(Self { address: access.address, connector: TlsConnector::from(Arc::new(config)) })
     }
 
-    /// As [`Target::new`], without a certificate: whoever sends requests says who they are.
+    /// As [`Target::new`], without a client certificate: requests carry their own credentials.
     pub fn without_identity(access: &Access) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         for authority in &access.authority {
@@ -84,7 +84,7 @@ impl Connection {
         Ok(self.sender.send_request(request.body(Full::new(body))?).await?)
     }
 
-    /// One request; its answer is read and its length returned.
+    /// Sends a request and returns the length of its response.
     pub async fn request(
         &mut self,
         method: Method,
@@ -102,14 +102,14 @@ impl Connection {
         Ok((response.status(), length))
     }
 
-    /// One GET; its answer as it is.
+    /// Sends a GET request and returns the response body.
     pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Result<(StatusCode, Bytes)> {
         let response = self.send(Method::GET, path, headers, Bytes::new()).await?;
         let status = response.status();
         Ok((status, response.into_body().collect().await?.to_bytes()))
     }
 
-    /// One request; its answer as JSON.
+    /// Sends a request and returns the response as JSON.
     pub async fn json(&mut self, method: Method, path: &str, body: Bytes) -> Result<serde_json::Value> {
         let headers = [("content-type", "application/json")];
         let response = self.send(method, path, &headers, body).await?;
@@ -117,7 +117,7 @@ impl Connection {
         Ok(serde_json::from_slice(&bytes)?)
     }
 
-    /// A response that goes on.
+    /// A streaming response.
     pub async fn stream(mut self, path: &str) -> Result<(SendRequest<Full<Bytes>>, Incoming)> {
         let response = self.send(Method::GET, path, &[], Bytes::new()).await?;
         anyhow::ensure!(response.status() == StatusCode::OK, "the watch was refused: {}", response.status());

@@ -1,7 +1,7 @@
-//! Who runs on which core, and who goes first there.
+//! Core affinity and priority of processes.
 //!
-//! On one machine a load generator takes the server's CPU, and whoever measures waits for a core while both are busy.
-//! Apart from each other, what is measured is the server.
+//! On one machine a load generator competes with the server for CPU, and the measuring process waits for a core while
+//! both are busy. Separate cores isolate the measurement.
 
 use anyhow::{Result, ensure};
 use rustix::process::Pid;
@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub const LAST: i32 = 19;
 pub const FIRST: i32 = -20;
 
-/// The cores of this process, in two parts: the server's, and the last one for those who send requests.
+/// The cores of this process, in two parts: the server's, and the last one for clients.
 pub struct Cores {
     server: CpuSet,
     clients: CpuSet,
@@ -33,7 +33,7 @@ impl Cores {
         self.server.count()
     }
 
-    /// Starts something on the server's cores; it and its threads stay there.
+    /// Starts a process on the server's cores; it and its threads stay there.
     pub fn start<T>(&self, start: impl FnOnce() -> T) -> Result<T> {
         sched_setaffinity(None, &self.server)?;
         let started = start();
@@ -41,7 +41,7 @@ impl Cores {
         Ok(started)
     }
 
-    /// All threads of this process stay on the clients' core, and so do the processes it starts from now on.
+    /// Binds all threads of this process, and processes it starts later, to the clients' core.
     pub fn stay(&self) -> Result<()> {
         for thread in std::fs::read_dir("/proc/self/task")? {
             let id = thread?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
@@ -51,7 +51,7 @@ impl Cores {
     }
 }
 
-/// How soon this process runs when others want to as well. Whether it was allowed.
+/// Sets the scheduling priority of this process; false if not permitted.
 pub fn set_priority(priority: i32) -> bool {
     rustix::process::setpriority_process(None, priority).is_ok()
 }

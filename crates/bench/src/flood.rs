@@ -1,7 +1,7 @@
-//! The flood: many connections hammer the server as one user, while the latency of another user is measured.
+//! Flood: many connections load the server as one user, while the latency of another user is measured.
 //!
-//! Floods come from elsewhere: the server has its own cores, idle or not. The flood and the other user share the last
-//! one, the flood as a process of its own at the lowest priority, the other user at the highest.
+//! The server has its own cores. The flood and the other user share the last one, the flood as a separate process at
+//! the lowest priority, the other user at the highest.
 
 use crate::FloodArguments;
 use crate::client::{Connection, Target};
@@ -88,7 +88,7 @@ fn authorization(token: &str) -> Vec<(&'static str, String)> {
     vec![("authorization", format!("Bearer {token}"))]
 }
 
-/// Something to read, and the right to read it.
+/// Creates an object to read, and a role that permits reading it.
 async fn prepare(admin: &Target) -> Result<()> {
     let mut connection = admin.connect().await?;
     let map = format!(r#"{{"metadata":{{"name":"read-me"}},"data":{{"text":"{}"}}}}"#, "x".repeat(1024));
@@ -110,7 +110,7 @@ async fn prepare(admin: &Target) -> Result<()> {
     Ok(())
 }
 
-/// One request after the other on one connection.
+/// Sends requests sequentially on one connection.
 async fn measure(
     connection: &mut Connection,
     headers: &[(&'static str, String)],
@@ -124,13 +124,13 @@ async fn measure(
         let (status, _) = connection.request(Method::GET, &path, &headers, Bytes::new()).await?;
         ensure!(status == StatusCode::OK, "the other user got {status}");
         latencies.push(begin.elapsed());
-        // A person, not another flood.
+        // Paced like an interactive user.
         tokio::time::sleep(Duration::from_micros(500)).await;
     }
     Ok(latencies)
 }
 
-/// The process that hammers.
+/// The process that generates the flood.
 struct Flood {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
@@ -153,7 +153,7 @@ impl Flood {
         Ok(Self { child, output })
     }
 
-    /// How many requests were served and refused.
+    /// Numbers of served and rejected requests.
     fn so_far(&mut self) -> Result<(u64, u64)> {
         let input = self.child.stdin.as_mut().context("the flood's input")?;
         writeln!(input)?;
@@ -172,7 +172,8 @@ impl Drop for Flood {
     }
 }
 
-/// Hammers until the standard input ends; says how many requests were served and refused for each line there.
+/// Sends requests until the end of standard input; prints the numbers of served and rejected requests for each input
+/// line.
 async fn hammer(kubeconfig: &std::path::Path, connections: usize) -> Result<()> {
     ensure!(cores::set_priority(cores::LAST), "the priority could not be set");
     let target = Target::without_identity(&crate::kubeconfig::Access::read(kubeconfig)?)?;
@@ -196,12 +197,12 @@ async fn hammer(kubeconfig: &std::path::Path, connections: usize) -> Result<()> 
     }
     println!("flooding");
     let counts = (served.clone(), refused.clone());
-    let tell = move || {
+    let print_counts = move || {
         for _ in std::io::stdin().lines() {
             println!("{} {}", counts.0.load(Ordering::Relaxed), counts.1.load(Ordering::Relaxed));
         }
     };
-    tokio::task::spawn_blocking(tell).await?;
+    tokio::task::spawn_blocking(print_counts).await?;
     stop.store(true, Ordering::Relaxed);
     for worker in workers {
         worker.abort();

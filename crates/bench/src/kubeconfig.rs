@@ -1,13 +1,13 @@
-//! The little of a kubeconfig that a load generator needs.
+//! The parts of a kubeconfig that a load generator needs.
 
 use anyhow::{Context, Result, bail};
 use base::pki::{Identity, certificates_from_pem};
-use base64::Engine;
+use machinery::kubeconfig::{self, ClusterEntry, Material, UserEntry};
 use rustls_pki_types::CertificateDer;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Where a server is and how to be let in.
+/// Address and credentials of a server.
 pub struct Access {
     pub address: SocketAddr,
     pub authority: Vec<CertificateDer<'static>>,
@@ -15,40 +15,37 @@ pub struct Access {
 }
 
 impl Access {
+    /// Reads the current context.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let server = value(&text, "server").context("the kubeconfig names no server")?;
+        let text = std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
+        let root =
+            kubeconfig::decode(&text).with_context(|| format!("failed to parse {}", path.display()))?;
+        let (cluster, user) = kubeconfig::current(&root);
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let (cluster, user) = (ClusterEntry::read(cluster, directory)?, UserEntry::read(user, directory)?);
+        let server = &cluster.server;
         let address =
             server.trim_start_matches("https://").trim_end_matches('/').replace("localhost", "127.0.0.1");
-        let address: SocketAddr = address.parse().with_context(|| format!("{server} is no address"))?;
+        let address: SocketAddr = address.parse().with_context(|| format!("{server:?} is not an address"))?;
         if !address.ip().is_loopback() {
-            bail!("{server} is not on this machine's loopback: load goes nowhere else");
+            bail!("{server} is not on the loopback interface, the only destination of load");
         }
-        let certificate = data(&text, path, "client-certificate")?;
-        let key = data(&text, path, "client-key")?;
+        let (certificate, key) = user.certificate.context("the kubeconfig has no client certificate")?;
+        let authority = cluster.authority.context("the kubeconfig has no certificate authority")?;
+        let identity = format!("{}\n{}", content(&certificate)?, content(&key)?);
         Ok(Self {
             address,
-            authority: certificates_from_pem(&data(&text, path, "certificate-authority")?)
-                .map_err(anyhow::Error::msg)?,
-            identity: Identity::from_pem(&format!("{certificate}\n{key}")).map_err(anyhow::Error::msg)?,
+            authority: certificates_from_pem(&content(&authority)?).map_err(anyhow::Error::msg)?,
+            identity: Identity::from_pem(&identity).map_err(anyhow::Error::msg)?,
         })
     }
 }
 
-fn value(text: &str, key: &str) -> Option<String> {
-    text.lines().find_map(|line| {
-        let rest = line.trim().trim_start_matches("- ").strip_prefix(key)?.strip_prefix(':')?;
-        Some(rest.trim().trim_matches('"').to_owned())
-    })
-}
-
-/// A PEM text, inlined or in a file beside the kubeconfig.
-fn data(text: &str, path: &Path, key: &str) -> Result<String> {
-    if let Some(inline) = value(text, &format!("{key}-data")) {
-        let bytes = base64::engine::general_purpose::STANDARD.decode(inline)?;
-        return Ok(String::from_utf8(bytes)?);
+fn content(material: &Material) -> Result<String> {
+    match material {
+        Material::Text(text) => Ok(text.clone()),
+        Material::File(path) => {
+            std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
+        }
     }
-    let file = value(text, key).with_context(|| format!("the kubeconfig has no {key}"))?;
-    let file = path.parent().unwrap_or(Path::new(".")).join(file);
-    std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))
 }

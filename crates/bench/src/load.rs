@@ -1,4 +1,4 @@
-//! Requests from several connections, and what they cost.
+//! Requests from several connections, and their cost.
 
 use crate::client::Target;
 use crate::process::Processes;
@@ -17,9 +17,9 @@ pub struct Request {
     pub body: Bytes,
 }
 
-/// What a load came to.
+/// Result of a load.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct LoadOutcome {
     pub requests: usize,
     pub elapsed: Duration,
     pub cpu: Duration,
@@ -27,7 +27,7 @@ pub struct Outcome {
     pub p99: Duration,
 }
 
-impl Outcome {
+impl LoadOutcome {
     pub fn per_second(&self) -> f64 {
         self.requests as f64 / self.elapsed.as_secs_f64()
     }
@@ -45,7 +45,7 @@ pub async fn run(
     connections: usize,
     count: usize,
     make: impl Fn(usize) -> Request + Send + Sync + 'static,
-) -> Result<Outcome> {
+) -> Result<LoadOutcome> {
     let make = Arc::new(make);
     let next = Arc::new(AtomicUsize::new(0));
     let mut opened = Vec::new();
@@ -85,5 +85,5 @@ pub async fn run(
     latencies.sort_unstable();
     let at =
         |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied().unwrap_or_default();
-    Ok(Outcome { requests: count, elapsed, cpu, p50: at(0.5), p99: at(0.99) })
+    Ok(LoadOutcome { requests: count, elapsed, cpu, p50: at(0.5), p99: at(0.99) })
 }

@@ -1,8 +1,8 @@
-//! Benchmarks of Ferry, side by side with another API server when one is given.
+//! Benchmarks of Ferry, optionally beside another API server.
 //!
-//! `cargo run --release -p bench -- api` starts Ferry on a free loopback port and measures it. With
-//! `--other KUBECONFIG --other-pids api=PID,etcd=PID` the same load goes to that server, in turns, in the same run,
-//! and every line gets a ratio. CPU seconds are the figures to trust on a busy machine.
+//! `cargo run --release -p bench -- api` starts Ferry on a free loopback port and measures it. With `--other
+//! KUBECONFIG --other-pids api=PID,etcd=PID` the same load is applied to that server, in turns, in the same run, and
+//! every line gets a ratio. CPU seconds are the reliable figures on a busy machine.
 
 mod api;
 mod churn;
@@ -44,62 +44,62 @@ enum Benchmark {
     Policies(PoliciesArguments),
     /// The scheduler: pods created by 32 connections while they are bound; throughput and CPU.
     Schedule(ScheduleArguments),
-    /// `ferry up` with real containers: start-up, pods, memory and CPU. Needs root; runs in namespaces of its own.
+    /// `ferry up` with real containers: start-up, pods, memory and CPU. Needs root; runs in separate namespaces.
     Node(NodeArguments),
     /// Services and names: rules for many, one change, the first packet, queries. Needs root; runs in a namespace.
     Services(ServicesArguments),
-    /// The loops: how long a Deployment takes until all its pods run, and what the loops cost when nothing happens.
+    /// Controllers: time until all pods of a Deployment run, and CPU use when idle.
     Churn(ChurnArguments),
 }
 
-/// What the benchmark of services can be told.
+/// Options of the benchmark of services.
 #[derive(clap::Args, Clone, Debug)]
 struct ServicesArguments {
-    /// How many services are many.
+    /// Number of services of the large case.
     #[arg(long, default_value_t = 10_000)]
     services: u32,
     /// Endpoints of each.
     #[arg(long, default_value_t = 5)]
     endpoints: u32,
-    /// Be the server of names, until the standard input ends.
+    /// Run the DNS server until the end of standard input.
     #[arg(long, hide = true)]
     serve_names: Option<std::net::SocketAddr>,
 }
 
-/// What the node benchmark can be told.
+/// Options of the node benchmark.
 #[derive(clap::Args, Clone, Debug)]
 struct NodeArguments {
     /// The ferry binary to measure [default: beside this program].
     #[arg(long)]
     ferry: Option<PathBuf>,
-    /// How often to start on an empty directory.
+    /// Number of starts on an empty directory.
     #[arg(long, default_value_t = 5)]
     starts: usize,
-    /// Pods to create, first one after the other, then at once.
+    /// Pods to create, first sequentially, then concurrently.
     #[arg(long, default_value_t = 100)]
     pods: usize,
     /// Pods that run while nothing happens.
     #[arg(long, default_value_t = 50)]
     running: usize,
-    /// Seconds of nothing.
+    /// Duration of the idle measurement, in seconds.
     #[arg(long, default_value_t = 20)]
     idle: u64,
 }
 
-/// What the benchmark of policies can be told.
+/// Options of the benchmark of policies.
 #[derive(clap::Args, Clone, Debug)]
 struct PoliciesArguments {
     /// Pods of the cluster.
     #[arg(long, default_value_t = 10_000)]
     pods: usize,
-    /// Of these, on this node.
+    /// Pods on this node.
     #[arg(long, default_value_t = 200)]
     local: usize,
     #[arg(long, default_value_t = 1000)]
     policies: usize,
 }
 
-/// What the benchmark of the loops can be told.
+/// Options of the benchmark of controllers.
 #[derive(clap::Args, Clone, Debug)]
 struct ChurnArguments {
     /// The ferry binary to measure [default: beside this program].
@@ -110,12 +110,12 @@ struct ChurnArguments {
     nodes: usize,
     #[arg(long, default_value_t = 1000)]
     replicas: usize,
-    /// How long the idle loops are watched, in seconds.
+    /// Duration of the idle measurement, in seconds.
     #[arg(long, default_value_t = 30)]
     idle_seconds: u64,
 }
 
-/// What the scheduling benchmark can be told.
+/// Options of the scheduling benchmark.
 #[derive(clap::Args, Clone, Debug)]
 struct ScheduleArguments {
     /// The ferry binary to measure [default: beside this program].
@@ -131,12 +131,12 @@ struct ScheduleArguments {
     /// Only these of basic, spread and anti-affinity.
     #[arg(long, value_delimiter = ',')]
     variants: Vec<String>,
-    /// API server and scheduler in one process, as `ferry server` has them.
+    /// API server and scheduler in one process, as in `ferry server`.
     #[arg(long)]
     in_process: bool,
 }
 
-/// What the API benchmark can be told.
+/// Options of the API benchmark.
 #[derive(clap::Args, Clone, Debug)]
 struct ApiArguments {
     /// The ferry binary to measure [default: beside this program].
@@ -154,7 +154,7 @@ struct ApiArguments {
     /// Connections of the load on config maps, one measurement each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64])]
     connections: Vec<usize>,
-    /// How often that load is repeated; the best of each figure counts.
+    /// Number of repetitions of that load; the best of each figure counts.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Only the load on config maps: no start-up, lists or watches.
@@ -186,7 +186,7 @@ struct CrdArguments {
     /// Directory with YAML files of definitions [default: definitions of similar sizes are generated].
     #[arg(long)]
     definitions: Option<PathBuf>,
-    /// Definitions to create; those given are copied under other group names.
+    /// Definitions to create; the files are copied under other group names.
     #[arg(long, default_value_t = 1000, value_parser = parse_count)]
     count: usize,
     /// Longest wait for an idle server before memory is read, in seconds.
@@ -198,12 +198,12 @@ struct CrdArguments {
     /// Open watches.
     #[arg(long, default_value_t = 200)]
     watchers: usize,
-    /// How long the watches are fed, in seconds.
+    /// Duration of the watch measurement, in seconds.
     #[arg(long, default_value_t = 10)]
     watch_seconds: u64,
 }
 
-/// What the flood can be told.
+/// Options of the flood.
 #[derive(clap::Args, Clone, Debug)]
 struct FloodArguments {
     /// The ferry binary to measure [default: beside this program].
@@ -215,13 +215,13 @@ struct FloodArguments {
     /// Requests of the other user per measurement.
     #[arg(long, default_value_t = 3000)]
     requests: usize,
-    /// How many times both are measured.
+    /// Number of measurements of both.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Whether the server has priority and fairness.
+    /// Enables priority and fairness in the server.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     fair: bool,
-    /// Be the flood against the server of this kubeconfig, until the standard input ends.
+    /// Generate the flood against the server of this kubeconfig until the end of standard input.
     #[arg(long, hide = true)]
     hammer: Option<PathBuf>,
 }
@@ -237,7 +237,7 @@ fn main() -> Result<()> {
     match Arguments::parse().benchmark {
         Benchmark::Api(arguments) => runtime()?.block_on(api::run(&arguments)),
         Benchmark::Crd(arguments) => runtime()?.block_on(crd::run(&arguments)),
-        // One thread: what it measures must not wait for another one of its own.
+        // One thread: the measurement must not wait for another thread of this process.
         Benchmark::Flood(arguments) => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
@@ -247,7 +247,7 @@ fn main() -> Result<()> {
             if let Some(reason) = node::missing() {
                 anyhow::bail!("{reason}");
             }
-            // Namespaces come first: threads would stay outside.
+            // Namespaces are created first: existing threads would stay outside.
             node::in_own_world(|cgroup| runtime()?.block_on(node::run(&arguments, cgroup)))
         }
         Benchmark::Services(arguments) => services::run(&arguments),

@@ -22,7 +22,7 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// Counts from now on; `text` is a piece of an event's JSON, such as `"phase":"Running"`.
+    /// Counts events from now on; `text` is a fragment of an event's JSON, such as `"phase":"Running"`.
     pub async fn start(target: &Target, text: &'static str) -> Result<Self> {
         let list =
             target.connect().await?.json(Method::GET, &format!("{PODS}?limit=1"), Bytes::new()).await?;
@@ -58,7 +58,7 @@ impl Counting {
         Ok(Self { count, first, task })
     }
 
-    /// Waits until there were `wanted`; says when the first was seen.
+    /// Waits for `wanted` pods; returns the time of the first.
     pub async fn reach(&self, wanted: usize, patience: Duration) -> Result<Instant> {
         let deadline = Instant::now() + patience;
         loop {
@@ -82,12 +82,12 @@ impl Drop for Counting {
 }
 
 fn uid(event: &[u8]) -> Option<[u8; 36]> {
-    // Owners have one too, and come first.
+    // Owner references have one too, before it.
     let at = memchr::memmem::rfind(event, b"\"uid\":\"")? + 7;
     event.get(at..at + 36)?.try_into().ok()
 }
 
-/// What every pod of a benchmark runs, or would.
+/// Container of the benchmark's pods.
 pub fn container() -> Value {
     json!({"name": "c", "image": "pause:1", "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}}})
 }

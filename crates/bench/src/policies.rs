@@ -1,4 +1,4 @@
-//! Network policies on one node of a large cluster: from empty, then one pod more. In a network namespace of its own.
+//! Network policies on one node of a large cluster: from empty, then one pod more. In a separate network namespace.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::PoliciesArguments;
 use crate::report::{Line, print};
 
-/// Changes that are measured one by one.
+/// Changes that are measured individually.
 const CHANGES: u32 = 200;
 
 pub fn run(arguments: &PoliciesArguments) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Processes: starting Ferry, and what the kernel says about CPU and memory.
+//! Processes: starting Ferry, and CPU and memory from /proc.
 
 use crate::kubeconfig::Access;
 use anyhow::{Context, Result, bail};
@@ -29,7 +29,7 @@ impl Processes {
     /// User and system CPU so far.
     pub fn cpu(&self) -> Duration {
         let ticks: u64 = self.pids.iter().filter_map(|pid| ticks(*pid)).sum();
-        // USER_HZ is 100 on every Linux there is.
+        // USER_HZ is 100 on every Linux.
         Duration::from_millis(ticks * 10)
     }
 
@@ -51,17 +51,17 @@ fn memory(pid: u32) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// A Ferry started for the benchmark; it ends with it.
+/// A Ferry process of the benchmark, stopped on drop.
 pub struct Ferry {
     child: Child,
     pub data_dir: tempfile::TempDir,
-    /// From the start of the process until its kubeconfig was there.
+    /// Time from the start of the process until its kubeconfig existed.
     pub started: Instant,
 }
 
 impl Ferry {
-    pub fn binary(given: Option<&Path>) -> Result<PathBuf> {
-        let path = match given {
+    pub fn binary(configured: Option<&Path>) -> Result<PathBuf> {
+        let path = match configured {
             Some(path) => path.to_owned(),
             None => std::env::current_exe()?.with_file_name("ferry"),
         };
@@ -78,12 +78,12 @@ impl Ferry {
         Self::start_as(binary, &["apiserver"]).await
     }
 
-    /// Starts it with this subcommand and these flags, besides where to listen and keep its data.
+    /// Starts it with this subcommand and these flags, besides the listen address and data directory.
     pub async fn start_as(binary: &Path, role: &[&str]) -> Result<Self> {
         Self::spawn(binary, role)?.has_kubeconfig().await
     }
 
-    /// Starts it without waiting for anything.
+    /// Starts it without waiting.
     pub fn spawn(binary: &Path, role: &[&str]) -> Result<Self> {
         let data_dir = tempfile::tempdir()?;
         let started = Instant::now();
@@ -99,7 +99,7 @@ impl Ferry {
         Ok(Self { child, data_dir, started })
     }
 
-    /// Waits until clients know where it is.
+    /// Waits until the kubeconfig is written.
     pub async fn has_kubeconfig(self) -> Result<Self> {
         let deadline = self.started + Duration::from_secs(30);
         while !self.kubeconfig().exists() {
@@ -131,7 +131,7 @@ impl Drop for Ferry {
     }
 }
 
-/// A component that runs alone against a server; it ends with the benchmark.
+/// A component as a separate process, stopped on drop.
 pub struct Component(Child);
 
 impl Component {

@@ -6,11 +6,11 @@ pub struct Line {
     pub unit: &'static str,
     pub ferry: f64,
     pub other: Option<f64>,
-    /// Whether more is better (throughput) or worse (time, memory).
+    /// True if more is better (throughput), false if less is (time, memory).
     pub more_is_better: bool,
 }
 
-/// Prints as a Markdown table, which docs/performance.md takes as it is.
+/// Prints a Markdown table row for docs/performance.md.
 pub fn print(lines: &[Line]) {
     let compared = lines.iter().any(|line| line.other.is_some());
     if compared {

@@ -1,7 +1,7 @@
-//! The scheduling benchmark: nodes that are only objects, pods created by many connections while they are bound.
+//! The scheduling benchmark: simulated nodes, and pods created by many connections while they are bound.
 //!
-//! The API server and the scheduler are processes of their own, so that the CPU of each is known; with `--in-process`
-//! they are one, as in `ferry server`.
+//! The API server and the scheduler are separate processes, which separates their CPU; with `--in-process` they are
+//! one, as in `ferry server`.
 
 use crate::ScheduleArguments;
 use crate::client::Target;
@@ -16,18 +16,18 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What the events of pods that have a node contain.
+/// Text in the events of bound pods.
 const BOUND: &str = "\"nodeName\":\"";
 const CONNECTIONS: usize = 32;
-/// Pods that are not bound by then never will be.
+/// Time limit for binding all pods.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// One run: what pods ask for, and of how many nodes.
+/// One run: requests of the pods and number of nodes.
 struct Run {
     variant: &'static str,
     nodes: usize,
     pods: usize,
-    /// All pods are there before the scheduler is; else they come while it binds.
+    /// All pods exist before the scheduler starts; otherwise they are created while it binds.
     waiting: bool,
 }
 
@@ -71,7 +71,7 @@ async fn measure(binary: &Path, run: &Run, in_process: bool) -> Result<Vec<Line>
         body: node(number).to_string().into(),
     })
     .await?;
-    // New nodes are tainted until somebody has seen them ready; nobody does so here.
+    // New nodes are tainted until a controller has seen them ready; none runs here.
     load::run(&target, &server, CONNECTIONS, run.nodes, |number| Request {
         method: Method::PATCH,
         path: format!("/api/v1/nodes/node-{number}"),
@@ -91,7 +91,7 @@ async fn measure(binary: &Path, run: &Run, in_process: bool) -> Result<Vec<Line>
     }
     let scheduler = if in_process { None } else { Some(scheduler(binary, &ferry.kubeconfig())?) };
     let scheduling = Processes::of(scheduler.iter().map(Component::id).collect());
-    // It lists the nodes before the first pod comes; that is not what is measured.
+    // The scheduler lists the nodes before the first pod is created; that is not measured.
     settle(&target).await?;
 
     let bound = Counting::start(&target, BOUND).await?;
@@ -121,7 +121,7 @@ fn line(name: String, unit: &'static str, ferry: f64, more_is_better: bool) -> L
     Line { name, unit, ferry, other: None, more_is_better }
 }
 
-async fn create(target: &Target, server: &Processes, run: &Run) -> Result<load::Outcome> {
+async fn create(target: &Target, server: &Processes, run: &Run) -> Result<load::LoadOutcome> {
     let variant = run.variant;
     load::run(target, server, CONNECTIONS, run.pods, move |number| Request {
         method: Method::POST,
@@ -140,7 +140,7 @@ async fn account(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a pod that was made for this is bound, and takes it away again.
+/// Waits until a pod created for this purpose is bound, and deletes it.
 async fn settle(target: &Target) -> Result<()> {
     let mut connection = target.connect().await?;
     let deadline = Instant::now() + Duration::from_secs(60);

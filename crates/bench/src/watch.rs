@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct WatchOutcome {
     pub events: usize,
     pub lost: usize,
     pub cpu: Duration,
@@ -19,15 +19,15 @@ pub struct Outcome {
     pub p99: Duration,
 }
 
-impl Outcome {
+impl WatchOutcome {
     /// CPU of the server per delivered event, in microseconds.
     pub fn cpu_us(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.events.max(1) as f64
     }
 }
 
-/// `updates` writes a second for `seconds` seconds, seen by `watchers` watches. `body` makes the object `watched` of the
-/// collection `base`, with the number of the write as a text in the member `n`.
+/// Writes `updates` times a second for `seconds` seconds while `watchers` watches receive the events. `body` builds the
+/// object `watched` of the collection `base`, with the number of the write as text in the field `n`.
 pub async fn run(
     target: &Target,
     processes: &Processes,
@@ -36,7 +36,7 @@ pub async fn run(
     watchers: usize,
     updates: u64,
     seconds: u64,
-) -> Result<Outcome> {
+) -> Result<WatchOutcome> {
     let mut writer = target.connect().await?;
     let headers = [("content-type", "application/json")];
     writer.request(Method::POST, base, &headers, body(0)).await?;
@@ -106,10 +106,10 @@ pub async fn run(
     let at =
         |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied().unwrap_or_default();
     let events = seen.load(Ordering::Relaxed);
-    Ok(Outcome { events, lost: expected - events, cpu, p50: at(0.5), p99: at(0.99) })
+    Ok(WatchOutcome { events, lost: expected - events, cpu, p50: at(0.5), p99: at(0.99) })
 }
 
-/// Replaces the watched object. Kinds that need a resource version take it from what is there.
+/// Replaces the watched object. Kinds that require a resource version get the current one.
 async fn replace(writer: &mut Connection, path: &str, body: Bytes) -> Result<()> {
     let patch = [("content-type", "application/merge-patch+json")];
     let (status, _) = writer.request(Method::PATCH, path, &patch, body).await?;
@@ -117,7 +117,7 @@ async fn replace(writer: &mut Connection, path: &str, body: Bytes) -> Result<()>
     Ok(())
 }
 
-/// The number a write put into the object.
+/// The number of the write in the object.
 fn number(frame: &[u8]) -> Option<usize> {
     let at = memchr::memmem::find(frame, b"\"n\":\"")? + 5;
     let digits = &frame[at..];

@@ -85,7 +85,7 @@ pub type Flags<'a> = &'a [&'static [Flag]];
 pub struct Matches {
     values: BTreeMap<&'static str, Vec<String>>,
     defaults: BTreeMap<&'static str, &'static str>,
-    pub words: Vec<String>,
+    pub operands: Vec<String>,
     /// Number of words before `--`.
     pub dash: Option<usize>,
     pub help: bool,
@@ -99,12 +99,12 @@ impl Matches {
         self.text(name) == "true"
     }
 
-    pub fn given(&self, name: &str) -> Option<&str> {
+    pub fn explicit(&self, name: &str) -> Option<&str> {
         self.values.get(name)?.last().map(String::as_str)
     }
 
     pub fn text(&self, name: &str) -> &str {
-        self.given(name).or_else(|| self.defaults.get(name).copied()).unwrap_or_default()
+        self.explicit(name).or_else(|| self.defaults.get(name).copied()).unwrap_or_default()
     }
 
     pub fn int(&self, name: &str) -> i64 {
@@ -116,7 +116,7 @@ impl Matches {
     }
 
     /// Parses words. `flags` are all that the verb has.
-    pub fn parse(words: &[String], flags: Flags<'_>) -> Result<Self, String> {
+    pub fn parse(operands: &[String], flags: Flags<'_>) -> Result<Self, String> {
         let mut matches = Self::default();
         for flag in flags.iter().flat_map(|group| group.iter()) {
             if matches.defaults.contains_key(flag.name) {
@@ -125,17 +125,17 @@ impl Matches {
                 matches.defaults.insert(flag.name, flag.default);
             }
         }
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            if word == "--" {
-                matches.dash = Some(matches.words.len());
-                matches.words.extend(words.by_ref().cloned());
-            } else if let Some(long) = word.strip_prefix("--") {
-                matches.long(long, flags, &mut words)?;
-            } else if word.len() > 1 && word.starts_with('-') {
-                matches.shorts(&word[1..], flags, &mut words)?;
+        let mut operands = operands.iter();
+        while let Some(operand) = operands.next() {
+            if operand == "--" {
+                matches.dash = Some(matches.operands.len());
+                matches.operands.extend(operands.by_ref().cloned());
+            } else if let Some(long) = operand.strip_prefix("--") {
+                matches.long(long, flags, &mut operands)?;
+            } else if operand.len() > 1 && operand.starts_with('-') {
+                matches.shorts(&operand[1..], flags, &mut operands)?;
             } else {
-                matches.words.push(word.clone());
+                matches.operands.push(operand.clone());
             }
         }
         Ok(matches)
@@ -253,8 +253,8 @@ mod tests {
     ];
 
     fn parse(line: &str) -> Result<Matches, String> {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Matches::parse(&words, &[FLAGS])
+        let operands: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Matches::parse(&operands, &[FLAGS])
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
             ("x", 3, "unchanged")
         );
         assert_eq!(matches.all("filename"), ["a", "b", "c"]);
-        assert_eq!((matches.words.join(" ").as_str(), matches.dash), ("a b --z -y", Some(2)));
+        assert_eq!((matches.operands.join(" ").as_str(), matches.dash), ("a b --z -y", Some(2)));
         assert_eq!(parse("-n=x").expect("parsed").text("namespace"), "x");
         assert_eq!(parse("-nx").expect("parsed").text("namespace"), "x");
         assert_eq!(

@@ -1,11 +1,12 @@
-//! Reasons why a command failed, in the words of kubectl.
+//! Errors of commands, with kubectl's messages.
 
 use client::{ClientError, KubeconfigError, TransportError};
 use machinery::field;
 
 #[derive(Debug)]
 pub enum CliError {
-    /// The server refused, or could not be reached. `step` is the one that failed, such as `error when creating "x"`.
+    /// The server rejected the request, or could not be reached. `step` is the one that failed, such as `error when
+    /// creating "x"`.
     Client { error: ClientError, step: String },
     /// A message that `error: ` precedes.
     Text(String),

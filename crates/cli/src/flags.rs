@@ -50,7 +50,7 @@ impl Globals {
     pub fn read(matches: &Matches) -> Result<Self, CliError> {
         let text = |name: &str| {
             let is_own = matches.shadowed.contains(&name);
-            matches.given(name).filter(|value| !value.is_empty() && !is_own).map(str::to_owned)
+            matches.explicit(name).filter(|value| !value.is_empty() && !is_own).map(str::to_owned)
         };
         let path = |name: &str| text(name).map(PathBuf::from);
         let mut impersonate = Vec::new();
@@ -70,12 +70,12 @@ impl Globals {
                 certificate_authority: path("certificate-authority"),
                 client_certificate: path("client-certificate"),
                 client_key: path("client-key"),
-                insecure: matches.given("insecure-skip-tls-verify").map(|text| text == "true"),
+                insecure: matches.explicit("insecure-skip-tls-verify").map(|text| text == "true"),
             },
             impersonate,
             request_timeout: match matches.text("request-timeout") {
                 "" | "0" => None,
-                given => Some(duration(given)?),
+                explicit => Some(duration(explicit)?),
             },
             warnings_as_errors: matches.on("warnings-as-errors"),
         })

@@ -3,6 +3,8 @@
 //! [`run`] parses a command line by the table in [`verbs`], connects when a verb needs the server ([`session`]), and
 //! prints through [`printer`]. Messages, layouts and exit codes are those of Kubernetes' kubectl.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod arguments;
 mod error;
 mod flags;
@@ -45,9 +47,9 @@ impl Environment {
 }
 
 /// Runs a command line without the program's name, and returns its exit status.
-pub async fn run(words: Vec<OsString>, environment: Environment, mut io: Io) -> u8 {
-    let words = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let Err(error) = verbs::run(words, environment, &io).await else { return 0 };
+pub async fn run(operands: Vec<OsString>, environment: Environment, mut io: Io) -> u8 {
+    let operands = operands.into_iter().map(|operand| operand.to_string_lossy().into_owned()).collect();
+    let Err(error) = verbs::run(operands, environment, &io).await else { return 0 };
     let text = error.to_text();
     if !text.is_empty() {
         let target = if matches!(error, CliError::Help(_)) { &mut io.out } else { &mut io.err };

@@ -1,11 +1,11 @@
-//! Three-way patches: changes from what an object is to what a manifest says, and removals since the last manifest.
+//! Three-way patches: changes from the live object to the manifest, and removals since the last applied manifest.
 
 use serde_json::{Map, Value, json};
 
 use crate::openapi::Node;
 
-/// The patch by which `current` gets what `modified` says and loses what only `original` said. With a schema it is a
-/// strategic merge patch, without one a merge patch.
+/// Patch that sets the fields of `modified` in `current` and removes fields that only `original` has. With a schema
+/// it is a strategic merge patch, without one a merge patch.
 pub fn three_way(original: &Value, modified: &Value, current: &Value, schema: Option<Node<'_>>) -> Value {
     let map = |value: &'_ Value| value.as_object().cloned().unwrap_or_default();
     let (original, modified, current) = (map(original), map(modified), map(current));
@@ -58,6 +58,23 @@ fn diff(
     patch
 }
 
+/// Adds the changes of a list of primitives that merges.
+fn set(key: &str, original: &[Value], modified: &[Value], current: &[Value], patch: &mut Map<String, Value>) {
+    let added: Vec<&Value> = modified.iter().filter(|item| !current.contains(item)).collect();
+    let removed: Vec<&Value> =
+        original.iter().filter(|item| !modified.contains(item) && current.contains(item)).collect();
+    if added.is_empty() && removed.is_empty() {
+        return;
+    }
+    if !added.is_empty() {
+        patch.insert(key.to_owned(), json!(added));
+    }
+    if !removed.is_empty() {
+        patch.insert(format!("$deleteFromPrimitiveList/{key}"), json!(removed));
+    }
+    patch.insert(format!("$setElementOrder/{key}"), json!(modified));
+}
+
 /// Adds the changes of a list that merges.
 fn list(
     key: &str,
@@ -70,20 +87,7 @@ fn list(
     let merge_key = schema.merge_key();
     let order_key = format!("$setElementOrder/{key}");
     if merge_key.is_empty() {
-        let added: Vec<&Value> = modified.iter().filter(|item| !current.contains(item)).collect();
-        let removed: Vec<&Value> =
-            original.iter().filter(|item| !modified.contains(item) && current.contains(item)).collect();
-        if added.is_empty() && removed.is_empty() {
-            return;
-        }
-        if !added.is_empty() {
-            patch.insert(key.to_owned(), json!(added));
-        }
-        if !removed.is_empty() {
-            patch.insert(format!("$deleteFromPrimitiveList/{key}"), json!(removed));
-        }
-        patch.insert(order_key, json!(modified));
-        return;
+        return set(key, original, modified, current, patch);
     }
     if modified.iter().any(|item| item.get(merge_key).is_none()) {
         let mut items = vec![json!({"$patch": "replace"})];

@@ -14,12 +14,12 @@ const POD_RUNNING: i64 = 20;
 
 impl Session {
     /// The pod that a word names: `web-1`, `pod/web-1`, or the first of `deploy/web`.
-    pub async fn pod(&mut self, word: &str) -> Result<(Target, Value), CliError> {
-        let words = match word.contains('/') {
-            true => vec![word.to_owned()],
-            false => vec!["pods".to_owned(), word.to_owned()],
+    pub async fn pod(&mut self, operand: &str) -> Result<(Target, Value), CliError> {
+        let operands = match operand.contains('/') {
+            true => vec![operand.to_owned()],
+            false => vec!["pods".to_owned(), operand.to_owned()],
         };
-        let selection = Selection { words, ..Selection::default() };
+        let selection = Selection { operands, ..Selection::default() };
         let targets = self.targets(&selection).await?;
         let Some(target) = targets.first() else { return fail("expected a resource") };
         let object = self.read(&target.path()).await?;

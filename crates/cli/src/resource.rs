@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::arguments::Matches;
 use crate::error::{CliError, fail};
+use crate::manifest::Manifest;
 use crate::session::{Request, Session};
 
 /// An object, or a collection if it has no name.
@@ -44,7 +45,7 @@ pub const PAGE: &str = "500";
 /// Selection of objects on a command line.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    pub words: Vec<String>,
+    pub operands: Vec<String>,
     pub selector: String,
     pub field_selector: String,
     pub everywhere: bool,
@@ -58,7 +59,7 @@ impl Selection {
     /// The selection of a verb that has these flags.
     pub fn read(matches: &Matches) -> Self {
         Self {
-            words: matches.words.clone(),
+            operands: matches.operands.clone(),
             selector: matches.text("selector").to_owned(),
             field_selector: matches.text("field-selector").to_owned(),
             everywhere: matches.on("all-namespaces"),
@@ -79,15 +80,15 @@ Example resource specifications include:
 impl Session {
     /// The targets of a selection, in its order.
     pub async fn targets(&mut self, selection: &Selection) -> Result<Vec<Target>, CliError> {
-        let words = &selection.words;
-        if words.is_empty() {
+        let operands = &selection.operands;
+        if operands.is_empty() {
             return fail(NOTHING);
         }
         let has_selector = !selection.selector.is_empty() || !selection.field_selector.is_empty();
         let ns = if selection.everywhere { String::new() } else { self.namespace()? };
         let discovery = self.discovery().await?;
-        if words.iter().any(|word| word.contains('/')) {
-            let pairs = pairs(words)?;
+        if operands.iter().any(|operand| operand.contains('/')) {
+            let pairs = pairs(operands)?;
             if has_selector {
                 return fail("name cannot be provided when a selector is specified");
             }
@@ -104,10 +105,10 @@ impl Session {
             return Ok(targets);
         }
         let mut resources = Vec::new();
-        for word in words[0].split(',') {
-            resources.extend(expand(&discovery, word)?);
+        for operand in operands[0].split(',') {
+            resources.extend(expand(&discovery, operand)?);
         }
-        let names = &words[1..];
+        let names = &operands[1..];
         if names.is_empty() {
             if !has_selector && !selection.all && !selection.types_alone {
                 return fail("resource(s) were provided, but no name was specified");
@@ -149,6 +150,24 @@ impl Session {
         let mut found = Vec::new();
         for target in self.targets(selection).await? {
             found.extend(self.objects_of(&target, selection).await?);
+        }
+        Ok(found)
+    }
+
+    /// Objects of the manifests, or of the selection without manifests.
+    pub async fn objects_of_manifests(
+        &mut self,
+        manifests: &[Manifest],
+        selection: &Selection,
+    ) -> Result<Vec<(Target, Value)>, CliError> {
+        if manifests.is_empty() {
+            return self.objects(selection).await;
+        }
+        let mut found = Vec::new();
+        for manifest in manifests {
+            let target = self.target_of(&manifest.object, &manifest.source).await?;
+            let object = self.read(&target.path()).await?;
+            found.push((target, object));
         }
         Ok(found)
     }
@@ -228,9 +247,9 @@ impl Session {
     }
 
     /// The resource that a word such as `deploy` names.
-    pub async fn resource(&mut self, word: &str) -> Result<ResourceInfo, CliError> {
+    pub async fn resource(&mut self, operand: &str) -> Result<ResourceInfo, CliError> {
         let discovery = self.discovery().await?;
-        lookup(&discovery, word)
+        lookup(&discovery, operand)
     }
 }
 
@@ -266,10 +285,10 @@ pub fn list_error(error: CliError, target: &Target, selection: &Selection) -> Cl
     error.during(step)
 }
 
-fn pairs(words: &[String]) -> Result<Vec<(&str, &str)>, CliError> {
+fn pairs(operands: &[String]) -> Result<Vec<(&str, &str)>, CliError> {
     let mut pairs = Vec::new();
-    for word in words {
-        let parts: Vec<&str> = word.split('/').collect();
+    for operand in operands {
+        let parts: Vec<&str> = operand.split('/').collect();
         match parts.as_slice() {
             [kind, name] if !kind.is_empty() && !name.is_empty() && !kind.contains(',') => {
                 pairs.push((*kind, *name))
@@ -287,15 +306,15 @@ fn pairs(words: &[String]) -> Result<Vec<(&str, &str)>, CliError> {
 }
 
 /// The resources of a word: those of a category such as `all`, or one.
-fn expand(discovery: &Discovery, word: &str) -> Result<Vec<ResourceInfo>, CliError> {
-    let in_category = |info: &&ResourceInfo| info.categories.iter().any(|category| category == word);
+fn expand(discovery: &Discovery, operand: &str) -> Result<Vec<ResourceInfo>, CliError> {
+    let in_category = |info: &&ResourceInfo| info.categories.iter().any(|category| category == operand);
     let members: Vec<ResourceInfo> = discovery.preferred.iter().filter(in_category).cloned().collect();
-    if members.is_empty() { Ok(vec![lookup(discovery, word)?]) } else { Ok(members) }
+    if members.is_empty() { Ok(vec![lookup(discovery, operand)?]) } else { Ok(members) }
 }
 
 /// Finds a resource by `name`, `name.group` or `name.version.group`, where name is plural, singular, short or a kind.
-pub fn lookup(discovery: &Discovery, word: &str) -> Result<ResourceInfo, CliError> {
-    let lower = word.to_lowercase();
+pub fn lookup(discovery: &Discovery, operand: &str) -> Result<ResourceInfo, CliError> {
+    let lower = operand.to_lowercase();
     let parts: Vec<&str> = lower.splitn(3, '.').collect();
     let found = match parts.as_slice() {
         [name] => by_name(&discovery.preferred, name, |_| true),
@@ -317,7 +336,7 @@ pub fn lookup(discovery: &Discovery, word: &str) -> Result<ResourceInfo, CliErro
         Some(info) => Ok(info.clone()),
         None => fail(format!(
             "the server doesn't have a resource type {}",
-            show_str(word.split('.').next().unwrap_or(word))
+            show_str(operand.split('.').next().unwrap_or(operand))
         )),
     }
 }
@@ -369,13 +388,13 @@ mod tests {
     }
 
     #[test]
-    fn words_name_resources_in_all_forms() {
+    fn operands_name_resources_in_all_forms() {
         let discovery = discovery();
-        let group = |word: &str| lookup(&discovery, word).map(|info| info.key.qualified());
-        for word in
+        let group = |operand: &str| lookup(&discovery, operand).map(|info| info.key.qualified());
+        for operand in
             ["deploy", "Deployment", "deployments", "deployments.apps", "deployment.v1.apps", "deploy.app"]
         {
-            assert_eq!(group(word).expect("known"), "deployments.apps", "{word}");
+            assert_eq!(group(operand).expect("known"), "deployments.apps", "{operand}");
         }
         assert_eq!(group("ev").expect("known"), "events");
         assert_eq!(group("events.events.k8s.io").expect("known"), "events.events.k8s.io");
@@ -386,9 +405,9 @@ mod tests {
 
     #[test]
     fn slashes_are_checked() {
-        let check = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            pairs(&words).map(|pairs| pairs.len()).map_err(|error| error.to_text())
+        let check = |operands: &[&str]| {
+            let operands: Vec<String> = operands.iter().map(|operand| (*operand).to_owned()).collect();
+            pairs(&operands).map(|pairs| pairs.len()).map_err(|error| error.to_text())
         };
         assert_eq!(check(&["a/b", "c/d"]), Ok(2));
         assert!(check(&["a/b", "c"]).expect_err("refused").starts_with("error: there is no need"));

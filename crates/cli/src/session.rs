@@ -293,7 +293,7 @@ impl Session {
             .header("connection", "Upgrade")
             .header("upgrade", "websocket")
             .header("sec-websocket-version", "13")
-            // The server proves with it that it speaks WebSocket; it is no secret.
+            // Key of the WebSocket handshake; not a secret.
             .header("sec-websocket-key", "ZmVycnkta3ViZWN0bC0wMQ==")
             .header("sec-websocket-protocol", protocols)
             .header("user-agent", "kubectl");

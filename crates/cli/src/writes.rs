@@ -27,10 +27,10 @@ pub struct Writes {
 impl Writes {
     /// `manager` is the verb's own field manager.
     pub fn read(matches: &Matches, manager: &str) -> Result<Self, CliError> {
-        let given = matches.text("field-manager");
+        let specified = matches.text("field-manager");
         Ok(Self {
             dry_run: DryRun::read(matches)?,
-            manager: if given.is_empty() { manager.to_owned() } else { given.to_owned() },
+            manager: if specified.is_empty() { manager.to_owned() } else { specified.to_owned() },
             validation: None,
             printer: Printer::read(matches)?,
         })

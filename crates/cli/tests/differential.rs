@@ -279,15 +279,15 @@ const CASES: &[Case] = &[
 
 async fn ours(kubeconfig: &Path, ns: &str, case: &Case) -> Outcome {
     let (io, out, err) = Io::buffers(case.input);
-    let words = words(ns, case).into_iter().map(Into::into).collect();
+    let operands = operands(ns, case).into_iter().map(Into::into).collect();
     let environment = Environment { kubeconfig: Some(kubeconfig.into()), ..Environment::default() };
-    let status = cli::run(words, environment, io).await;
+    let status = cli::run(operands, environment, io).await;
     (i32::from(status), out.text(), err.text())
 }
 
-fn words(ns: &str, case: &Case) -> Vec<String> {
-    let words = ["-n", ns].into_iter().chain(case.line.split(' '));
-    words.map(str::to_owned).collect()
+fn operands(ns: &str, case: &Case) -> Vec<String> {
+    let operands = ["-n", ns].into_iter().chain(case.line.split(' '));
+    operands.map(str::to_owned).collect()
 }
 
 /// A stock kubectl of the version that Ferry's follows.
@@ -305,7 +305,7 @@ async fn stock() -> Option<PathBuf> {
 
 async fn theirs(program: &Path, kubeconfig: &Path, home: &Path, ns: &str, case: &Case) -> Result<Outcome> {
     let mut child = Command::new(program)
-        .args(words(ns, case))
+        .args(operands(ns, case))
         .env("KUBECONFIG", kubeconfig)
         .env("HOME", home)
         .stdin(Stdio::piped())

@@ -1,5 +1,5 @@
-//! Being a service account: a transport whose requests carry a token that another client asks for, and asks for again
-//! before it expires.
+//! Service account identity: a transport that sends a token, requested by another client and renewed before it
+//! expires.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use tokio::time::Instant;
 
 use crate::{Call, Client, ClientError, Transport, TransportError};
 
-/// How long a token is asked to live; it is renewed after four fifths of that.
-const LIFE: Duration = Duration::from_secs(2 * 60 * 60);
+/// Requested lifetime of tokens; they are renewed after four fifths of it.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// A service account at one API server.
 pub struct Account {
-    /// Carries requests without an identity of its own.
+    /// Transport of requests without an identity of its own.
     transport: Arc<dyn Transport>,
-    /// Asks for tokens; makes the account if there is none.
+    /// Requests tokens; creates a missing account.
     issuer: Client,
     namespace: String,
     name: String,
-    /// The node whose Node object the tokens are bound to.
+    /// The Node object that the tokens are bound to.
     node: Option<String>,
     token: Mutex<Option<Issued>>,
 }
@@ -49,22 +49,22 @@ impl Account {
         Self { node: Some(node.to_owned()), ..self }
     }
 
-    /// The token in use; `rejected` is one that is not to be used again.
+    /// The current token; `rejected` must not be used again.
     async fn token(&self, rejected: Option<&HeaderValue>) -> Result<HeaderValue, TransportError> {
         let mut token = self.token.lock().await;
         let usable = |issued: &&Issued| issued.renew > Instant::now() && Some(&issued.header) != rejected;
         if let Some(issued) = token.as_ref().filter(usable) {
             return Ok(issued.header.clone());
         }
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let failed = |source| TransportError::Token {
             account: format!("{}/{}", self.namespace, self.name),
             source: Box::new(source),
         };
-        let answer = match self.ask().await {
+        let answer = match self.request_token().await {
             Err(error) if error.is_not_found() && self.node.is_none() => {
-                self.make().await.map_err(failed)?;
-                self.ask().await.map_err(failed)?
+                self.create_account().await.map_err(failed)?;
+                self.request_token().await.map_err(failed)?
             }
             answer => answer.map_err(failed)?,
         };
@@ -74,12 +74,12 @@ impl Account {
         value.set_sensitive(true);
         let seconds = answer.spec.and_then(|spec| spec.expiration_seconds);
         let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-        let life = seconds.map_or(LIFE, Duration::from_secs);
-        *token = Some(Issued { header: value.clone(), renew: asked + life * 4 / 5 });
+        let life = seconds.map_or(TOKEN_LIFETIME, Duration::from_secs);
+        *token = Some(Issued { header: value.clone(), renew: requested_at + life * 4 / 5 });
         Ok(value)
     }
 
-    async fn ask(&self) -> Result<TokenRequest, ClientError> {
+    async fn request_token(&self) -> Result<TokenRequest, ClientError> {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", self.namespace, self.name);
         let bound_object_ref = match &self.node {
             None => None,
@@ -96,7 +96,7 @@ impl Account {
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
                 bound_object_ref,
-                expiration_seconds: i64::try_from(LIFE.as_secs()).ok(),
+                expiration_seconds: i64::try_from(TOKEN_LIFETIME.as_secs()).ok(),
                 ..TokenRequestSpec::default()
             }),
             ..TokenRequest::default()
@@ -104,7 +104,7 @@ impl Account {
         self.issuer.post(&path, &request).await
     }
 
-    async fn make(&self) -> Result<(), ClientError> {
+    async fn create_account(&self) -> Result<(), ClientError> {
         let account = ServiceAccount {
             metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
             ..ServiceAccount::default()
@@ -127,6 +127,10 @@ impl Account {
 }
 
 impl Transport for Account {
+    fn authority(&self) -> &str {
+        self.transport.authority()
+    }
+
     fn call(&self, request: http::Request<Bytes>) -> Call<'_> {
         Box::pin(async move {
             let token = self.token(None).await?;
@@ -134,7 +138,7 @@ impl Transport for Account {
             if response.status() != StatusCode::UNAUTHORIZED {
                 return Ok(response);
             }
-            // The account was made anew, or the server has other keys by now.
+            // The account was recreated, or the server's keys have changed.
             let token = self.token(Some(&token)).await?;
             self.send(&request, &token).await
         })
@@ -147,7 +151,7 @@ mod tests {
     use http_body_util::{BodyExt, Full};
     use objects::core::v1::ConfigMap;
 
-    /// An API server that knows one account once it is made, and only the latest token.
+    /// An API server with one account once it is created, and only its latest token valid.
     #[derive(Default)]
     struct Server {
         state: parking_lot::Mutex<State>,
@@ -194,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tokens_are_asked_for_when_needed_and_no_more() {
+    async fn token_is_requested_only_when_needed() {
         let server = Arc::new(Server::default());
         let issuer = Client::new(Arc::clone(&server) as Arc<dyn Transport>, "issuer");
         let account = Account::new(Arc::clone(&server) as Arc<dyn Transport>, issuer, "kube-system", "robot");

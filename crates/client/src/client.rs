@@ -3,7 +3,7 @@
 use std::any::TypeId;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::dynamic;
+use crate::metrics;
 use crate::object;
 use crate::watch::Decode;
 use crate::{
@@ -22,13 +23,40 @@ use crate::{
     Patch, Remote, ResourceKey, Transport, WatchOptions, WatchStream,
 };
 
-/// How long an answer may take, watches aside; a little more than the server gives itself.
-const ANSWER: Duration = Duration::from_secs(70);
-/// How often a request is sent again when the server asks for that.
-const TURNED_AWAY: u32 = 10;
+/// Response time limit, except for watches; slightly above the server's own.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(70);
+/// Limit of retries on 429 responses with `Retry-After`.
+const MAX_RETRIES: u32 = 10;
 pub(crate) const JSON: &str = "application/json";
 
 /// One identity at one API server. Clones are cheap and share the connection.
+///
+/// ```
+/// use bytes::Bytes;
+/// use client::{Call, Client, Transport};
+/// use http_body_util::{BodyExt, Full};
+/// use objects::core::v1::ConfigMap;
+///
+/// /// A server with one object; `Client::connect` is a client over TCP and TLS.
+/// struct OneObject;
+///
+/// impl Transport for OneObject {
+///     fn call(&self, request: http::Request<Bytes>) -> Call<'_> {
+///         assert_eq!(request.uri(), "/api/v1/namespaces/default/configmaps/settings");
+///         let body = r#"{"metadata": {"name": "settings"}, "data": {"colour": "blue"}}"#;
+///         let body = Full::from(body).map_err(|error| match error {}).boxed_unsync();
+///         Box::pin(async { Ok(http::Response::new(body)) })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), client::ClientError> {
+/// let client = Client::new(std::sync::Arc::new(OneObject), "example");
+/// let map: ConfigMap = client.get("default", "settings").await?;
+/// assert_eq!(map.data.expect("data")["colour"], "blue");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Client {
     transport: Arc<dyn Transport>,
@@ -42,7 +70,7 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// A list whose items are not decoded yet.
+/// A list of undecoded items.
 #[derive(Deserialize)]
 struct RawList<'a> {
     #[serde(default)]
@@ -73,8 +101,8 @@ impl RawRequest {
         Self { method: Method::GET, target: target.into(), content_type, accept, body: Bytes::new() }
     }
 
-    fn ask(&self) -> Ask<'_> {
-        Ask {
+    fn prepared(&self) -> PreparedRequest<'_> {
+        PreparedRequest {
             method: self.method.clone(),
             target: self.target.clone(),
             content_type: &self.content_type,
@@ -84,8 +112,8 @@ impl RawRequest {
     }
 }
 
-/// A request, before it has headers.
-pub(crate) struct Ask<'a> {
+/// A request without headers.
+pub(crate) struct PreparedRequest<'a> {
     pub method: Method,
     /// Path and query.
     pub target: String,
@@ -94,7 +122,7 @@ pub(crate) struct Ask<'a> {
     pub body: Bytes,
 }
 
-impl Ask<'_> {
+impl PreparedRequest<'_> {
     pub fn get(target: String) -> Self {
         Self { method: Method::GET, target, content_type: "", accept: JSON, body: Bytes::new() }
     }
@@ -115,31 +143,31 @@ impl Client {
         Self { transport, user_agent: user_agent.into(), cause: None }
     }
 
-    /// A client of the current context of a kubeconfig. Connects when it is first used.
+    /// A client for the current context of a kubeconfig. Connects on first use.
     pub fn connect(kubeconfig: &Path, user_agent: &str) -> Result<Self, ClientError> {
         let remote = Remote::new(crate::Kubeconfig::load(kubeconfig)?)?;
         Ok(Self::new(Arc::new(remote), user_agent))
     }
 
-    /// The same client under another name.
+    /// The same client with another user agent.
     #[must_use]
     pub fn called(&self, user_agent: &str) -> Self {
         Self { user_agent: user_agent.into(), ..self.clone() }
     }
 
-    /// The same client, whose writes say why they are made.
+    /// The same client, whose writes carry a cause.
     #[must_use]
     pub fn with_cause(&self, cause: &Cause) -> Self {
         self.with_causes(Arc::new(cause.clone()))
     }
 
-    /// The same client, whose writes say what `causes` says when they are made.
+    /// The same client, whose writes carry the cause that `causes` returns at that time.
     #[must_use]
     pub fn with_causes(&self, causes: Arc<dyn Causes>) -> Self {
         Self { cause: Some(causes), ..self.clone() }
     }
 
-    /// Tells whoever knows the cause what became of it.
+    /// Reports a completed write to the provider of causes.
     fn wrote<K: Object>(&self, written: &K) {
         if let Some(cause) = &self.cause {
             let meta = written.metadata();
@@ -155,9 +183,9 @@ impl Client {
         Dynamic::new(self.clone(), resource.clone())
     }
 
-    /// `ns` is empty for objects of the cluster.
+    /// `ns` is empty for cluster-scoped objects.
     pub async fn get<K: Object>(&self, ns: &str, name: &str) -> Result<K, ClientError> {
-        self.json(Ask::get(path::<K>(ns, name, None))).await
+        self.json(PreparedRequest::get(path::<K>(ns, name, None))).await
     }
 
     /// All namespaces if `ns` is empty.
@@ -189,7 +217,7 @@ impl Client {
         self.list_at(&collection.path, options, accept, decode).await
     }
 
-    /// As [`Client::watch`], of a collection whose objects `decode` reads; they come without their `managedFields`.
+    /// As [`Client::watch`], of a collection whose objects `decode` reads, without their `managedFields`.
     pub async fn watch_collection(
         &self,
         collection: &Collection,
@@ -201,7 +229,7 @@ impl Client {
     }
 
     pub async fn create<K: Object>(&self, ns: &str, object: &K) -> Result<K, ClientError> {
-        self.json(Ask::with_body(Method::POST, path::<K>(ns, "", None), object)?).await
+        self.json(PreparedRequest::with_body(Method::POST, path::<K>(ns, "", None), object)?).await
     }
 
     /// Namespace and name are the object's own.
@@ -222,8 +250,9 @@ impl Client {
         let meta = object.metadata();
         let (ns, name) =
             (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-        let written =
-            self.json(Ask::with_body(Method::PUT, path::<K>(ns, name, subresource), object)?).await?;
+        let written = self
+            .json(PreparedRequest::with_body(Method::PUT, path::<K>(ns, name, subresource), object)?)
+            .await?;
         self.wrote::<K>(&written);
         Ok(written)
     }
@@ -251,12 +280,12 @@ impl Client {
 
     /// Posts to any path: bindings, evictions, reviews, tokens.
     pub async fn post<B: Codec, R: Codec>(&self, path: &str, body: &B) -> Result<R, ClientError> {
-        self.json(Ask::with_body(Method::POST, path.to_owned(), body)?).await
+        self.json(PreparedRequest::with_body(Method::POST, path.to_owned(), body)?).await
     }
 
     /// Reads any path.
     pub async fn read<R: Codec>(&self, path: &str) -> Result<R, ClientError> {
-        self.json(Ask::get(path.to_owned())).await
+        self.json(PreparedRequest::get(path.to_owned())).await
     }
 
     pub(crate) async fn list_at<T>(
@@ -266,14 +295,15 @@ impl Client {
         accept: &str,
         decode: Decode<T>,
     ) -> Result<ObjectList<T>, ClientError> {
-        let ask = Ask { accept, ..Ask::get(format!("{path}{}", options.query().0)) };
-        let bytes = self.bytes(&ask).await?;
+        let prepared =
+            PreparedRequest { accept, ..PreparedRequest::get(format!("{path}{}", options.query().0)) };
+        let bytes = self.bytes(&prepared).await?;
         let decoded = serde_json::from_slice::<RawList<'_>>(&bytes).and_then(|list| {
             let items = list.items.unwrap_or_default().into_iter();
             let items = items.map(|item| decode(item.get().as_bytes())).collect::<Result<_, _>>()?;
             Ok(ObjectList { items, metadata: list.metadata.unwrap_or_default() })
         });
-        decoded.map_err(|source| ask.undecodable(source))
+        decoded.map_err(|source| prepared.undecodable(source))
     }
 
     pub(crate) async fn watch_at<T>(
@@ -283,67 +313,68 @@ impl Client {
         accept: &str,
         decode: Decode<T>,
     ) -> Result<WatchStream<T>, ClientError> {
-        let ask = Ask { accept, ..Ask::get(format!("{path}{}", options.query().0)) };
-        Ok(WatchStream::new(self.stream(&ask).await?, path.to_owned(), decode))
+        let prepared =
+            PreparedRequest { accept, ..PreparedRequest::get(format!("{path}{}", options.query().0)) };
+        Ok(WatchStream::new(self.stream(&prepared).await?, path.to_owned(), decode))
     }
 
     pub(crate) async fn patch_at<R: Codec>(&self, path: String, patch: &Patch) -> Result<R, ClientError> {
         let target = format!("{path}{}", patch.query().0);
-        let ask = Ask::with_body(Method::PATCH, target, patch.body())?;
-        self.json(Ask { content_type: patch.content_type(), ..ask }).await
+        let prepared = PreparedRequest::with_body(Method::PATCH, target, patch.body())?;
+        self.json(PreparedRequest { content_type: patch.content_type(), ..prepared }).await
     }
 
     pub(crate) async fn delete_at(&self, path: String, options: &DeleteOptions) -> Result<(), ClientError> {
-        let ask = Ask::with_body(Method::DELETE, path, options)?;
-        self.bytes(&ask).await?;
+        let prepared = PreparedRequest::with_body(Method::DELETE, path, options)?;
+        self.bytes(&prepared).await?;
         Ok(())
     }
 
-    /// Sends a request and decodes its answer.
-    pub(crate) async fn json<R: Codec>(&self, ask: Ask<'_>) -> Result<R, ClientError> {
-        let bytes = self.bytes(&ask).await?;
-        R::decode(&bytes).map_err(|source| ask.undecodable(source))
+    /// Sends a request and decodes its response.
+    pub(crate) async fn json<R: Codec>(&self, prepared: PreparedRequest<'_>) -> Result<R, ClientError> {
+        let bytes = self.bytes(&prepared).await?;
+        R::decode(&bytes).map_err(|source| prepared.undecodable(source))
     }
 
-    /// Sends a request and reads its answer to the end.
-    pub(crate) fn bytes<'a>(&'a self, ask: &'a Ask<'_>) -> Pending<'a, Bytes> {
+    /// Sends a request and reads the whole response.
+    pub(crate) fn bytes<'a>(&'a self, prepared: &'a PreparedRequest<'_>) -> Pending<'a, Bytes> {
         let exchange = async {
-            let body = self.open(ask).await?;
-            let whole = body.collect().await.map_err(|source| transport_error(ask, source))?;
+            let body = self.open(prepared).await?;
+            let whole = body.collect().await.map_err(|source| transport_error(prepared, source))?;
             Ok(whole.to_bytes())
         };
         Box::pin(async {
-            tokio::time::timeout(ANSWER, exchange).await.map_err(|_| ClientError::Timeout {
-                verb: ask.method.to_string(),
-                path: ask.target.clone(),
-                limit: ANSWER,
+            tokio::time::timeout(RESPONSE_TIMEOUT, exchange).await.map_err(|_| ClientError::Timeout {
+                verb: prepared.method.to_string(),
+                path: prepared.target.clone(),
+                limit: RESPONSE_TIMEOUT,
             })?
         })
     }
 
-    /// Sends a request; the body of a successful answer, as it comes.
-    fn stream<'a>(&'a self, ask: &'a Ask<'_>) -> Pending<'a, Body> {
-        Box::pin(self.open(ask))
+    /// Sends a request and returns the body of a successful response as a stream.
+    fn stream<'a>(&'a self, prepared: &'a PreparedRequest<'_>) -> Pending<'a, Body> {
+        Box::pin(self.open(prepared))
     }
 
-    /// Sends any request; its answer comes piece by piece.
+    /// Sends any request; the response is a stream.
     pub fn raw_stream<'a>(&'a self, request: &'a RawRequest) -> Pending<'a, http::Response<Body>> {
-        let ask = request.ask();
-        Box::pin(async move { self.respond(&ask).await })
+        let prepared = request.prepared();
+        Box::pin(async move { self.respond(&prepared).await })
     }
 
-    async fn open(&self, ask: &Ask<'_>) -> Result<Body, ClientError> {
-        Ok(self.respond(ask).await?.into_body())
+    async fn open(&self, prepared: &PreparedRequest<'_>) -> Result<Body, ClientError> {
+        Ok(self.respond(prepared).await?.into_body())
     }
 
-    /// Sends a request; a successful answer. Comes back as often as the server asks for it, within limits.
-    async fn respond(&self, ask: &Ask<'_>) -> Result<http::Response<Body>, ClientError> {
-        let mut turned_away = 0;
+    /// Sends a request and returns a successful response. Retries 429 responses, within limits.
+    async fn respond(&self, prepared: &PreparedRequest<'_>) -> Result<http::Response<Body>, ClientError> {
+        let mut retries = 0;
         loop {
-            match self.once(ask).await {
-                Err(error) if turned_away < TURNED_AWAY && error.code() == Some(429) => {
+            match self.once(prepared).await {
+                Err(error) if retries < MAX_RETRIES && error.code() == Some(429) => {
                     let Some(pause) = error.retry_after() else { return Err(error) };
-                    turned_away += 1;
+                    retries += 1;
                     tokio::time::sleep(pause).await;
                 }
                 outcome => return outcome,
@@ -351,22 +382,28 @@ impl Client {
         }
     }
 
-    async fn once(&self, ask: &Ask<'_>) -> Result<http::Response<Body>, ClientError> {
+    async fn once(&self, prepared: &PreparedRequest<'_>) -> Result<http::Response<Body>, ClientError> {
         let mut request = http::Request::builder()
-            .method(ask.method.clone())
-            .uri(&ask.target)
-            .header(header::ACCEPT, ask.accept)
+            .method(prepared.method.clone())
+            .uri(&prepared.target)
+            .header(header::ACCEPT, prepared.accept)
             .header(header::USER_AGENT, &*self.user_agent);
-        if !ask.content_type.is_empty() {
-            request = request.header(header::CONTENT_TYPE, ask.content_type);
+        if !prepared.content_type.is_empty() {
+            request = request.header(header::CONTENT_TYPE, prepared.content_type);
         }
-        if let Some(cause) = self.cause.as_deref().filter(|_| ask.method != Method::GET) {
+        if let Some(cause) = self.cause.as_deref().filter(|_| prepared.method != Method::GET) {
             request = request.header(Cause::HEADER, cause.cause().header());
         }
-        let fail = |source| transport_error(ask, source);
-        let request =
-            request.body(ask.body.clone()).map_err(|error| fail(crate::TransportError::Request(error)))?;
-        let (head, body) = self.transport.call(request).await.map_err(fail)?.into_parts();
+        let fail = |source| transport_error(prepared, source);
+        let mut request = request
+            .body(prepared.body.clone())
+            .map_err(|error| fail(crate::TransportError::Request(error)))?;
+        base::trace::inject(request.headers_mut());
+        let begin = Instant::now();
+        let outcome = self.transport.call(request).await;
+        let code = outcome.as_ref().ok().map(|response| response.status().as_u16());
+        metrics::record(&prepared.method, self.transport.authority(), code, begin.elapsed());
+        let (head, body) = outcome.map_err(fail)?.into_parts();
         if head.status.is_success() {
             return Ok(http::Response::from_parts(head, body));
         }
@@ -374,22 +411,22 @@ impl Client {
             head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let text = body.collect().await.map_err(fail)?.to_bytes();
         Err(ClientError::Status {
-            status: Box::new(refusal(head.status, &text)),
+            status: Box::new(error_of_response(head.status, &text)),
             retry_after: seconds.map(Duration::from_secs),
         })
     }
 }
 
-fn transport_error(ask: &Ask<'_>, source: crate::TransportError) -> ClientError {
+fn transport_error(prepared: &PreparedRequest<'_>, source: crate::TransportError) -> ClientError {
     ClientError::Transport {
-        verb: ask.method.to_string(),
-        path: ask.target.clone(),
+        verb: prepared.method.to_string(),
+        path: prepared.target.clone(),
         source: Box::new(source),
     }
 }
 
-/// The `Status` of a refusal; made up from the code if something other than an API server answered.
-fn refusal(code: StatusCode, text: &[u8]) -> Status {
+/// The `Status` of an error response; derived from the code if the response is not from an API server.
+fn error_of_response(code: StatusCode, text: &[u8]) -> Status {
     if let Ok(status) = serde_json::from_slice::<Status>(text) {
         return Status { code: status.code.or(Some(code.as_u16().into())), ..status };
     }
@@ -413,20 +450,20 @@ mod tests {
     use objects::core::v1::ConfigMap;
     use parking_lot::Mutex;
 
-    type Answer = (u16, Option<&'static str>, &'static str);
+    type ScriptedResponse = (u16, Option<&'static str>, &'static str);
 
-    /// Answers with what it was given, in turn, and remembers what was asked.
+    /// Returns scripted responses in order, and records the requests.
     #[derive(Default)]
-    struct Script {
-        answers: Mutex<Vec<Answer>>,
-        asked: Mutex<Vec<(Method, String, Option<String>)>>,
+    struct ScriptedTransport {
+        responses: Mutex<Vec<ScriptedResponse>>,
+        requests: Mutex<Vec<(Method, String, Option<String>)>>,
     }
 
-    impl Transport for Script {
+    impl Transport for ScriptedTransport {
         fn call(&self, request: http::Request<Bytes>) -> Call<'_> {
             let cause = request.headers().get(Cause::HEADER).map(|v| v.to_str().expect("text").to_owned());
-            self.asked.lock().push((request.method().clone(), request.uri().to_string(), cause));
-            let (code, retry_after, text) = self.answers.lock().remove(0);
+            self.requests.lock().push((request.method().clone(), request.uri().to_string(), cause));
+            let (code, retry_after, text) = self.responses.lock().remove(0);
             let mut response = http::Response::builder().status(code);
             if let Some(retry_after) = retry_after {
                 response = response.header("retry-after", retry_after);
@@ -437,8 +474,11 @@ mod tests {
         }
     }
 
-    fn client(answers: &[Answer]) -> (Client, Arc<Script>) {
-        let script = Arc::new(Script { answers: Mutex::new(answers.to_vec()), ..Script::default() });
+    fn client(responses: &[ScriptedResponse]) -> (Client, Arc<ScriptedTransport>) {
+        let script = Arc::new(ScriptedTransport {
+            responses: Mutex::new(responses.to_vec()),
+            ..ScriptedTransport::default()
+        });
         (Client::new(Arc::clone(&script) as Arc<dyn Transport>, "test"), script)
     }
 
@@ -446,15 +486,28 @@ mod tests {
     const MAP: &str = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"n"}}"#;
 
     #[tokio::test(start_paused = true)]
-    async fn a_busy_server_is_asked_again() {
+    async fn busy_server_is_retried_after_delay() {
         let (client, script) = client(&[(429, Some("1"), BUSY), (200, None, MAP)]);
         let map: ConfigMap = client.get("n", "a").await.expect("served in the end");
         assert_eq!(map.metadata.name.as_deref(), Some("a"));
-        assert_eq!(script.asked.lock().len(), 2);
+        assert_eq!(script.requests.lock().len(), 2);
     }
 
     #[tokio::test]
-    async fn refusals_are_told_apart() {
+    async fn requests_are_counted_by_code_and_method() {
+        let registry = base::metrics::Metrics::new(&base::clock::Clock::system()).expect("a registry");
+        metrics::register_metrics(&registry).expect("registered");
+        let (client, _) = client(&[(418, None, "a teapot")]);
+        client.delete::<ConfigMap>("n", "a", &DeleteOptions::default()).await.expect_err("refused");
+        let page = String::from_utf8(registry.encode().expect("encoded")).expect("text");
+        let row = r#"rest_client_requests_total{code="418",host="in-process",method="DELETE"} 1"#;
+        assert!(page.lines().any(|line| line == row), "{page}");
+        let row = r#"rest_client_request_duration_seconds_count{host="in-process",verb="DELETE"} "#;
+        assert!(page.lines().any(|line| line.starts_with(row)), "{page}");
+    }
+
+    #[tokio::test]
+    async fn error_statuses_are_distinguished() {
         let not_found =
             r#"{"kind":"Status","apiVersion":"v1","code":404,"reason":"NotFound","message":"no a"}"#;
         let (client, _) = client(&[(404, None, not_found), (502, None, "bad gateway")]);
@@ -475,9 +528,9 @@ mod tests {
         });
         let map: ConfigMap = client.get("n", "a").await.expect("read");
         client.update(&map).await.expect("written");
-        let asked = script.asked.lock();
-        assert_eq!(asked[0].2, None);
-        assert_eq!(asked[1].1, "/api/v1/namespaces/n/configmaps/a");
-        assert_eq!(asked[1].2.as_deref(), Some("loop=c; object=configmaps/n/a; revision=7"));
+        let requests = script.requests.lock();
+        assert_eq!(requests[0].2, None);
+        assert_eq!(requests[1].1, "/api/v1/namespaces/n/configmaps/a");
+        assert_eq!(requests[1].2.as_deref(), Some("loop=c; object=configmaps/n/a; revision=7"));
     }
 }

@@ -1,23 +1,23 @@
-//! What the server serves, as of now.
+//! Discovery of the resources that a server currently serves.
 
 use serde::Deserialize;
 
-use crate::client::Ask;
+use crate::client::PreparedRequest;
 use crate::{Client, ClientError, ResourceKey};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// A resource in the version its group prefers.
+/// A resource in the preferred version of its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceInfo {
     pub key: ResourceKey,
     pub kind: String,
     pub verbs: Vec<String>,
-    /// Name of one object of the resource, such as `pod`.
+    /// Singular name, such as `pod`.
     pub singular: String,
-    /// Abbreviations, such as `po`.
+    /// Short names, such as `po`.
     pub short_names: Vec<String>,
-    /// Names of sets of resources that this one belongs to, such as `all`.
+    /// Categories, such as `all`.
     pub categories: Vec<String>,
     /// Names of its subresources, such as `status`.
     pub subresources: Vec<String>,
@@ -31,20 +31,29 @@ impl ResourceInfo {
 }
 
 /// The resources of a server.
+///
+/// ```no_run
+/// # async fn list(client: client::Client) -> Result<(), client::ClientError> {
+/// let discovery = client.discover().await?;
+/// let deployments = discovery.find("apps/v1", "Deployment").expect("served");
+/// assert!(deployments.can("patch"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
     /// Every resource once, in the first version that has it.
     pub preferred: Vec<ResourceInfo>,
-    /// Every resource in every version, to find the resource of an `apiVersion` and `kind`.
+    /// Every resource in every version, to look up an `apiVersion` and `kind`.
     pub all: Vec<ResourceInfo>,
-    /// Groups whose server did not answer: what they have is not known.
+    /// Groups whose server did not respond: their resources are unknown.
     pub stale: Vec<String>,
-    /// Group versions such as `apps/v1`, in the order of the server.
+    /// Group versions such as `apps/v1`, in the server's order.
     pub group_versions: Vec<String>,
 }
 
 impl Discovery {
-    /// The resource of a kind, whichever version names it.
+    /// The resource of a kind, in any version.
     #[must_use]
     pub fn find(&self, api_version: &str, kind: &str) -> Option<&ResourceInfo> {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
@@ -88,7 +97,7 @@ struct Version {
 struct Resource {
     resource: String,
     #[serde(default)]
-    response_kind: Option<Kind>,
+    response_kind: Option<DiscoveredKind>,
     #[serde(default)]
     scope: String,
     #[serde(default)]
@@ -110,19 +119,20 @@ struct Subresource {
 }
 
 #[derive(Deserialize)]
-struct Kind {
+struct DiscoveredKind {
     #[serde(default)]
     kind: String,
 }
 
 impl Client {
-    /// Asks the server what it serves.
+    /// Requests the discovery documents of the server.
     pub async fn discover(&self) -> Result<Discovery, ClientError> {
         let mut discovery = Discovery::default();
         for root in ["/api", "/apis"] {
-            let ask = Ask { accept: AGGREGATED, ..Ask::get(root.to_owned()) };
-            let bytes = self.bytes(&ask).await?;
-            let groups: Groups = serde_json::from_slice(&bytes).map_err(|source| ask.undecodable(source))?;
+            let prepared = PreparedRequest { accept: AGGREGATED, ..PreparedRequest::get(root.to_owned()) };
+            let bytes = self.bytes(&prepared).await?;
+            let groups: Groups =
+                serde_json::from_slice(&bytes).map_err(|source| prepared.undecodable(source))?;
             for group in groups.items {
                 discovery.add(group);
             }

@@ -1,11 +1,11 @@
-//! Objects of kinds known only at run time: what the garbage collector and the namespace loop work on.
+//! Objects of kinds known only at run time, for the garbage collector and the namespace controller.
 
 use http::Method;
 use objects::meta::v1::ObjectMeta;
 use objects::{Codec, PartialObject};
 use serde_json::Value;
 
-use crate::client::{Ask, JSON};
+use crate::client::{JSON, PreparedRequest};
 use crate::{
     Client, ClientError, DeleteOptions, ListOptions, ObjectList, Patch, ResourceKey, WatchOptions,
     WatchStream,
@@ -35,12 +35,13 @@ impl Dynamic {
     }
 
     pub async fn get(&self, ns: &str, name: &str) -> Result<Value, ClientError> {
-        self.client.json(Ask::get(self.path(ns, name, None))).await
+        self.client.json(PreparedRequest::get(self.path(ns, name, None))).await
     }
 
     pub async fn get_metadata(&self, ns: &str, name: &str) -> Result<ObjectMeta, ClientError> {
-        let ask = Ask { accept: METADATA, ..Ask::get(self.path(ns, name, None)) };
-        Ok(self.client.json::<PartialObject>(ask).await?.metadata)
+        let prepared =
+            PreparedRequest { accept: METADATA, ..PreparedRequest::get(self.path(ns, name, None)) };
+        Ok(self.client.json::<PartialObject>(prepared).await?.metadata)
     }
 
     pub async fn list(&self, ns: &str, options: &ListOptions) -> Result<ObjectList<Value>, ClientError> {
@@ -59,16 +60,8 @@ impl Dynamic {
         self.client.watch_at(&self.path(ns, "", None), options, JSON, Value::decode).await
     }
 
-    pub async fn watch_metadata(
-        &self,
-        ns: &str,
-        options: &WatchOptions,
-    ) -> Result<WatchStream<PartialObject>, ClientError> {
-        self.client.watch_at(&self.path(ns, "", None), options, METADATA, PartialObject::decode).await
-    }
-
     pub async fn create(&self, ns: &str, object: &Value) -> Result<Value, ClientError> {
-        self.client.json(Ask::with_body(Method::POST, self.path(ns, "", None), object)?).await
+        self.client.json(PreparedRequest::with_body(Method::POST, self.path(ns, "", None), object)?).await
     }
 
     pub async fn update(
@@ -78,7 +71,9 @@ impl Dynamic {
         subresource: Option<&str>,
         object: &Value,
     ) -> Result<Value, ClientError> {
-        self.client.json(Ask::with_body(Method::PUT, self.path(ns, name, subresource), object)?).await
+        self.client
+            .json(PreparedRequest::with_body(Method::PUT, self.path(ns, name, subresource), object)?)
+            .await
     }
 
     pub async fn patch(

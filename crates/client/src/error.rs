@@ -1,4 +1,4 @@
-//! Why a request failed.
+//! Errors of requests.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use crate::{KubeconfigError, TransportError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The server's own words, as events and conditions quote them.
+    /// The server's message, quoted in events and conditions.
     #[error("{}", .status.message.as_deref().unwrap_or("the server gave no reason"))]
     Status { status: Box<Status>, retry_after: Option<Duration> },
     #[error("{verb} {path}")]
     Transport { verb: String, path: String, source: Box<TransportError> },
-    #[error("{verb} {path}: no answer within {limit:?}")]
+    #[error("{verb} {path}: no response within {limit:?}")]
     Timeout { verb: String, path: String, limit: Duration },
-    #[error("encoding an object")]
+    #[error("failed to encode object")]
     Encode(#[source] serde_json::Error),
-    #[error("{verb} {path}: the answer is not what was asked for")]
+    #[error("{verb} {path}: failed to decode the response")]
     Decode { verb: String, path: String, source: serde_json::Error },
-    #[error("a watch event of {0} bytes is too long")]
+    #[error("watch event of {0} bytes exceeds the limit")]
     LongEvent(usize),
-    #[error("making a client of an identity")]
+    #[error("failed to create a client for an identity")]
     Identity(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("reading the kubeconfig")]
+    #[error("failed to load kubeconfig")]
     Kubeconfig(#[source] Box<KubeconfigError>),
 }
 
@@ -34,7 +34,7 @@ impl From<KubeconfigError> for ClientError {
 }
 
 impl ClientError {
-    /// The server's refusal, if it was one.
+    /// The server's `Status`, if it rejected the request.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match self {
@@ -43,7 +43,7 @@ impl ClientError {
         }
     }
 
-    /// Whether an object came that could not be read.
+    /// True if a received object could not be decoded.
     #[must_use]
     pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::Decode { .. })
@@ -84,13 +84,13 @@ impl ClientError {
         self.reason() == "Invalid"
     }
 
-    /// The revision asked for is no longer kept.
+    /// True if the requested revision has been compacted.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.code() == Some(410) || matches!(self.reason(), "Expired" | "Gone")
     }
 
-    /// Whether the namespace of the object is going away: creating in it will never succeed.
+    /// True if the object's namespace is terminating: creating in it will never succeed.
     #[must_use]
     pub fn is_namespace_terminating(&self) -> bool {
         let causes = self.status().and_then(|status| status.details.as_ref()).and_then(|d| d.causes.as_ref());
@@ -100,7 +100,7 @@ impl ClientError {
             })
     }
 
-    /// When the server wants to be asked again.
+    /// Delay that the server requests before a retry.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -12,9 +12,9 @@ use tokio::process::{Child, Command};
 
 use crate::KubeconfigError;
 
-/// The longest a program may take.
-const LIMIT: Duration = Duration::from_secs(60);
-/// The most a program may print.
+/// Time limit of a program.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Output limit of a program.
 const MAX_OUTPUT: u64 = 1 << 20;
 /// The part of its error output that is reported.
 const MAX_ERRORS: u64 = 4 << 10;
@@ -39,7 +39,7 @@ pub struct ExecCredential {
     pub token: Option<String>,
     /// Certificate and key, in PEM.
     pub certificate: Option<(String, String)>,
-    /// Expiry in seconds since the epoch; credentials without one are kept while the process runs.
+    /// Expiry in seconds since the epoch; credentials without one are cached while the process runs.
     pub expires: Option<i64>,
 }
 
@@ -50,7 +50,7 @@ impl std::fmt::Debug for ExecCredential {
 }
 
 impl Exec {
-    /// Reads the `exec` of a user. A command with a slash is meant relative to the kubeconfig's directory.
+    /// Parses the `exec` of a user. A command with a slash is relative to the kubeconfig's directory.
     pub fn parse(exec: &Value, cluster: &Value, directory: &Path) -> Result<Self, KubeconfigError> {
         let unusable = |reason: String| KubeconfigError::Unusable { what: "exec", reason };
         let text = |key: &str| exec.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Exec {
         let owned = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let environment =
             list("env").iter().map(|pair| (owned(&pair["name"]), owned(&pair["value"]))).collect();
-        let wants_cluster = exec.get("provideClusterInfo").and_then(Value::as_bool) == Some(true);
+        let provides_cluster_info = exec.get("provideClusterInfo").and_then(Value::as_bool) == Some(true);
         Ok(Self {
             command: match command.contains('/') {
                 true => directory.join(command),
@@ -77,9 +77,9 @@ impl Exec {
             arguments: list("args").iter().map(owned).collect(),
             environment,
             api_version: text("apiVersion").to_owned(),
-            cluster: wants_cluster.then(|| told_cluster(cluster)),
+            cluster: provides_cluster_info.then(|| cluster_info(cluster)),
             hint: text("installHint").to_owned(),
-            limit: LIMIT,
+            limit: TIMEOUT,
         })
     }
 
@@ -120,7 +120,7 @@ impl Exec {
         let complaining = async {
             let Some(mut stderr) = stderr else { return Ok(()) };
             (&mut stderr).take(MAX_ERRORS).read_to_end(&mut errors).await.map_err(text)?;
-            // A program that prints more does not fail because of it.
+            // Excess output does not make the program fail.
             tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await.map(drop).map_err(text)
         };
         let ending = async { child.wait().await.map_err(text) };
@@ -164,7 +164,7 @@ impl Exec {
     }
 }
 
-/// The program and whatever it has started, killed unless it has ended before.
+/// The program and its children, killed unless it has exited before.
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
@@ -180,28 +180,28 @@ impl ProcessGroup {
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // The group may have ended meanwhile.
+            // The process group may have exited meanwhile.
             let _ = kill_process_group(leader, Signal::KILL);
         }
     }
 }
 
-/// The cluster as the protocol writes it.
-fn told_cluster(cluster: &Value) -> Value {
-    let mut told = json!({});
+/// The cluster in the form of the protocol.
+fn cluster_info(cluster: &Value) -> Value {
+    let mut cluster_json = json!({});
     let extension = cluster["extensions"].as_array().into_iter().flatten();
     let config = extension.clone().find(|one| one["name"] == "client.authentication.k8s.io/exec");
     for key in
         ["server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url"]
     {
         if let Some(value) = cluster.get(key).filter(|value| !value.is_null()) {
-            told[key] = value.clone();
+            cluster_json[key] = value.clone();
         }
     }
     if let Some(config) = config {
-        told["config"] = config["extension"].clone();
+        cluster_json["config"] = config["extension"].clone();
     }
-    told
+    cluster_json
 }
 
 #[cfg(test)]
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn program_prints_a_token_that_ends() {
+    async fn exec_token_with_expiry_is_used() {
         let directory = tempfile::tempdir().expect("a directory");
         script(
             directory.path(),
@@ -238,7 +238,7 @@ printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",
     }
 
     #[tokio::test]
-    async fn program_that_fails_or_prints_nonsense_is_an_error() {
+    async fn exec_failure_or_invalid_output_is_an_error() {
         let directory = tempfile::tempdir().expect("a directory");
         for (body, want) in [
             ("exit 7", "exit status: 7"),
@@ -257,7 +257,7 @@ printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",
     }
 
     #[tokio::test]
-    async fn program_that_hangs_or_floods_its_output_is_bounded() {
+    async fn exec_time_and_output_are_bounded() {
         let directory = tempfile::tempdir().expect("a directory");
         let printed = r#"printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t"}}'"#;
         for (body, want) in [
@@ -284,7 +284,7 @@ printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",
     }
 
     #[test]
-    fn unusable_programs_are_refused() {
+    fn exec_invalid_configuration_is_rejected() {
         for exec in [
             json!({"apiVersion": VERSIONS[0]}),
             json!({"apiVersion": "v1alpha1", "command": "x"}),

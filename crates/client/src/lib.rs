@@ -1,8 +1,10 @@
 //! A thin typed client of the API, over TCP and TLS or inside the process.
 //!
-//! [`Client`] is one identity at one server. What carries its requests is a [`Transport`]: [`Remote`] over TCP and TLS,
-//! or a bridge into an API server in the same process. Objects are the types of the `objects` crate ([`Object`]); kinds known only at
-//! run time go through [`Dynamic`].
+//! [`Client`] is one identity at one server. A [`Transport`] carries its requests: [`Remote`] over TCP and TLS,
+//! or a bridge into an API server in the same process. Objects are the types of the `objects` crate ([`Object`]);
+//! kinds known only at run time use [`Dynamic`].
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod account;
 mod client;
@@ -12,6 +14,7 @@ mod error;
 mod exec;
 mod kubeconfig;
 mod merged;
+mod metrics;
 mod object;
 mod options;
 mod remote;
@@ -24,8 +27,9 @@ pub use client::{Client, RawRequest};
 pub use discovery::{Discovery, ResourceInfo};
 pub use dynamic::Dynamic;
 pub use error::ClientError;
-pub use kubeconfig::{Kubeconfig, KubeconfigError, Material};
+pub use kubeconfig::{Kubeconfig, KubeconfigError, read_material, render_kubeconfig};
 pub use merged::{MergedKubeconfig, Overrides};
+pub use metrics::register_metrics;
 pub use object::{Collection, ObjectList, ResourceKey, escape};
 pub use objects::meta::v1::{DeleteOptions, Preconditions, Status};
 pub use objects::{Object, PartialObject};

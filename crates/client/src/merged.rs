@@ -1,25 +1,40 @@
-//! Several kubeconfig files merged into one, and overrides of what it says.
+//! Several kubeconfig files merged into one, and overrides of their settings.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::kubeconfig::read;
-use crate::{Kubeconfig, KubeconfigError, Material};
+use machinery::kubeconfig::{self, LISTS, Material};
 
-/// Lists of named entries, and the member of an entry that has its content.
-pub(crate) const LISTS: [(&str, &str); 3] =
-    [("clusters", "cluster"), ("users", "user"), ("contexts", "context")];
+use crate::kubeconfig::read;
+use crate::{Kubeconfig, KubeconfigError};
+
 /// Members that name files, relative to the kubeconfig's directory.
 const FILES: [&str; 4] = ["certificate-authority", "client-certificate", "client-key", "tokenFile"];
 
-/// The merged content of kubeconfig files: of entries with one name, the first counts.
+/// The merged content of kubeconfig files: of entries with the same name, the first wins.
+///
+/// ```
+/// use client::{MergedKubeconfig, Overrides};
+///
+/// let directory = tempfile::tempdir()?;
+/// let path = directory.path().join("config");
+/// std::fs::write(
+///     &path,
+///     "current-context: c\ncontexts: [{name: c, context: {cluster: k, namespace: web}}]\n\
+///      clusters: [{name: k, cluster: {server: 'https://localhost:6443'}}]",
+/// )?;
+/// let merged = MergedKubeconfig::load(&[directory.path().join("missing"), path])?;
+/// let config = merged.select(&Overrides { token: Some("t".to_owned()), ..Overrides::default() })?;
+/// assert_eq!((config.server.as_str(), config.namespace.as_str()), ("https://localhost:6443", "web"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct MergedKubeconfig {
-    pub root: Value,
+    pub root: Map<String, Value>,
 }
 
-/// Settings of a command line, which replace those of a kubeconfig.
+/// Command-line settings, which override those of a kubeconfig.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     pub context: Option<String>,
@@ -36,13 +51,12 @@ pub struct Overrides {
 }
 
 impl MergedKubeconfig {
-    /// Reads and merges files; those that do not exist are left out.
+    /// Reads and merges files; missing ones are skipped.
     pub fn load(paths: &[PathBuf]) -> Result<Self, KubeconfigError> {
-        let mut merged = Self { root: json!({}) };
+        let mut merged = Self { root: Map::new() };
         for path in paths {
             match read(path) {
-                Ok(Value::Object(file)) => merged.add(file, path),
-                Ok(_) => {}
+                Ok(file) => merged.add(file, path),
                 Err(KubeconfigError::Read { source, .. })
                     if source.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -51,15 +65,15 @@ impl MergedKubeconfig {
         Ok(merged)
     }
 
-    /// True if the files were empty or did not exist.
+    /// True if the files were empty or missing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.root.as_object().is_none_or(Map::is_empty)
+        self.root.is_empty()
     }
 
     fn add(&mut self, mut file: Map<String, Value>, path: &Path) {
         let directory = path.parent().unwrap_or(Path::new(""));
-        let Value::Object(root) = &mut self.root else { return };
+        let root = &mut self.root;
         for (list, content) in LISTS {
             let Some(Value::Array(entries)) = file.remove(list) else { continue };
             let Value::Array(known) = root.entry(list).or_insert_with(|| json!([])) else { continue };
@@ -84,18 +98,16 @@ impl MergedKubeconfig {
     /// The name of the current context.
     #[must_use]
     pub fn current_context(&self) -> &str {
-        self.root["current-context"].as_str().unwrap_or_default()
+        kubeconfig::current_context(&self.root)
     }
 
     /// The content of the entry `name` of a list such as `contexts`.
     #[must_use]
     pub fn entry(&self, list: &str, name: &str) -> Option<&Value> {
-        let (_, content) = LISTS.iter().find(|(known, _)| *known == list)?;
-        let entries = self.root.get(list)?.as_array()?;
-        entries.iter().find(|entry| entry["name"] == name)?.get(content)
+        kubeconfig::entry(&self.root, list, name)
     }
 
-    /// The settings of a context: the chosen one, or the current one.
+    /// The settings of a context: the selected one, or the current one.
     pub fn select(&self, overrides: &Overrides) -> Result<Kubeconfig, KubeconfigError> {
         let name = overrides.context.as_deref().unwrap_or(self.current_context());
         let missing = |what: &'static str, name: &str| KubeconfigError::Missing {
@@ -117,18 +129,18 @@ impl MergedKubeconfig {
         let mut root = self.root.clone();
         if self.entry("clusters", &cluster).is_none() && overrides.server.is_some() {
             chosen["cluster"] = json!("");
-            root["clusters"] = json!([{"name": "", "cluster": {}}]);
+            root.insert("clusters".to_owned(), json!([{"name": "", "cluster": {}}]));
         }
-        root["contexts"] = json!([{"name": "", "context": chosen}]);
-        root["current-context"] = json!("");
-        let mut config = Kubeconfig::from_value(&root, Path::new("/"))?;
+        root.insert("contexts".to_owned(), json!([{"name": "", "context": chosen}]));
+        root.insert("current-context".to_owned(), json!(""));
+        let mut config = Kubeconfig::from_document(&root, Path::new("/"))?;
         overrides.apply(&mut config);
         Ok(config)
     }
 }
 
 impl Overrides {
-    /// Replaces what was given on the command line.
+    /// Applies the command-line settings.
     pub fn apply(&self, config: &mut Kubeconfig) {
         let file = |path: &PathBuf| Material::File(path.clone());
         if let Some(server) = &self.server {
@@ -188,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn first_entry_of_a_name_wins_and_paths_stay_with_their_file() {
+    fn first_entry_wins_and_paths_are_relative_to_its_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let first = write(
             directory.path(),
@@ -217,7 +229,7 @@ mod tests {
 
     #[test]
     fn overrides_replace_settings_and_need_no_context() {
-        let merged = MergedKubeconfig { root: json!({}) };
+        let merged = MergedKubeconfig { root: Map::new() };
         assert!(merged.select(&Overrides::default()).is_err());
         let overrides = Overrides {
             server: Some("https://h:1".to_owned()),

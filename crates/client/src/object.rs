@@ -4,7 +4,7 @@ use objects::Object;
 use objects::meta::v1::ListMeta;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-/// Objects of one path, in one form: what an informer lists and watches.
+/// Objects of one path, in one form: the source of an informer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collection {
     pub(crate) path: String,
@@ -12,14 +12,14 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// The objects of a kind in `ns`, or everywhere if that is empty.
+    /// The objects of a kind in `ns`, or in all namespaces if it is empty.
     #[must_use]
     pub fn of<K: Object>(ns: &str) -> Self {
         let path = path(K::GROUP, K::VERSION, K::URL_PATH_SEGMENT, ns, "", None);
         Self { path, metadata_only: false }
     }
 
-    /// The metadata of the objects of a resource: read them as [`crate::PartialObject`].
+    /// The metadata of a resource's objects: decode them as [`crate::PartialObject`].
     #[must_use]
     pub fn metadata_of(resource: &ResourceKey) -> Self {
         Self { path: resource.path("", "", None), metadata_only: true }
@@ -44,14 +44,14 @@ impl<K> ObjectList<K> {
         self.metadata.resource_version.as_deref().unwrap_or_default()
     }
 
-    /// Where the next page begins; nothing if this was the last.
+    /// Continue token of the next page; `None` for the last page.
     #[must_use]
     pub fn next_page(&self) -> Option<&str> {
         self.metadata.continue_.as_deref().filter(|token| !token.is_empty())
     }
 }
 
-/// What may not stand in a path segment or a query value as it is.
+/// Characters that must be escaped in a path segment or a query value.
 const RESERVED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -68,12 +68,12 @@ const RESERVED: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'}');
 
-/// Text with the characters percent-encoded that mean something in a path or a query.
+/// Percent-encodes characters with a meaning in a path or a query.
 pub fn escape(text: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(text, RESERVED)
 }
 
-/// A resource as the API's paths name it.
+/// A resource in the form of the API's paths.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceKey {
     pub group: String,
@@ -90,7 +90,7 @@ impl ResourceKey {
             group: K::GROUP.to_owned(),
             version: K::VERSION.to_owned(),
             resource: K::URL_PATH_SEGMENT.to_owned(),
-            // The scope is not needed to build paths of typed objects: their callers name a namespace or none.
+            // The scope is not needed for paths of typed objects: their callers pass a namespace or none.
             namespaced: true,
         }
     }
@@ -159,7 +159,7 @@ mod tests {
     use objects::core::v1::Node;
 
     #[test]
-    fn paths() {
+    fn resource_paths_are_built() {
         let deployments = ResourceKey::of::<Deployment>();
         assert_eq!(deployments.path("", "", None), "/apis/apps/v1/deployments");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What a request may ask for besides its object.
+//! Options of requests.
 
 use std::any::TypeId;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use crate::object::escape;
 
-/// Which objects of a collection, and as of when.
+/// Selection of objects of a collection, and their revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
     pub label_selector: String,
     pub field_selector: String,
-    /// `"0"` takes whatever the server has at hand; empty is up to date.
+    /// `"0"` accepts any cached state; empty is the most recent one.
     pub resource_version: String,
     pub resource_version_match: String,
-    /// Page size; 0 is everything at once.
+    /// Page size; 0 is unlimited.
     pub limit: u32,
     pub continue_token: String,
 }
@@ -35,16 +35,16 @@ impl ListOptions {
     }
 }
 
-/// Which changes, and from when on.
+/// Selection of changes, and their first revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchOptions {
     pub label_selector: String,
     pub field_selector: String,
     pub resource_version: String,
-    /// Begin with the objects there are, then a bookmark that says that those were all.
+    /// Starts with the existing objects, followed by a bookmark.
     pub send_initial_events: bool,
     pub bookmarks: bool,
-    /// After how long the server ends the watch; 0 leaves it to the server.
+    /// Time after which the server ends the watch; 0 is the server's default.
     pub timeout_seconds: u32,
 }
 
@@ -69,7 +69,7 @@ impl WatchOptions {
     }
 }
 
-/// A change to an object, in one of the API's languages.
+/// A change to an object, in one of the API's patch types.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Patch {
     Json(Value),
@@ -112,7 +112,7 @@ impl Patch {
     }
 }
 
-/// What becomes of the objects an object owns when it is deleted.
+/// Deletion propagation to owned objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     Background,
@@ -131,7 +131,7 @@ impl Propagation {
     }
 }
 
-/// Deletion of the object with this `uid` and no other of its name, if one is given.
+/// Deletes the object only if it has this `uid`, if one is specified.
 #[must_use]
 pub fn delete_options(uid: Option<&str>, propagation: Option<Propagation>) -> DeleteOptions {
     DeleteOptions {
@@ -141,14 +141,14 @@ pub fn delete_options(uid: Option<&str>, propagation: Option<Propagation>) -> De
     }
 }
 
-/// Why a loop writes: stamped on its requests, kept by the API server's journal.
+/// Cause of a controller's write: sent with its requests, recorded in the API server's journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
-    /// The loop.
+    /// Name of the controller.
     pub controller: String,
-    /// What it reconciles: `deployments.apps/default/web`.
+    /// The reconciled object: `deployments.apps/default/web`.
     pub object: String,
-    /// The revision that made it look; empty if it was a timer.
+    /// The revision that triggered the reconciliation; empty for a timer.
     pub revision: String,
 }
 
@@ -163,12 +163,12 @@ impl Cause {
     }
 }
 
-/// Knows why writes are made, and hears what they made of objects.
+/// Provider of the causes of writes, notified of completed ones.
 pub trait Causes: Send + Sync {
-    /// Why a write is made that is made now.
+    /// Cause of the current write.
     fn cause(&self) -> Cause;
 
-    /// An object was changed, and has this revision now.
+    /// An object was written and has this revision now.
     fn wrote(&self, _kind: TypeId, _ns: &str, _name: &str, _revision: &str) {}
 }
 
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries() {
+    fn query_strings_are_built() {
         let options = ListOptions { label_selector: "a in (b,c)".to_owned(), limit: 5, ..Default::default() };
         assert_eq!(options.query().0, "?labelSelector=a%20in%20(b,c)&limit=5");
         let options = WatchOptions { send_initial_events: true, ..WatchOptions::default() };

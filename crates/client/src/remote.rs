@@ -1,11 +1,12 @@
-//! The transport over TCP and TLS: HTTP/2 connections, shared by all requests, opened again when they are gone.
+//! The transport over TCP and TLS: HTTP/2 connections, shared by all requests, reopened after they close.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use base::clock::Clock;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -23,31 +24,32 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::exec::ExecCredential;
-use crate::{Body, Call, Kubeconfig, KubeconfigError, Transport, TransportError};
+use crate::{Body, Call, Kubeconfig, KubeconfigError, Transport, TransportError, read_material};
 
-/// Requests and watches at once on one connection; servers allow 100 or more.
-const STREAMS: usize = 80;
-const CONNECT: Duration = Duration::from_secs(15);
-/// A connection on which nothing came for this long is asked for a sign of life.
-const QUIET: Duration = Duration::from_secs(30);
-const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
-/// How long a token read from a file is used.
-const TOKEN_LIFE: Duration = Duration::from_secs(60);
+/// Concurrent requests and watches on one connection; servers allow 100 or more.
+const MAX_STREAMS: usize = 80;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Idle time after which a ping is sent.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// Validity of a token read from a file.
+const TOKEN_CACHE_TIME: Duration = Duration::from_secs(60);
 
-/// A connection on which another protocol than HTTP is spoken.
+/// A connection upgraded to another protocol than HTTP.
 pub type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
 
-/// An API server somewhere on the network.
+/// An API server on the network.
 pub struct Remote {
     config: Kubeconfig,
     host: String,
-    port: u16,
-    /// What precedes the API's paths, if the server is behind a prefix.
+    /// `host:port`.
+    address: String,
+    /// Path prefix of the server, if any.
     prefix: String,
     connections: Mutex<Vec<Connection>>,
     token: parking_lot::Mutex<Option<(Instant, HeaderValue)>>,
-    /// Credential of the program that the kubeconfig names, while it is valid.
-    executed: Mutex<Option<Arc<ExecCredential>>>,
+    /// Cached credential of the kubeconfig's exec plugin.
+    exec_credential: Mutex<Option<Arc<ExecCredential>>>,
 }
 
 struct Connection {
@@ -56,7 +58,7 @@ struct Connection {
 }
 
 impl Remote {
-    /// Checks what the kubeconfig says; connects when first used.
+    /// Validates the kubeconfig; connects on first use.
     pub fn new(config: Kubeconfig) -> Result<Self, KubeconfigError> {
         let unusable = |reason: String| KubeconfigError::Unusable { what: "the server's address", reason };
         let uri: Uri =
@@ -64,31 +66,30 @@ impl Remote {
         if uri.scheme_str() != Some("https") {
             return Err(unusable(format!("{} is not an https URL", config.server)));
         }
-        let host = uri.host().ok_or_else(|| unusable("it names no host".to_owned()))?.to_owned();
+        let host = uri.host().ok_or_else(|| unusable("it has no host".to_owned()))?.to_owned();
         tls(&config, None)?;
+        let port = uri.port_u16().unwrap_or(443);
         Ok(Self {
+            address: format!("{host}:{port}"),
             host,
-            port: uri.port_u16().unwrap_or(443),
             prefix: uri.path().trim_end_matches('/').to_owned(),
             connections: Mutex::new(Vec::new()),
             token: parking_lot::Mutex::new(None),
-            executed: Mutex::new(None),
+            exec_credential: Mutex::new(None),
             config,
         })
     }
 
     fn address(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+        self.address.clone()
     }
 
-    /// The credential of the program that the kubeconfig names, run again when its credential has ended.
-    async fn executed(&self) -> Result<Option<Arc<ExecCredential>>, TransportError> {
+    /// The credential of the kubeconfig's exec plugin, which is run again after expiry.
+    async fn exec_credential(&self) -> Result<Option<Arc<ExecCredential>>, TransportError> {
         let Some(exec) = &self.config.exec else { return Ok(None) };
-        let mut known = self.executed.lock().await;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let is_valid = |credential: &ExecCredential| {
-            credential.expires.is_none_or(|end| u64::try_from(end).is_ok_and(|end| end > now))
-        };
+        let mut known = self.exec_credential.lock().await;
+        let now = Clock::system().now().as_second();
+        let is_valid = |credential: &ExecCredential| credential.expires.is_none_or(|end| end > now);
         if let Some(credential) = known.as_ref().filter(|credential| is_valid(credential)) {
             return Ok(Some(Arc::clone(credential)));
         }
@@ -100,26 +101,26 @@ impl Remote {
         *known = Some(Arc::clone(&credential));
         drop(known);
         if changed {
-            // Connections are of the certificate they were made with.
+            // Connections are bound to the certificate they were opened with.
             self.connections.lock().await.clear();
         }
         Ok(Some(credential))
     }
 
-    /// Forgets credentials that the server has refused.
-    async fn refused(&self, used: Option<&Arc<ExecCredential>>) {
+    /// Drops credentials that the server has rejected.
+    async fn drop_credentials(&self, used: Option<&Arc<ExecCredential>>) {
         *self.token.lock() = None;
-        let mut known = self.executed.lock().await;
+        let mut known = self.exec_credential.lock().await;
         let is_used = |(known, used): (&Arc<ExecCredential>, &Arc<ExecCredential>)| Arc::ptr_eq(known, used);
         if known.as_ref().zip(used).is_some_and(is_used) {
             *known = None;
         }
     }
 
-    /// The `Authorization` header, if there is a token; one from a file is read again after a while.
+    /// The `Authorization` header, if there is a token; one from a file is reread periodically.
     fn authorization(
         &self,
-        executed: Option<&ExecCredential>,
+        exec_credential: Option<&ExecCredential>,
     ) -> Result<Option<HeaderValue>, TransportError> {
         let secret = |text: String| {
             let value = HeaderValue::try_from(text).map(|mut value| {
@@ -131,7 +132,7 @@ impl Remote {
                 source: KubeconfigError::Unusable { what: "the credentials", reason: error.to_string() },
             })
         };
-        if let Some(token) = executed.and_then(|credential| credential.token.as_deref()) {
+        if let Some(token) = exec_credential.and_then(|credential| credential.token.as_deref()) {
             return secret(format!("Bearer {token}"));
         }
         let Some(token) = &self.config.token else {
@@ -143,12 +144,12 @@ impl Remote {
             };
         };
         if let Some((read, value)) = self.token.lock().clone()
-            && read.elapsed() < TOKEN_LIFE
+            && read.elapsed() < TOKEN_CACHE_TIME
         {
             return Ok(Some(value));
         }
         let credentials = |source| TransportError::Credentials { address: self.address(), source };
-        let text = token.read().map_err(credentials)?;
+        let text = read_material(token).map_err(credentials)?;
         let mut value = HeaderValue::try_from(format!("Bearer {}", text.trim())).map_err(|error| {
             credentials(KubeconfigError::Unusable { what: "the token", reason: error.to_string() })
         })?;
@@ -157,16 +158,16 @@ impl Remote {
         Ok(Some(value))
     }
 
-    /// A TLS connection that speaks `protocol`.
+    /// Opens a TLS connection for `protocol`.
     async fn dial(
         &self,
-        executed: Option<&ExecCredential>,
+        exec_credential: Option<&ExecCredential>,
         protocol: &[u8],
     ) -> Result<TlsStream<TcpStream>, TransportError> {
         let address = self.address();
         let credentials = |source| TransportError::Credentials { address: address.clone(), source };
-        // Files are read anew, so that a renewed certificate is used from the next connection on.
-        let mut config = tls(&self.config, executed).map_err(credentials)?;
+        // Files are reread, so that a renewed certificate is used from the next connection on.
+        let mut config = tls(&self.config, exec_credential).map_err(credentials)?;
         config.alpn_protocols = vec![protocol.to_vec()];
         let name = self.config.server_name.as_deref().unwrap_or(&self.host);
         let name = ServerName::try_from(name.trim_matches(['[', ']']).to_owned()).map_err(|error| {
@@ -176,89 +177,88 @@ impl Remote {
             let stream = TcpStream::connect(&address)
                 .await
                 .map_err(|source| TransportError::Connect { address: address.clone(), source })?;
-            // Only latency would suffer.
+            // A failure affects only latency.
             let _ = stream.set_nodelay(true);
             let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
             connecting.await.map_err(|source| TransportError::Handshake { address: address.clone(), source })
         };
-        tokio::time::timeout(CONNECT, connecting)
+        tokio::time::timeout(CONNECT_TIMEOUT, connecting)
             .await
-            .map_err(|_| TransportError::Slow { address: address.clone(), limit: CONNECT })?
+            .map_err(|_| TransportError::Slow { address: address.clone(), limit: CONNECT_TIMEOUT })?
     }
 
     async fn connect(
         &self,
-        executed: Option<&ExecCredential>,
+        exec_credential: Option<&ExecCredential>,
     ) -> Result<SendRequest<Full<Bytes>>, TransportError> {
         let address = self.address();
         let connecting = async {
-            let stream = self.dial(executed, b"h2").await?;
+            let stream = self.dial(exec_credential, b"h2").await?;
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
-                .keep_alive_interval(QUIET)
-                .keep_alive_timeout(SIGN_OF_LIFE)
+                .keep_alive_interval(PING_INTERVAL)
+                .keep_alive_timeout(PING_TIMEOUT)
                 .adaptive_window(true)
                 .handshake(TokioIo::new(stream))
                 .await
                 .map_err(TransportError::Http)?;
-            // Ends with the connection, which ends when nobody holds its sender.
-            tokio::spawn(async move {
+            // Ends with the connection, which closes when its last sender is dropped.
+            base::tasks::spawn_detached(async move {
                 if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection to the API server ended");
+                    tracing::debug!(%error, "connection to the API server closed");
                 }
             });
             Ok(sender)
         };
-        tokio::time::timeout(CONNECT, connecting)
+        tokio::time::timeout(CONNECT_TIMEOUT, connecting)
             .await
-            .map_err(|_| TransportError::Slow { address: address.clone(), limit: CONNECT })?
+            .map_err(|_| TransportError::Slow { address: address.clone(), limit: CONNECT_TIMEOUT })?
     }
 
-    /// A connection with room for another request.
+    /// A connection with capacity for another request.
     async fn connection(
         &self,
-        executed: Option<&ExecCredential>,
+        exec_credential: Option<&ExecCredential>,
     ) -> Result<(SendRequest<Full<Bytes>>, Stream), TransportError> {
         let mut connections = self.connections.lock().await;
         connections.retain(|connection| !connection.sender.is_closed());
         if let Some(free) =
-            connections.iter().find(|connection| connection.streams.load(Ordering::Relaxed) < STREAMS)
+            connections.iter().find(|connection| connection.streams.load(Ordering::Relaxed) < MAX_STREAMS)
         {
             return Ok((free.sender.clone(), Stream::new(&free.streams)));
         }
-        let sender = self.connect(executed).await?;
+        let sender = self.connect(exec_credential).await?;
         let streams = Arc::new(AtomicUsize::new(0));
         let stream = Stream::new(&streams);
         connections.push(Connection { sender: sender.clone(), streams });
         Ok((sender, stream))
     }
 
-    /// Sends a request that asks to switch protocols, on a connection of its own. An answer other than 101 comes back
-    /// as it is.
+    /// Sends an upgrade request on a connection of its own. A response other than 101 is returned unmodified.
     pub async fn upgrade(
         &self,
         request: http::Request<()>,
     ) -> Result<Result<(http::response::Parts, Upgraded), http::Response<Bytes>>, TransportError> {
-        let executed = self.executed().await?;
+        let exec_credential = self.exec_credential().await?;
         let (mut head, ()) = request.into_parts();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let uri = format!("{}{path}", self.prefix);
         head.uri =
             uri.parse().map_err(|error: http::uri::InvalidUri| TransportError::Request(error.into()))?;
-        if let Some(authorization) = self.authorization(executed.as_deref())? {
+        if let Some(authorization) = self.authorization(exec_credential.as_deref())? {
             head.headers.insert(header::AUTHORIZATION, authorization);
         }
         let host =
             HeaderValue::try_from(self.address()).map_err(|error| TransportError::Request(error.into()))?;
         head.headers.insert(header::HOST, host);
-        let stream = self.dial(executed.as_deref(), b"http/1.1").await?;
+        let stream = self.dial(exec_credential.as_deref(), b"http/1.1").await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(TransportError::Http)?;
         // Ends with the connection.
-        tokio::spawn(async move {
+        base::tasks::spawn_detached(async move {
             if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "a connection to the API server ended");
+                tracing::debug!(%error, "connection to the API server closed");
             }
         });
         let request = http::Request::from_parts(head, Full::new(Bytes::new()));
@@ -278,23 +278,23 @@ impl Remote {
         let uri = format!("https://{}{}{path}", self.address(), self.prefix);
         head.uri =
             uri.parse().map_err(|error: http::uri::InvalidUri| TransportError::Request(error.into()))?;
-        let executed = self.executed().await?;
-        if let Some(authorization) = self.authorization(executed.as_deref())? {
+        let exec_credential = self.exec_credential().await?;
+        if let Some(authorization) = self.authorization(exec_credential.as_deref())? {
             head.headers.insert(header::AUTHORIZATION, authorization);
         }
         let mut request = http::Request::from_parts(head, Full::new(body));
         let mut again = true;
         loop {
-            let (mut sender, stream) = self.connection(executed.as_deref()).await?;
+            let (mut sender, stream) = self.connection(exec_credential.as_deref()).await?;
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     if response.status() == http::StatusCode::UNAUTHORIZED {
-                        self.refused(executed.as_ref()).await;
+                        self.drop_credentials(exec_credential.as_ref()).await;
                     }
-                    return Ok(response.map(|body| Counted { body, _stream: stream }.boxed_unsync()));
+                    return Ok(response.map(|body| CountedBody { body, _stream: stream }.boxed_unsync()));
                 }
                 Err(mut error) => match error.take_message() {
-                    // The connection was gone before the request was on it: another may do.
+                    // The connection closed before the request was sent: another one may work.
                     Some(unsent) if again => {
                         again = false;
                         request = unsent;
@@ -307,12 +307,16 @@ impl Remote {
 }
 
 impl Transport for Remote {
+    fn authority(&self) -> &str {
+        &self.address
+    }
+
     fn call(&self, request: http::Request<Bytes>) -> Call<'_> {
         Box::pin(self.send(request))
     }
 }
 
-/// A request under way on a connection, until its answer has been read or dropped.
+/// A request in progress on a connection, until its response has been read or dropped.
 struct Stream(Arc<AtomicUsize>);
 
 impl Stream {
@@ -328,13 +332,13 @@ impl Drop for Stream {
     }
 }
 
-/// An answer that counts as a request under way.
-struct Counted {
+/// A response body that counts as a request in progress.
+struct CountedBody {
     body: Incoming,
     _stream: Stream,
 }
 
-impl http_body::Body for Counted {
+impl http_body::Body for CountedBody {
     type Data = Bytes;
     type Error = TransportError;
 
@@ -350,29 +354,34 @@ impl http_body::Body for Counted {
     }
 }
 
-fn tls(config: &Kubeconfig, executed: Option<&ExecCredential>) -> Result<ClientConfig, KubeconfigError> {
+fn tls(
+    config: &Kubeconfig,
+    exec_credential: Option<&ExecCredential>,
+) -> Result<ClientConfig, KubeconfigError> {
     let unusable = |what: &'static str| move |reason: String| KubeconfigError::Unusable { what, reason };
     let mut roots = RootCertStore::empty();
     if let Some(authority) = &config.authority {
         let what = "certificate-authority";
-        for certificate in base::pki::certificates_from_pem(&authority.read()?).map_err(unusable(what))? {
+        for certificate in
+            base::pki::certificates_from_pem(&read_material(authority)?).map_err(unusable(what))?
+        {
             roots.add(certificate).map_err(|error| unusable(what)(error.to_string()))?;
         }
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| unusable("TLS")(error.to_string()))?;
+    let builder = base::tls::client_builder().map_err(|error| unusable("TLS")(error.to_string()))?;
     let builder = match config.insecure {
-        true => builder.dangerous().with_custom_certificate_verifier(base::tls::Anybody::new()),
+        true => builder.dangerous().with_custom_certificate_verifier(base::tls::accept_all()),
         false => builder.with_root_certificates(roots),
     };
-    let given = match (executed.and_then(|credential| credential.certificate.as_ref()), &config.certificate) {
-        (Some((certificate, key)), _) => Some(format!("{certificate}\n{key}")),
-        (None, Some((certificate, key))) => Some(format!("{}\n{}", certificate.read()?, key.read()?)),
-        (None, None) => None,
-    };
-    let mut tls = match given {
+    let configured =
+        match (exec_credential.and_then(|credential| credential.certificate.as_ref()), &config.certificate) {
+            (Some((certificate, key)), _) => Some(format!("{certificate}\n{key}")),
+            (None, Some((certificate, key))) => {
+                Some(format!("{}\n{}", read_material(certificate)?, read_material(key)?))
+            }
+            (None, None) => None,
+        };
+    let mut tls = match configured {
         Some(text) => {
             let (chain, key) = identity(&text).map_err(unusable("client-certificate"))?;
             builder
@@ -387,7 +396,7 @@ fn tls(config: &Kubeconfig, executed: Option<&ExecCredential>) -> Result<ClientC
 
 type Pair = (Vec<rustls_pki_types::CertificateDer<'static>>, rustls_pki_types::PrivateKeyDer<'static>);
 
-/// Chain and key of any of the usual forms.
+/// Certificate chain and key in any of the usual PEM forms.
 fn identity(text: &str) -> Result<Pair, String> {
     use rustls_pki_types::pem::PemObject;
     let key = rustls_pki_types::PrivateKeyDer::from_pem_slice(text.as_bytes())

@@ -1,4 +1,4 @@
-//! What carries a request to an API server and its answer back.
+//! Transport of requests to an API server and of its responses.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -7,34 +7,39 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 
-/// An answer's body, as it comes.
+/// A streaming response body.
 pub type Body = UnsyncBoxBody<Bytes, TransportError>;
 
-/// A call under way.
+/// A call in progress.
 pub type Call<'a> = Pin<Box<dyn Future<Output = Result<http::Response<Body>, TransportError>> + Send + 'a>>;
 
-/// A way to one API server with one identity. Requests name only path and query.
+/// A transport to one API server with one identity. Requests contain only path and query.
 pub trait Transport: Send + Sync + 'static {
     fn call(&self, request: http::Request<Bytes>) -> Call<'_>;
+
+    /// Host and port of the server, for metrics.
+    fn authority(&self) -> &str {
+        "in-process"
+    }
 }
 
-/// Why an answer did not come, or not to its end.
+/// Reason for a missing or incomplete response.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    #[error("connecting to {address}")]
+    #[error("failed to connect to {address}")]
     Connect { address: String, source: std::io::Error },
     #[error("{address} did not accept the connection within {limit:?}")]
     Slow { address: String, limit: Duration },
-    #[error("the TLS handshake with {address}")]
+    #[error("TLS handshake with {address} failed")]
     Handshake { address: String, source: std::io::Error },
-    #[error("the HTTP connection")]
+    #[error("HTTP connection failed")]
     Http(#[source] hyper::Error),
-    #[error("credentials for {address}")]
+    #[error("failed to load credentials for {address}")]
     Credentials { address: String, source: crate::KubeconfigError },
-    #[error("a token for the service account {account}")]
+    #[error("failed to request a token for service account {account}")]
     Token { account: String, source: Box<crate::ClientError> },
     #[error("the request is malformed")]
     Request(#[source] http::Error),
-    #[error("the answer broke off")]
+    #[error("response interrupted")]
     Broken(#[source] Box<dyn Error + Send + Sync>),
 }

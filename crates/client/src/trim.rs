@@ -1,11 +1,11 @@
-//! Takes `metadata.managedFields` out of the text of an object before it is decoded: caches have no use for it, and it is
-//! what takes longest to decode.
+//! Removes `metadata.managedFields` from the text of an object before it is decoded: caches do not use it, and it
+//! takes longest to decode.
 
 use std::ops::Range;
 
 use bytes::BytesMut;
 
-/// Empties the list in place. Text that is no JSON object stays as it is, for the decoder to complain about.
+/// Empties the list in place. Text that is no JSON object stays unmodified; the decoder reports it.
 pub fn managed_fields(text: &mut BytesMut, from: usize) {
     let mut scan = Scan { bytes: text, at: from };
     let found = scan.enter("metadata").and_then(|()| scan.enter("managedFields")).and_then(|()| scan.value());
@@ -37,7 +37,7 @@ impl Scan<'_> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
-    /// Goes to the value of `key` in the object that begins here.
+    /// Advances to the value of `key` in the object that starts here.
     fn enter(&mut self, key: &str) -> Option<()> {
         self.expect(b'{')?;
         loop {
@@ -53,7 +53,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Where the string that begins here is, quotes included.
+    /// Range of the string that starts here, including quotes.
     fn string(&mut self) -> Option<Range<usize>> {
         let start = self.at;
         self.expect(b'"')?;
@@ -66,7 +66,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Where the value that begins here is.
+    /// Range of the value that starts here.
     fn value(&mut self) -> Option<Range<usize>> {
         let start = self.at;
         let mut depth = 0usize;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_objects_own_list_goes() {
+    fn only_top_level_managed_fields_are_removed() {
         for (text, expected) in [
             (
                 r#"{"metadata":{"name":"a","managedFields":[{"f":"]\""}],"uid":"u"},"spec":{}}"#,

@@ -14,11 +14,11 @@ use serde_json::value::RawValue;
 use crate::{Body, ClientError};
 
 /// Longest event; objects are far smaller.
-const LONGEST_EVENT: usize = 64 << 20;
+const MAX_EVENT: usize = 64 << 20;
 const VERB: &str = "WATCH";
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// A change, or a mark of how far the stream has come.
+/// A change, or a bookmark.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchEvent<K> {
     Added(K),
@@ -26,7 +26,7 @@ pub enum WatchEvent<K> {
     Deleted(K),
     Bookmark {
         resource_version: String,
-        /// All objects there were at the beginning have been sent.
+        /// All initial objects have been sent.
         initial_events_end: bool,
     },
 }
@@ -38,11 +38,11 @@ pub(crate) type Decode<T> = fn(&[u8]) -> Result<T, serde_json::Error>;
 pub struct WatchStream<T> {
     lines: Lines,
     decode: Decode<T>,
-    /// Whether objects keep their `managedFields`.
+    /// True if objects retain their `managedFields`.
     whole: bool,
 }
 
-/// How the events of Kubernetes' servers, and Ferry's, begin: what follows is the kind, then the object.
+/// Prefix of events of Kubernetes' and Ferry's servers; the kind and the object follow.
 const HEAD: &[u8] = b"{\"type\":\"";
 const OBJECT: &[u8] = b"\",\"object\":";
 
@@ -56,7 +56,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next line that is not blank; nothing at the end of the body.
+    /// The next line that is not blank; `None` at the end of the body.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<BytesMut>, ClientError>> {
         loop {
             let unseen = self.pending.get(self.scanned..).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Lines {
                 return Poll::Ready(Ok(Some(line)));
             }
             self.scanned = self.pending.len();
-            if self.scanned > LONGEST_EVENT {
+            if self.scanned > MAX_EVENT {
                 return Poll::Ready(Err(ClientError::LongEvent(self.scanned)));
             }
             match ready!(self.body.as_mut().poll_frame(cx)) {
@@ -143,7 +143,7 @@ impl RawEvent {
     }
 }
 
-/// Envelope of an event as any server may write it.
+/// Envelope of an event in any member order.
 #[derive(Deserialize)]
 struct RawEnvelope<'a> {
     #[serde(rename = "type")]
@@ -152,7 +152,7 @@ struct RawEnvelope<'a> {
     object: &'a RawValue,
 }
 
-/// Revision of a bookmark, and whether it ends the initial events.
+/// Revision of a bookmark, and a flag that it ends the initial events.
 fn bookmark(object: &[u8]) -> Result<(String, bool), serde_json::Error> {
     let meta = PartialObject::decode(object)?.metadata;
     let ends = meta.annotations.as_ref().and_then(|all| all.get(INITIAL_EVENTS_END));
@@ -174,14 +174,14 @@ impl<T> WatchStream<T> {
         Self { lines, decode, whole: true }
     }
 
-    /// Leaves `managedFields` out of objects.
+    /// Removes `managedFields` from objects.
     #[must_use]
     pub(crate) fn without_managed_fields(self) -> Self {
         Self { whole: false, ..self }
     }
 
-    /// The next event; nothing at the orderly end of the stream. An error status within the stream, such as an expired
-    /// revision, is an error with its `Status`. May be dropped and called again without losing events.
+    /// The next event; `None` at the orderly end of the stream. An error status within the stream, such as an expired
+    /// revision, is an error with its `Status`. Cancel-safe: no events are lost.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<T>>, ClientError> {
         let Some(line) = std::future::poll_fn(|cx| self.lines.poll_next(cx)).await? else { return Ok(None) };
         let event = RawEvent::read(line, self.whole).map_err(|source| self.lines.undecodable(source))?;
@@ -211,7 +211,7 @@ mod tests {
     use http_body_util::BodyExt;
     use objects::core::v1::ConfigMap;
 
-    /// A body that hands out `text` in pieces of `size`.
+    /// A body that yields `text` in chunks of `size`.
     fn stream(text: &str, size: usize) -> WatchStream<ConfigMap> {
         let pieces: Vec<Bytes> = text.as_bytes().chunks(size).map(Bytes::copy_from_slice).collect();
         let mut body = Body::new(http_body_util::Empty::new().map_err(|never| match never {}));
@@ -251,7 +251,7 @@ mod tests {
     );
 
     #[tokio::test]
-    async fn events_come_whole_however_they_are_cut() {
+    async fn events_in_any_chunks_are_decoded() {
         for size in [1, 7, 1000] {
             let mut stream = stream(EVENTS, size);
             let Some(WatchEvent::Added(added)) = stream.next().await.expect("decodes") else { panic!() };

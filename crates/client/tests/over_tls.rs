@@ -18,7 +18,7 @@ fn map(name: &str) -> ConfigMap {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn verbs_and_watches() -> Result<()> {
+async fn verbs_and_watches_work_over_tls() -> Result<()> {
     let server = Server::start().await?;
     let client = Client::connect(&server.kubeconfig, "test")?;
 
@@ -79,9 +79,9 @@ async fn verbs_and_watches() -> Result<()> {
     server.stop().await
 }
 
-/// More watches than a connection takes.
+/// More watches than one connection allows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_watches_spread_over_connections() -> Result<()> {
+async fn watches_beyond_limit_use_more_connections() -> Result<()> {
     let server = Server::start().await?;
     let client = Client::connect(&server.kubeconfig, "test")?;
     let mut watches = Vec::new();

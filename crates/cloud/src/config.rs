@@ -1,4 +1,4 @@
-//! What `--cloud-config` says: how to reach a provider, or which addresses the local one may give.
+//! `--cloud-config`: connection to an external provider, or address ranges of the local one.
 
 use std::path::PathBuf;
 
@@ -8,31 +8,31 @@ use serde::Deserialize;
 pub enum ConfigError {
     #[error("{0}")]
     Yaml(String),
-    #[error("the configuration of the provider")]
+    #[error("failed to parse the cloud provider configuration")]
     Fields(#[source] serde_json::Error),
 }
 
-/// The file's fields, in YAML or JSON.
+/// Fields of the file, in YAML or JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ProviderConfig {
-    /// Where the provider `http` is.
+    /// URL of the provider `http`.
     pub url: String,
-    /// A file with the token to show it; read again for every request.
+    /// File containing the bearer token; reread for every request.
     pub token_file: Option<PathBuf>,
-    /// Who vouches for it; by default those that the system trusts.
+    /// Certificate authorities of the provider; by default the system's.
     pub ca_file: Option<PathBuf>,
-    /// Certificate and key to show it.
+    /// Client certificate and key.
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
-    /// How long an answer may take.
+    /// Request timeout.
     pub timeout_seconds: Option<u32>,
-    /// Addresses that the provider `local` gives to services, instead of the nodes' own.
+    /// Addresses that the provider `local` assigns to services, instead of the nodes' own.
     pub load_balancer_ranges: Vec<String>,
 }
 
 impl ProviderConfig {
-    /// Reads the text of a file.
+    /// Parses the content of a file.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
         let decoded =
             machinery::codec::yaml::decode(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files() {
+    fn cloud_config_is_parsed() {
         let read = ProviderConfig::parse(b"url: https://cloud.example/ferry\ntokenFile: /t\n").expect("read");
         assert_eq!(read.url, "https://cloud.example/ferry");
         assert_eq!(read.token_file.as_deref(), Some(std::path::Path::new("/t")));

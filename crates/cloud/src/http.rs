@@ -1,6 +1,6 @@
-//! A provider behind HTTP: whoever speaks for a cloud serves the calls of `docs/cloud-provider.md`.
+//! HTTP client of an external provider, which serves the calls of `docs/cloud-provider.md`.
 //!
-//! What carries the calls is a [`Caller`], so that this room knows the protocol only.
+//! A [`Caller`] transports the calls, so this module implements only the protocol.
 
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use serde_json::{Value, json};
 use crate::node_addresses::current;
 use crate::{Instance, Instances, LoadBalancers, Provider, ProviderError, Route, Routes};
 
-/// Not implemented: somebody else does it.
-const ELSEWHERE: u16 = 501;
-/// Where a node says whether it serves a service with the external traffic policy Local.
+/// Status code for an unimplemented call.
+const NOT_IMPLEMENTED: u16 = 501;
+/// Health check path for services with the external traffic policy Local.
 const HEALTH_PATH: &str = "/healthz";
-/// What of a provider's words is repeated.
+/// Length limit of a provider's error text in messages.
 const LONGEST_MESSAGE: usize = 512;
 
-/// Carries calls to the provider.
+/// Transport of calls to the provider.
 #[async_trait]
 pub trait Caller: Send + Sync + 'static {
-    /// Puts `body` to a path below the provider's URL; the answer's body.
+    /// Posts `body` to a path below the provider's URL and returns the response body.
     async fn call(&self, path: &str, body: &Value) -> Result<Value, CallError>;
 }
 
-/// Why a call has no answer.
+/// Failure of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error("status {code}: {body}")]
     Status { code: u16, body: String },
-    #[error("no answer")]
+    #[error("no response")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -45,7 +45,7 @@ struct Description {
     capabilities: Vec<String>,
 }
 
-/// Any answer may say that it is not one yet.
+/// Any response may request a retry.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct NotYet {
@@ -54,7 +54,7 @@ struct NotYet {
 }
 
 #[derive(Debug, Deserialize)]
-struct Found {
+struct FindResponse {
     exists: bool,
     #[serde(flatten)]
     instance: Instance,
@@ -72,7 +72,7 @@ struct Balancer {
     ingress: Option<Vec<LoadBalancerIngress>>,
 }
 
-/// The provider.
+/// Provider that calls an HTTP server.
 pub struct Http {
     caller: Arc<dyn Caller>,
     name: String,
@@ -80,11 +80,12 @@ pub struct Http {
 }
 
 impl Http {
-    /// Asks the provider who it is and what it can do.
+    /// Requests the provider's name and capabilities.
     pub fn connect(caller: Arc<dyn Caller>) -> BoxFuture<'static, Result<Self, ProviderError>> {
         Box::pin(async move {
             let Description { name, capabilities } =
-                call(&*caller, "describe it", "/v1/describe", &json!({ "protocol": 1 })).await?;
+                call(&*caller, "describe its capabilities", "/v1/describe", &json!({ "protocol": 1 }))
+                    .await?;
             Ok(Self { caller, name, capabilities })
         })
     }
@@ -112,8 +113,8 @@ async fn call<R: DeserializeOwned>(
     let failed = |source| ProviderError::Failed { operation, source };
     let answer = match caller.call(path, body).await {
         Ok(answer) => answer,
-        Err(CallError::Status { code: ELSEWHERE, .. }) => return Err(ProviderError::Elsewhere),
-        Err(CallError::Status { code, body }) => return Err(refusal(code, &body)),
+        Err(CallError::Status { code: NOT_IMPLEMENTED, .. }) => return Err(ProviderError::Elsewhere),
+        Err(CallError::Status { code, body }) => return Err(rejection(code, &body)),
         Err(error @ CallError::Failed(_)) => return Err(failed(Box::new(error))),
     };
     if let Some(not_yet) = not_yet(&answer) {
@@ -123,20 +124,20 @@ async fn call<R: DeserializeOwned>(
 }
 
 fn not_yet(answer: &Value) -> Option<ProviderError> {
-    let said: NotYet = serde_json::from_value(answer.clone()).unwrap_or_default();
-    let after = Duration::from_secs(said.retry_after_seconds?.max(1).into());
-    Some(ProviderError::NotYet { after, reason: shortened(&said.message) })
+    let retry: NotYet = serde_json::from_value(answer.clone()).unwrap_or_default();
+    let after = Duration::from_secs(retry.retry_after_seconds?.max(1).into());
+    Some(ProviderError::NotYet { after, reason: shortened(&retry.message) })
 }
 
-/// The provider's own words, if it found some.
-fn refusal(code: u16, body: &str) -> ProviderError {
+/// The provider's error text, if there is one.
+fn rejection(code: u16, body: &str) -> ProviderError {
     let answer: Value = serde_json::from_str(body).unwrap_or_default();
     if let Some(not_yet) = not_yet(&answer) {
         return not_yet;
     }
     match answer["message"].as_str() {
         Some(message) => ProviderError::Refused(shortened(message)),
-        None => ProviderError::Refused(format!("the provider answered with status {code}")),
+        None => ProviderError::Refused(format!("the provider returned status {code}")),
     }
 }
 
@@ -165,8 +166,8 @@ impl Provider for Http {
 #[async_trait]
 impl Instances for Http {
     async fn find(&self, cluster: &str, node: &Node) -> Result<Option<Instance>, ProviderError> {
-        let body = json!({ "cluster": cluster, "node": node_words(node) });
-        let found: Found = self.call("find an instance", "/v1/instances/find", &body).await?;
+        let body = json!({ "cluster": cluster, "node": node_json(node) });
+        let found: FindResponse = self.call("find an instance", "/v1/instances/find", &body).await?;
         Ok(found.exists.then_some(found.instance))
     }
 }
@@ -197,8 +198,8 @@ impl LoadBalancers for Http {
         cluster: &str,
         service: &Service,
     ) -> Result<Option<LoadBalancerStatus>, ProviderError> {
-        let body = json!({ "cluster": cluster, "service": service_words(service) });
-        let found: Balancer = self.call("look at a load balancer", "/v1/load-balancers/get", &body).await?;
+        let body = json!({ "cluster": cluster, "service": service_json(service) });
+        let found: Balancer = self.call("get a load balancer", "/v1/load-balancers/get", &body).await?;
         Ok(found.exists.then_some(LoadBalancerStatus { ingress: found.ingress }))
     }
 
@@ -225,12 +226,12 @@ impl LoadBalancers for Http {
     }
 
     async fn delete(&self, cluster: &str, service: &Service) -> Result<(), ProviderError> {
-        let body = json!({ "cluster": cluster, "service": service_words(service) });
+        let body = json!({ "cluster": cluster, "service": service_json(service) });
         self.call::<Value>("delete a load balancer", "/v1/load-balancers/delete", &body).await.map(drop)
     }
 }
 
-fn node_words(node: &Node) -> Value {
+fn node_json(node: &Node) -> Value {
     json!({
         "name": node.metadata.name,
         "providerID": node.spec.as_ref().and_then(|spec| spec.provider_id.clone()),
@@ -240,12 +241,12 @@ fn node_words(node: &Node) -> Value {
 }
 
 fn with_nodes(cluster: &str, service: &Service, nodes: &[Arc<Node>]) -> Value {
-    let nodes: Vec<Value> = nodes.iter().map(|node| node_words(node)).collect();
-    json!({ "cluster": cluster, "service": service_words(service), "nodes": nodes })
+    let nodes: Vec<Value> = nodes.iter().map(|node| node_json(node)).collect();
+    json!({ "cluster": cluster, "service": service_json(service), "nodes": nodes })
 }
 
-/// What a load balancer has to know of a service. Absent fields are null.
-fn service_words(service: &Service) -> Value {
+/// Fields of a service that a load balancer needs. Absent fields are null.
+fn service_json(service: &Service) -> Value {
     let (meta, spec) = (&service.metadata, service.spec.clone().unwrap_or_default());
     let affinity = spec.session_affinity_config.and_then(|config| config.client_ip);
     let local = spec.external_traffic_policy.as_deref() == Some("Local");
@@ -272,16 +273,16 @@ mod tests {
     use super::*;
     use parking_lot::Mutex;
 
-    /// Answers in turn and remembers what it was asked.
+    /// Returns prepared responses in order and records the requests.
     struct Script {
         answers: Mutex<Vec<Result<Value, CallError>>>,
-        asked: Mutex<Vec<(String, Value)>>,
+        requests: Mutex<Vec<(String, Value)>>,
     }
 
     #[async_trait]
     impl Caller for Script {
         async fn call(&self, path: &str, body: &Value) -> Result<Value, CallError> {
-            self.asked.lock().push((path.to_owned(), body.clone()));
+            self.requests.lock().push((path.to_owned(), body.clone()));
             self.answers.lock().remove(0)
         }
     }
@@ -289,7 +290,7 @@ mod tests {
     async fn provider(answers: Vec<Result<Value, CallError>>) -> (Http, Arc<Script>) {
         let described = json!({ "name": "acme", "capabilities": ["loadBalancers", "flying"] });
         let answers = [Ok(described)].into_iter().chain(answers).collect();
-        let script = Arc::new(Script { answers: Mutex::new(answers), asked: Mutex::default() });
+        let script = Arc::new(Script { answers: Mutex::new(answers), requests: Mutex::default() });
         let caller: Arc<dyn Caller> = Arc::clone(&script) as _;
         (Http::connect(caller).await.expect("connected"), script)
     }
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_and_their_answers() {
+    async fn http_provider_calls_and_responses_match_protocol() {
         let status = |code: u16, body: &str| Err(CallError::Status { code, body: body.to_owned() });
         let (http, script) = provider(vec![
             Ok(json!({ "ingress": [{ "ip": "192.0.2.1" }] })),
@@ -325,22 +326,22 @@ mod tests {
         for seconds in [7, 3] {
             let after = Duration::from_secs(seconds);
             assert!(
-                matches!(ensure().await, Err(ProviderError::NotYet { after: told, .. }) if told == after)
+                matches!(ensure().await, Err(ProviderError::NotYet { after: delay, .. }) if delay == after)
             );
         }
         assert_eq!(ensure().await.expect_err("refused").to_string(), "the quota is used up");
-        assert_eq!(ensure().await.expect_err("broken").to_string(), "the provider answered with status 500");
+        assert_eq!(ensure().await.expect_err("broken").to_string(), "the provider returned status 500");
         assert!(matches!(ensure().await, Err(ProviderError::Elsewhere)));
         assert!(
             ensure()
                 .await
                 .expect_err("nonsense")
                 .text()
-                .starts_with("asking the provider to ensure a load balancer")
+                .starts_with("the cloud provider failed to ensure a load balancer")
         );
-        let asked = script.asked.lock();
-        assert_eq!(asked[0].0, "/v1/describe");
-        let (path, body) = &asked[1];
+        let requests = script.requests.lock();
+        assert_eq!(requests[0].0, "/v1/describe");
+        let (path, body) = &requests[1];
         assert_eq!(path, "/v1/load-balancers/ensure");
         assert_eq!(body["service"]["healthCheck"], json!({ "path": "/healthz", "port": 31000 }));
         assert_eq!(body["service"]["ports"][0]["nodePort"], 30080);

@@ -1,8 +1,10 @@
-//! The cloud-controller-manager: node, route and service loops over a provider.
+//! The cloud-controller-manager: node, route and service controllers over a provider.
 //!
-//! A [`Provider`] knows instances, routes or load balancers, or some of them. [`local`] gives LoadBalancer services
-//! addresses without any cloud; [`http`] asks a server that speaks for one (`docs/cloud-provider.md`). The loops are of
-//! the usual shape and run in the harness of all loops; each runs only if the provider knows what it is about.
+//! A [`Provider`] supports instances, routes, load balancers, or some of them. [`local`] assigns addresses to
+//! LoadBalancer services without a cloud; [`http`] calls an external server (`docs/cloud-provider.md`). The
+//! controllers run in the common controller harness; each runs only if the provider supports its resource.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod config;
 pub mod http;
@@ -22,26 +24,26 @@ use runtime::{Context, Row};
 pub use config::{ConfigError, ProviderConfig};
 pub use provider::{Instance, Instances, LoadBalancers, Provider, ProviderError, Route, Routes};
 
-/// What the loops are told; they find it among the settings of the harness.
+/// Settings of the controllers, passed through the settings of the harness.
 #[derive(Clone)]
 pub struct Settings {
     pub provider: Arc<dyn Provider>,
-    /// What the provider calls this cluster.
+    /// Name of this cluster at the provider.
     pub cluster_name: String,
-    /// Ranges of pod addresses; routes within them are the route loop's.
+    /// Pod CIDRs; the route controller owns routes within them.
     pub cluster_cidrs: Vec<String>,
-    /// Whether the pods' addresses are routed by the provider.
+    /// If true, the provider routes pod CIDRs to nodes.
     pub configure_routes: bool,
-    /// How often nodes that are not ready are asked after.
+    /// Check interval of nodes that are not ready.
     pub node_monitor_period: Duration,
-    /// How often what the provider says of a node is asked for again.
+    /// Refresh interval of node data from the provider.
     pub node_status_update_frequency: Duration,
-    /// How often routes are compared though no node changed.
+    /// Resync interval of routes.
     pub route_reconciliation_period: Duration,
 }
 
 impl Settings {
-    /// Kubernetes' values, but for the period of routes: a change of a node is seen when it happens.
+    /// Kubernetes' defaults, except for the route period: node changes are watched.
     #[must_use]
     pub fn new(provider: Arc<dyn Provider>) -> Self {
         Self {
@@ -65,7 +67,7 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-/// Every loop that is built here: how it is called, and how it is made.
+/// All controllers of this crate: descriptor and constructor.
 pub const LOOPS: &[Row] = &[
     Row { descriptor: &node::DESCRIPTOR, build: node::build, by_default: true },
     Row { descriptor: &node_lifecycle::DESCRIPTOR, build: node_lifecycle::build, by_default: true },
@@ -73,8 +75,7 @@ pub const LOOPS: &[Row] = &[
     Row { descriptor: &service::DESCRIPTOR, build: service::build, by_default: true },
 ];
 
-/// The loops that have something to do with these settings, of those that `--controllers` asks for: `*`, a name, or `-`
-/// and a name.
+/// Controllers that the provider supports, filtered by `--controllers`: `*`, a name, or `-` and a name.
 #[must_use]
 pub fn selected(settings: &Settings, controllers: &[String]) -> Vec<&'static Row> {
     let provider = &settings.provider;
@@ -83,16 +84,16 @@ pub fn selected(settings: &Settings, controllers: &[String]) -> Vec<&'static Row
         name if name == service::DESCRIPTOR.name => provider.load_balancers().is_some(),
         _ => provider.instances().is_some(),
     };
-    let asked = |row: &&Row| {
+    let is_enabled = |row: &&Row| {
         let name = row.descriptor.name;
         let named = |text: &String| text == name;
         let refused = |text: &String| text.strip_prefix('-') == Some(name);
         !controllers.iter().any(refused) && controllers.iter().any(|text| named(text) || text == "*")
     };
-    LOOPS.iter().filter(able).filter(asked).collect()
+    LOOPS.iter().filter(able).filter(is_enabled).collect()
 }
 
-/// The settings of a loop; there is nothing to do without them.
+/// Settings of a controller; without them it does nothing.
 fn settings(ctx: &Context) -> Option<Settings> {
     ctx.setting::<Settings>().cloned()
 }
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loops_run_where_the_provider_can_help() {
+    fn controllers_run_only_if_provider_supports_them() {
         let settings = Settings::new(Arc::new(local::Local::of_nodes(Vec::new())));
         let names = |controllers: &[&str]| {
             let controllers: Vec<String> = controllers.iter().map(|text| (*text).to_owned()).collect();

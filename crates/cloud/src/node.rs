@@ -1,7 +1,7 @@
-//! The cloud node controller. Watches nodes; writes their provider id, labels, taints and addresses.
+//! The cloud node controller. Watches nodes; writes their provider ID, labels, taints and addresses.
 //!
-//! Invariant: a node that registered with the taint `node.cloudprovider.kubernetes.io/uninitialized` loses it once the
-//! provider has said who it is; the addresses of nodes are what the provider says.
+//! Invariant: a node that registered with the taint `node.cloudprovider.kubernetes.io/uninitialized` loses it once
+//! the provider has identified it; node addresses are the provider's.
 
 use std::collections::BTreeMap;
 
@@ -29,15 +29,15 @@ const REGION: (&str, &str) = ("failure-domain.beta.kubernetes.io/region", "topol
 
 #[derive(Debug, thiserror::Error)]
 enum NodeError {
-    #[error("asking the provider about node {0}")]
+    #[error("failed to get the instance of node {0} from the cloud provider")]
     Provider(String, #[source] ProviderError),
-    #[error("the provider knows no instance of node {0}")]
+    #[error("the cloud provider has no instance for node {0}")]
     Unknown(String),
-    #[error("the provider has no provider id for node {0}")]
+    #[error("the cloud provider returned no provider ID for node {0}")]
     NoProviderId(String),
-    #[error("the address that node {0} was told")]
+    #[error("failed to apply the provided node IP of node {0}")]
     Address(String, #[source] AddressError),
-    #[error("writing node {0}")]
+    #[error("failed to update node {0}")]
     Write(String, #[source] ClientError),
 }
 
@@ -48,7 +48,7 @@ struct NodeLoop {
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let nodes = ctx.watch::<Node>(|change| match change {
-        // Heartbeats change nothing that matters here.
+        // Heartbeats change no relevant field.
         Change::Updated { old, new }
             if old.spec == new.spec && old.metadata.labels == new.metadata.labels =>
         {
@@ -75,7 +75,7 @@ impl Loop for NodeLoop {
         let again = Action::RequeueAfter(settings.node_status_update_frequency);
         let young = is_uninitialized(&node);
         let Some(instance) = instance else {
-            // Whether an old node goes is the lifecycle loop's question.
+            // Removing an old node is up to the lifecycle controller.
             return if young { Err(NodeError::Unknown(name()).into()) } else { Ok(again) };
         };
         let addresses =
@@ -85,7 +85,7 @@ impl Loop for NodeLoop {
             ctx.client.update(&changed).await.map_err(write)?;
         }
         if differ(current(&node), &addresses) {
-            // Addresses are a list that clients merge by type, of which there may be two here: replaced as a whole.
+            // Clients merge the address list by type, which may occur twice here, so it is replaced as a whole.
             let patch = Patch::Merge(json!({ "status": { "addresses": addresses } }));
             ctx.client.patch::<Node>("", &key.name, Some("status"), &patch).await.map_err(write)?;
         }
@@ -101,12 +101,12 @@ fn is_uninitialized(node: &Node) -> bool {
     taints.iter().any(|taint| taint.key == UNINITIALIZED)
 }
 
-/// Whether addresses changed; as in Kubernetes, an empty list from the provider changes nothing.
+/// Reports whether addresses changed; as in Kubernetes, an empty list from the provider changes nothing.
 fn differ(old: &[NodeAddress], new: &[NodeAddress]) -> bool {
     !new.is_empty() && old != new
 }
 
-/// The node as it should be, if it is not.
+/// The desired node, if it differs.
 fn plan(node: &Node, instance: &Instance) -> Result<Option<Node>, NodeError> {
     let mut changed = node.clone();
     let labels = changed.metadata.labels.get_or_insert_default();
@@ -142,7 +142,7 @@ fn plan(node: &Node, instance: &Instance) -> Result<Option<Node>, NodeError> {
     Ok((changed != *node).then_some(changed))
 }
 
-/// The old names of labels lead the new ones.
+/// Deprecated labels determine their replacements.
 fn mirror(labels: &mut BTreeMap<String, String>) {
     for (beta, stable) in [TYPE, ZONE, REGION] {
         if let Some(value) = labels.get(beta).cloned() {
@@ -151,7 +151,7 @@ fn mirror(labels: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Whether a label is of a domain that providers are to leave alone.
+/// True for label domains that providers must not set.
 fn is_kubernetes(key: &str) -> bool {
     let Some((domain, _)) = key.split_once('/') else { return false };
     ["kubernetes.io", "k8s.io"]
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_initialized_once() {
+    fn uninitialized_node_is_initialized_once() {
         let young = node(json!({
             "metadata": { "name": "n", "labels": { "own": "mine" } },
             "spec": { "taints": [{ "key": UNINITIALIZED, "effect": "NoSchedule" }, { "key": "other", "effect": "NoSchedule" }] },
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_old_names_lead() {
+    fn deprecated_labels_set_their_replacements() {
         let old = node(json!({ "metadata": { "name": "n", "labels": {
             "failure-domain.beta.kubernetes.io/zone": "a", "topology.kubernetes.io/zone": "b",
         } } }));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn domains() {
+    fn label_domains_of_kubernetes_are_reserved() {
         for (key, expected) in
             [("kubernetes.io/x", true), ("a.k8s.io/x", true), ("mykubernetes.io/x", false), ("x", false)]
         {

@@ -1,10 +1,10 @@
-//! The addresses of a node, from what the provider and the kubelet say.
+//! Node addresses, from those of the provider and the kubelet.
 
 use std::net::IpAddr;
 
 use objects::core::v1::{Node, NodeAddress};
 
-/// The address the kubelet was told to use, if it was: one, or one of each family.
+/// Node IPs that the kubelet was configured with: one, or one per family.
 const PROVIDED: &str = "alpha.kubernetes.io/provided-node-ip";
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -15,10 +15,10 @@ pub enum AddressError {
     Unknown(IpAddr),
 }
 
-/// The addresses that the provider gives, arranged as Kubernetes does: the address that the kubelet was told comes
-/// first and is the only one of its type; the hostname is the kubelet's unless the provider has one.
-pub fn arrange(node: &Node, given: &[NodeAddress]) -> Result<Vec<NodeAddress>, AddressError> {
-    let mut all = given.to_vec();
+/// Addresses of the provider in Kubernetes' order: the kubelet's configured address is first and the only one of its
+/// type; the hostname is the kubelet's unless the provider has one.
+pub fn arrange(node: &Node, reported: &[NodeAddress]) -> Result<Vec<NodeAddress>, AddressError> {
+    let mut all = reported.to_vec();
     if !all.is_empty() && !all.iter().any(|address| address.type_ == "Hostname") {
         all.extend(current(node).iter().filter(|address| address.type_ == "Hostname").cloned());
     }
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn arrangements() {
+    fn node_addresses_are_ordered_by_node_ip() {
         let node = |provided: Option<&str>| -> Node {
             let mut node = json!({ "metadata": { "name": "n" },
                 "status": { "addresses": [{ "type": "Hostname", "address": "host" }] } });
@@ -64,10 +64,10 @@ mod tests {
             }
             serde_json::from_value(node).expect("a node")
         };
-        let given = [("InternalIP", "10.0.0.1"), ("InternalIP", "10.0.0.2"), ("ExternalIP", "192.0.2.1")];
-        let given: Vec<NodeAddress> = given.into_iter().map(address).collect();
+        let reported = [("InternalIP", "10.0.0.1"), ("InternalIP", "10.0.0.2"), ("ExternalIP", "192.0.2.1")];
+        let reported: Vec<NodeAddress> = reported.into_iter().map(address).collect();
         let texts = |provided| {
-            let all = arrange(&node(provided), &given)?;
+            let all = arrange(&node(provided), &reported)?;
             Ok(all.into_iter().map(|address| address.address).collect::<Vec<_>>())
         };
         let plain = ["10.0.0.1", "10.0.0.2", "192.0.2.1", "host"].map(str::to_owned).to_vec();

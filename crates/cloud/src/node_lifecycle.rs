@@ -1,7 +1,7 @@
-//! The cloud node lifecycle controller. Watches nodes; deletes those whose machine is gone, taints those whose machine is
-//! switched off.
+//! The cloud node lifecycle controller. Watches nodes; deletes those whose instance no longer exists, taints those
+//! whose instance is shut down.
 //!
-//! Invariant: a node that is not ready is there only as long as its machine is. A node that is ready is not asked after.
+//! Invariant: a node that is not ready exists only while its instance does. Ready nodes are not checked.
 
 use async_trait::async_trait;
 use client::{ClientError, DeleteOptions, Patch, Preconditions};
@@ -22,9 +22,9 @@ pub const SHUT_DOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 #[derive(Debug, thiserror::Error)]
 enum LifecycleError {
-    #[error("asking the provider about node {0}")]
+    #[error("failed to get the instance of node {0} from the cloud provider")]
     Provider(String, #[source] ProviderError),
-    #[error("writing node {0}")]
+    #[error("failed to update node {0}")]
     Write(String, #[source] ClientError),
 }
 
@@ -42,9 +42,9 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     Box::new(Lifecycle { nodes, settings: crate::settings(ctx) })
 }
 
-/// What to do about a node.
+/// Action for a node.
 #[derive(Debug, PartialEq)]
-enum Plan {
+enum LifecycleAction {
     Nothing,
     Delete,
     Taints(Vec<Taint>),
@@ -66,14 +66,14 @@ impl Loop for Lifecycle {
                 .map_err(|error| LifecycleError::Provider(key.name.to_string(), error))?,
         };
         let written = match plan(&node, ready, instance.as_ref()) {
-            Plan::Nothing => Ok(()),
-            Plan::Taints(taints) => {
+            LifecycleAction::Nothing => Ok(()),
+            LifecycleAction::Taints(taints) => {
                 let version = node.metadata.resource_version.as_deref();
                 let patch =
                     json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": taints } });
                 ctx.client.patch::<Node>("", &key.name, None, &Patch::Merge(patch)).await.map(drop)
             }
-            Plan::Delete => {
+            LifecycleAction::Delete => {
                 let note =
                     format!("Deleting node {} because it does not exist in the cloud provider", key.name);
                 ctx.recorder.normal(&*node, "DeletingNode", note);
@@ -101,15 +101,15 @@ fn is_ready(node: &Node) -> bool {
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-fn plan(node: &Node, ready: bool, instance: Option<&Instance>) -> Plan {
+fn plan(node: &Node, ready: bool, instance: Option<&Instance>) -> LifecycleAction {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let tainted = taints.iter().any(|taint| taint.key == SHUT_DOWN);
     match (ready, instance) {
         (true, _) if tainted => {
-            Plan::Taints(taints.into_iter().filter(|taint| taint.key != SHUT_DOWN).collect())
+            LifecycleAction::Taints(taints.into_iter().filter(|taint| taint.key != SHUT_DOWN).collect())
         }
-        (true, _) => Plan::Nothing,
-        (false, None) => Plan::Delete,
+        (true, _) => LifecycleAction::Nothing,
+        (false, None) => LifecycleAction::Delete,
         (false, Some(instance)) if instance.shut_down && !tainted => {
             let taint = Taint {
                 key: SHUT_DOWN.to_owned(),
@@ -117,9 +117,9 @@ fn plan(node: &Node, ready: bool, instance: Option<&Instance>) -> Plan {
                 value: None,
                 time_added: None,
             };
-            Plan::Taints(taints.into_iter().chain([taint]).collect())
+            LifecycleAction::Taints(taints.into_iter().chain([taint]).collect())
         }
-        (false, Some(_)) => Plan::Nothing,
+        (false, Some(_)) => LifecycleAction::Nothing,
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_come_and_go_with_their_machines() {
+    fn missing_instance_deletes_and_shut_down_instance_taints_node() {
         let node = |taints| -> Node {
             serde_json::from_value(json!({ "metadata": { "name": "n" }, "spec": { "taints": taints } }))
                 .expect("a node")
@@ -136,14 +136,14 @@ mod tests {
         let (clean, off) = (node(json!([])), node(json!([{ "key": SHUT_DOWN, "effect": "NoSchedule" }])));
         let (running, switched_off) =
             (Instance::default(), Instance { shut_down: true, ..Instance::default() });
-        assert_eq!(plan(&clean, true, None), Plan::Nothing);
-        assert_eq!(plan(&off, true, None), Plan::Taints(vec![]));
-        assert_eq!(plan(&clean, false, None), Plan::Delete);
-        assert_eq!(plan(&clean, false, Some(&running)), Plan::Nothing);
+        assert_eq!(plan(&clean, true, None), LifecycleAction::Nothing);
+        assert_eq!(plan(&off, true, None), LifecycleAction::Taints(vec![]));
+        assert_eq!(plan(&clean, false, None), LifecycleAction::Delete);
+        assert_eq!(plan(&clean, false, Some(&running)), LifecycleAction::Nothing);
         assert!(
-            matches!(plan(&clean, false, Some(&switched_off)), Plan::Taints(taints) if taints.len() == 1)
+            matches!(plan(&clean, false, Some(&switched_off)), LifecycleAction::Taints(taints) if taints.len() == 1)
         );
-        assert_eq!(plan(&off, false, Some(&switched_off)), Plan::Nothing);
+        assert_eq!(plan(&off, false, Some(&switched_off)), LifecycleAction::Nothing);
         let ready = json!({ "metadata": { "name": "n" }, "status": { "conditions": [
             { "type": "Ready", "status": "True" },
         ] } });

@@ -1,4 +1,4 @@
-//! What the loops ask of a cloud.
+//! Provider traits that the controllers use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use objects::core::v1::{LoadBalancerStatus, Node, NodeAddress, Service};
 use runtime::Informers;
 use serde::{Deserialize, Serialize};
 
-/// Why a provider did not do what it was asked.
+/// Failure of a provider call.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
-    /// Somebody else does it; there is nothing to do here.
-    #[error("implemented elsewhere")]
+    /// Implemented elsewhere; no action is required.
+    #[error("not implemented by this provider")]
     Elsewhere,
-    /// Ask again after this time.
+    /// Retry after this time.
     #[error("{reason}")]
     NotYet { after: Duration, reason: String },
-    /// The provider's own words.
+    /// Error text of the provider.
     #[error("{0}")]
     Refused(String),
-    #[error("asking the provider to {operation}")]
+    #[error("the cloud provider failed to {operation}")]
     Failed { operation: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 impl ProviderError {
-    /// The error with what led to it, in one line.
+    /// The error with its sources, in one line.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = self.to_string();
@@ -40,7 +40,7 @@ impl ProviderError {
     }
 }
 
-/// A cloud. What it does not know, its loops do not run for.
+/// A cloud. Controllers of unsupported resources do not run.
 pub trait Provider: Send + Sync + 'static {
     fn name(&self) -> &str;
 
@@ -56,11 +56,11 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
-    /// The caches of the loops, for a provider that wants to look at the cluster.
+    /// Passes the controllers' caches to providers that read cluster state.
     fn use_informers(&self, _informers: &Informers) {}
 }
 
-/// The machine behind a node.
+/// Instance behind a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Instance {
@@ -72,52 +72,52 @@ pub struct Instance {
     pub zone: String,
     pub region: String,
     pub addresses: Vec<NodeAddress>,
-    /// More labels for the node; those of Kubernetes' own domains are not taken.
+    /// Additional labels for the node; those of Kubernetes' own domains are ignored.
     pub labels: BTreeMap<String, String>,
-    /// It is there, but switched off.
+    /// The instance exists, but is shut down.
     pub shut_down: bool,
 }
 
 #[async_trait]
 pub trait Instances: Send + Sync {
-    /// The machine of a node, by its provider id or, before it has one, by its name; `None` if there is none (any more).
+    /// Instance of a node, by its provider ID or, before it has one, by its name; `None` if it does not exist.
     async fn find(&self, cluster: &str, node: &Node) -> Result<Option<Instance>, ProviderError>;
 }
 
-/// Packets to `destination` go to a node.
+/// Route for packets to `destination`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Route {
-    /// The provider's own name for it.
+    /// Name of the route at the provider.
     pub name: String,
     pub target_node: String,
-    /// Where that node is; a provider that does not care leaves it out.
+    /// Addresses of the node; optional.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_addresses: Option<Vec<NodeAddress>>,
     #[serde(rename = "destinationCIDR")]
     pub destination: String,
-    /// It leads nowhere: its machine is gone.
+    /// The route is a blackhole: its instance no longer exists.
     pub blackhole: bool,
 }
 
 #[async_trait]
 pub trait Routes: Send + Sync {
     async fn list(&self, cluster: &str) -> Result<Vec<Route>, ProviderError>;
-    /// Makes a route; `hint` may become part of its name.
+    /// Creates a route; `hint` may become part of its name.
     async fn create(&self, cluster: &str, hint: &str, route: &Route) -> Result<(), ProviderError>;
     async fn delete(&self, cluster: &str, route: &Route) -> Result<(), ProviderError>;
 }
 
 #[async_trait]
 pub trait LoadBalancers: Send + Sync {
-    /// The status of a service's load balancer; `None` if it has none.
+    /// Status of a service's load balancer; `None` if it has none.
     async fn get(
         &self,
         cluster: &str,
         service: &Service,
     ) -> Result<Option<LoadBalancerStatus>, ProviderError>;
 
-    /// Makes a load balancer, or changes the one there is.
+    /// Creates or updates a load balancer.
     async fn ensure(
         &self,
         cluster: &str,
@@ -125,7 +125,7 @@ pub trait LoadBalancers: Send + Sync {
         nodes: &[Arc<Node>],
     ) -> Result<LoadBalancerStatus, ProviderError>;
 
-    /// Tells a load balancer that the nodes are others now; its status, if that changed with them.
+    /// Updates the nodes of a load balancer; returns its status if that changed.
     async fn update(
         &self,
         cluster: &str,
@@ -133,6 +133,6 @@ pub trait LoadBalancers: Send + Sync {
         nodes: &[Arc<Node>],
     ) -> Result<Option<LoadBalancerStatus>, ProviderError>;
 
-    /// Removes a load balancer with all its parts; none there is no error.
+    /// Deletes a load balancer with all its parts; succeeds if there is none.
     async fn delete(&self, cluster: &str, service: &Service) -> Result<(), ProviderError>;
 }

@@ -1,13 +1,13 @@
-//! The node route controller. Watches nodes; makes the provider's routes lead to the nodes' pods, and says in the nodes'
-//! conditions whether they do.
+//! The node route controller. Watches nodes; creates the provider's routes to the nodes' pods, and reports them in
+//! node conditions.
 //!
-//! Invariant: of the routes within the cluster's ranges, there is one for each range of each node, and no other.
+//! Invariant: within the cluster CIDRs there is exactly one route for each pod CIDR of each node.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use async_trait::async_trait;
 use client::{ClientError, Patch};
+use ipnet::IpNet;
 use objects::core::v1::{Node, NodeAddress, NodeCondition};
 use objects::meta::v1::Time;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
@@ -27,11 +27,11 @@ const UNAVAILABLE: &str = "NetworkUnavailable";
 
 #[derive(Debug, thiserror::Error)]
 enum RouteError {
-    #[error("listing routes")]
+    #[error("failed to list routes")]
     List(#[source] ProviderError),
-    #[error("some of {0} routes could not be made or removed")]
+    #[error("failed to create or delete some of {0} routes")]
     Some(usize),
-    #[error("writing the condition of node {0}")]
+    #[error("failed to update the NetworkUnavailable condition of node {0}")]
     Write(String, #[source] ClientError),
 }
 
@@ -41,7 +41,7 @@ struct RouteLoop {
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
-    // All routes are looked at together, whichever node changed.
+    // All routes are reconciled together, regardless of the node that changed.
     let nodes = ctx.watch::<Node>(|change| match change {
         Change::Updated { old, new } if ranges(old) == ranges(new) && current(old) == current(new) => {
             Vec::new()
@@ -71,7 +71,7 @@ impl Loop for RouteLoop {
                     route = route.name,
                     to = route.destination,
                     error = error.text(),
-                    "a route stays"
+                    "failed to delete route"
                 );
             }
         }
@@ -115,18 +115,18 @@ fn ranges(node: &Node) -> &[String] {
     node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default()
 }
 
-/// What is to be done to the routes.
+/// Changes of routes.
 #[derive(Debug, Default, PartialEq)]
-struct Plan<'a> {
+struct RouteChanges<'a> {
     delete: Vec<Route>,
     create: Vec<(&'a Node, Route)>,
-    /// Nodes that routes lead to.
+    /// Nodes with a route.
     named: BTreeSet<String>,
 }
 
-fn plan<'a>(nodes: &[&'a Node], routes: &[Route], cluster_cidrs: &[String]) -> Plan<'a> {
-    let mut plan = Plan::default();
-    let mut kept: BTreeSet<(String, String)> = BTreeSet::new();
+fn plan<'a>(nodes: &[&'a Node], routes: &[Route], cluster_cidrs: &[String]) -> RouteChanges<'a> {
+    let mut plan = RouteChanges::default();
+    let mut retained: BTreeSet<(String, String)> = BTreeSet::new();
     let node_of = |name: &str| nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name));
     for route in routes {
         if !route.target_node.is_empty() {
@@ -141,15 +141,15 @@ fn plan<'a>(nodes: &[&'a Node], routes: &[Route], cluster_cidrs: &[String]) -> P
             ranges(node).contains(&route.destination) && route.target_addresses.as_ref().is_none_or(same)
         });
         if wanted && !route.blackhole {
-            kept.insert((route.target_node.clone(), route.destination.clone()));
-        } else if is_ours(&route.destination, cluster_cidrs) {
+            retained.insert((route.target_node.clone(), route.destination.clone()));
+        } else if is_managed(&route.destination, cluster_cidrs) {
             plan.delete.push(route.clone());
         }
     }
     for node in nodes {
         let name = node.metadata.name.clone().unwrap_or_default();
         for range in ranges(node) {
-            if !kept.contains(&(name.clone(), range.clone())) {
+            if !retained.contains(&(name.clone(), range.clone())) {
                 let route = Route {
                     name: String::new(),
                     target_node: name.clone(),
@@ -164,41 +164,16 @@ fn plan<'a>(nodes: &[&'a Node], routes: &[Route], cluster_cidrs: &[String]) -> P
     plan
 }
 
-/// Whether a route is within the cluster's ranges: others are somebody else's.
-fn is_ours(destination: &str, cluster_cidrs: &[String]) -> bool {
-    let Some((first, last)) = bounds(destination) else { return false };
-    cluster_cidrs.iter().filter_map(|text| bounds(text)).any(|(begin, end)| {
-        let within =
-            |address: IpAddr| address.is_ipv4() == begin.is_ipv4() && begin <= address && address <= end;
-        within(first) || within(last)
-    })
+/// True if a route is within the cluster CIDRs; others are not managed.
+fn is_managed(destination: &str, cluster_cidrs: &[String]) -> bool {
+    let Ok(destination) = destination.trim().parse::<IpNet>() else { return false };
+    let cluster = cluster_cidrs.iter().filter_map(|text| text.trim().parse::<IpNet>().ok());
+    cluster
+        .into_iter()
+        .any(|cidr| cidr.contains(&destination.network()) || cidr.contains(&destination.broadcast()))
 }
 
-/// First and last address of a range.
-fn bounds(text: &str) -> Option<(IpAddr, IpAddr)> {
-    let (address, prefix) = text.trim().split_once('/')?;
-    let prefix: u32 = prefix.parse().ok()?;
-    Some(match address.parse::<IpAddr>().ok()? {
-        IpAddr::V4(address) => {
-            let host = u32::MAX.checked_shr(prefix).unwrap_or(0);
-            if prefix > 32 {
-                return None;
-            }
-            let first = address.to_bits() & !host;
-            (IpAddr::V4(first.into()), IpAddr::V4((first | host).into()))
-        }
-        IpAddr::V6(address) => {
-            let host = u128::MAX.checked_shr(prefix).unwrap_or(0);
-            if prefix > 128 {
-                return None;
-            }
-            let first = address.to_bits() & !host;
-            (IpAddr::V6(first.into()), IpAddr::V6((first | host).into()))
-        }
-    })
-}
-
-/// The condition of a node that says whether its pods can be reached, if it does not say so already.
+/// The NetworkUnavailable condition of a node, if it differs.
 fn condition(node: &Node, reachable: bool, now: Time) -> Option<NodeCondition> {
     let (status, reason, message) = if reachable {
         ("False", "RouteCreated", "RouteController created a route")
@@ -239,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_follow_nodes() {
+    fn route_plan_follows_nodes() {
         let (a, b) = (node("a", &["10.1.0.0/24"]), node("b", &["10.1.1.0/24", "fd01::/64"]));
         let cidrs = ["10.1.0.0/16".to_owned(), "fd01::/48".to_owned()];
         let moved = Route { target_addresses: Some(vec![]), ..route("b", "fd01::/64") };
@@ -258,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_are_ours() {
+    fn only_routes_within_cluster_cidrs_are_managed() {
         let cidrs = ["10.0.0.0/8".to_owned(), "fd00::/8".to_owned()];
         for (text, expected) in [
             ("10.1.0.0/16", true),
@@ -269,13 +244,13 @@ mod tests {
             ("10.0.0.0/33", false),
             ("x", false),
         ] {
-            assert_eq!(is_ours(text, &cidrs), expected, "{text}");
+            assert_eq!(is_managed(text, &cidrs), expected, "{text}");
         }
-        assert!(is_ours("0.0.0.0/0", &["0.0.0.0/0".to_owned()]));
+        assert!(is_managed("0.0.0.0/0", &["0.0.0.0/0".to_owned()]));
     }
 
     #[test]
-    fn conditions_are_written_when_they_change() {
+    fn network_condition_is_written_only_on_change() {
         let mut node = node("a", &["10.1.0.0/24"]);
         let now = || Time(base::clock::Clock::system().now());
         let made = condition(&node, true, now()).expect("a condition");

@@ -1,5 +1,5 @@
-//! An address moves from one machine to another, and those who knew it learn of that at once: real packets in network
-//! namespaces of the test's own that have no way out.
+//! Failover of an announced address: clients on the link use the new machine immediately. Real packets in isolated
+//! network namespaces of the test.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -69,7 +69,7 @@ impl World {
         thread.join().expect("the thread")
     }
 
-    fn ask(&self, address: IpAddr) -> String {
+    fn query(&self, address: IpAddr) -> String {
         self.within("client", move || {
             let to = SocketAddr::new(address, 8080);
             let mut text = String::new();
@@ -100,7 +100,7 @@ impl Drop for World {
 }
 
 #[test]
-fn an_address_moves() {
+fn announced_address_moves_to_new_node() {
     let Some(world) = World::new() else { return };
     for (text, prefix) in [("192.0.2.100", 32), ("fd02::100", 128)] {
         let address: IpAddr = text.parse().expect("an address");
@@ -108,7 +108,7 @@ fn an_address_moves() {
         let wait = |expected: &str| {
             let begun = Instant::now();
             loop {
-                let seen = world.ask(address);
+                let seen = world.query(address);
                 if seen == expected {
                     return;
                 }
@@ -116,7 +116,7 @@ fn an_address_moves() {
             }
         };
         wait("one");
-        // The first machine keeps it, as one that is lost would: only the announcement tells the client.
+        // The first machine keeps it, as after a failure: only the announcement updates the client.
         world.give("two", address, prefix);
         wait("two");
         world.within("two", move || {
@@ -124,7 +124,7 @@ fn an_address_moves() {
             netlink.remove_address("eth0", address, prefix).expect("removed");
             netlink.remove_address("eth0", address, prefix).expect("removing nothing");
             assert!(
-                !netlink.addresses("eth0").expect("addresses").iter().any(|(known, _)| *known == address)
+                !netlink.addresses("eth0").expect("addresses").iter().any(|known| known.addr() == address)
             );
         });
     }

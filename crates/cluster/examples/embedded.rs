@@ -28,7 +28,9 @@ pub async fn namespaces(data_dir: &Path) -> Result<Vec<String>> {
     let client = plane.administrator()?;
     let (ready, is_ready) = oneshot::channel();
     let running = tokio::spawn(plane.run(Box::new(move || ready.send(()).unwrap_or_default())));
-    tokio::time::timeout(Duration::from_secs(30), is_ready).await.context("starting the control plane")??;
+    tokio::time::timeout(Duration::from_secs(30), is_ready)
+        .await
+        .context("failed to start the control plane")??;
 
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some("embedded".to_owned());

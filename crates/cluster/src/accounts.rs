@@ -1,5 +1,6 @@
-//! Clients of service accounts: of loops that run alone, as with `--use-service-account-credentials` in Kubernetes, and of
-//! the agents of a joined node. Another client requests the tokens: the controller manager's, or the node's.
+//! Clients of service accounts: of controllers that run alone, as with `--use-service-account-credentials` in
+//! Kubernetes, and of the agents of a joined node. Another client requests the tokens: the controller manager's, or
+//! the node's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,16 +10,16 @@ use runtime::Identities;
 
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Clients of service accounts, over connections that all of them share.
+/// Clients of service accounts, over shared connections.
 pub(crate) struct Accounts {
     manager: Client,
     shared: Arc<dyn Transport>,
-    /// The node that tokens are bound to.
+    /// Node that tokens are bound to.
     node: Option<String>,
 }
 
 impl Accounts {
-    /// `manager` asks for the tokens; the server is the kubeconfig's.
+    /// `manager` requests the tokens; the server is the kubeconfig's.
     pub fn new(manager: Client, kubeconfig: &Path) -> Result<Self, ClientError> {
         let config = Kubeconfig::load(kubeconfig)?.without_credentials();
         Ok(Self { manager, shared: Arc::new(Remote::new(config)?), node: None })
@@ -42,7 +43,7 @@ impl Identities for Accounts {
                 };
                 Client::new(Arc::new(account), user_agent)
             }
-            // Who the manager is, its kubeconfig says.
+            // The manager's identity is in its kubeconfig.
             None => self.manager.called(user_agent),
         })
     }

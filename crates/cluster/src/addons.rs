@@ -1,7 +1,7 @@
-//! Objects that a cluster of several parts has besides the API server's own: by what a node joins, what nodes and the
-//! name service may do, and where the API server is.
+//! Objects that a cluster has besides the API server's own: for joining nodes, permissions of nodes and cluster DNS,
+//! and the address of the API server.
 //!
-//! What is missing is created; what users changed stays, but for the addresses, which are what they are.
+//! Missing objects are created; changes by users are kept, except for addresses, which are reconciled.
 
 use std::net::SocketAddr;
 
@@ -14,11 +14,11 @@ use crate::{cluster_dns, service_network};
 const RBAC: &str = "rbac.authorization.k8s.io";
 const SYSTEM: &str = "kube-system";
 const PUBLIC: &str = "kube-public";
-/// Everybody who shows a bootstrap token.
+/// Group of all bootstrap tokens.
 const BOOTSTRAPPERS: (&str, &str) = ("Group", "system:bootstrappers");
 const NODES: (&str, &str) = ("Group", "system:nodes");
 
-fn resource(group: &str, resource: &str, namespaced: bool) -> ResourceKey {
+pub(crate) fn resource(group: &str, resource: &str, namespaced: bool) -> ResourceKey {
     ResourceKey {
         group: group.to_owned(),
         version: "v1".to_owned(),
@@ -27,8 +27,8 @@ fn resource(group: &str, resource: &str, namespaced: bool) -> ResourceKey {
     }
 }
 
-/// Creates what is missing of the objects by which nodes join and do their work. `url` is where other machines reach
-/// the API server, whose certificates `authority` vouches for.
+/// Creates missing objects that nodes need to join and run. `url` is the external URL of the API server, `authority`
+/// the issuer of its certificates.
 pub(crate) async fn install(administrator: &Client, url: &str, authority: &str) -> Result<(), ClientError> {
     for (name, role, subject) in [
         ("ferry:node-bootstrapper", "system:node-bootstrapper", BOOTSTRAPPERS),
@@ -57,7 +57,7 @@ pub(crate) async fn install(administrator: &Client, url: &str, authority: &str) 
     });
     let cluster_roles = resource(RBAC, "clusterroles", false);
     ensure(administrator, &cluster_roles, "", &role).await?;
-    // An earlier version had no clients to admit, and no right to read nodes.
+    // An earlier version did not filter clients and had no permission to read nodes.
     let cluster_roles = administrator.dynamic(&cluster_roles);
     let mut present = cluster_roles.get("", "ferry:dns").await?;
     if !present["rules"].to_string().contains("\"nodes\"") {
@@ -94,8 +94,8 @@ pub(crate) async fn install(administrator: &Client, url: &str, authority: &str) 
     cluster_info(administrator, url, authority).await
 }
 
-/// The service account of the proxy of joined nodes, with the role of kube-proxy. The binding of an earlier version,
-/// which gave that role to all nodes, is deleted.
+/// Service account of the proxy of joined nodes, with the role of kube-proxy. The binding of an earlier version,
+/// which granted that role to all nodes, is deleted.
 async fn proxy_account(administrator: &Client) -> Result<(), ClientError> {
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount",
@@ -117,7 +117,7 @@ async fn proxy_account(administrator: &Client) -> Result<(), ClientError> {
     }
 }
 
-fn binding(
+pub(crate) fn binding(
     kind: &str,
     name: &str,
     namespace: &str,
@@ -135,15 +135,21 @@ fn binding(
     })
 }
 
-async fn ensure(client: &Client, kind: &ResourceKey, ns: &str, object: &Value) -> Result<(), ClientError> {
+/// Creates an object unless one with its name exists.
+pub(crate) async fn ensure(
+    client: &Client,
+    kind: &ResourceKey,
+    ns: &str,
+    object: &Value,
+) -> Result<(), ClientError> {
     match client.dynamic(kind).create(ns, object).await {
         Err(error) if error.is_already_exists() => Ok(()),
         outcome => outcome.map(drop),
     }
 }
 
-/// Where the cluster is and whom to trust there, for whoever wants to join: signed with each bootstrap token by a
-/// controller.
+/// cluster-info: URL and certificate authority of the cluster for joining nodes, signed with each bootstrap token by
+/// a controller.
 async fn cluster_info(client: &Client, url: &str, authority: &str) -> Result<(), ClientError> {
     use base64::Engine;
     let authority = base64::engine::general_purpose::STANDARD.encode(authority);
@@ -171,8 +177,11 @@ async fn cluster_info(client: &Client, url: &str, authority: &str) -> Result<(),
     Ok(())
 }
 
-/// Keeps the endpoints of the service `kubernetes` at the address of this server, the only one there is.
-pub(crate) async fn lead_to(administrator: &Client, address: SocketAddr) -> Result<(), ClientError> {
+/// Reconciles the endpoints of the service `kubernetes` with the address of this server, the only one.
+pub(crate) async fn reconcile_endpoints(
+    administrator: &Client,
+    address: SocketAddr,
+) -> Result<(), ClientError> {
     if address.ip().is_loopback() {
         return Ok(());
     }

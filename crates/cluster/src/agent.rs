@@ -1,5 +1,5 @@
-//! A node that joined a cluster somewhere else. The kubelet is the node's own user; proxy, routes and network policies
-//! are service accounts, whose tokens the node requests bound to its own Node object.
+//! A node that joined a remote cluster. The kubelet uses the node's own user; proxy, routes and network policies use
+//! service accounts, whose tokens the node requests bound to its own Node object.
 
 use futures_util::future::BoxFuture;
 use std::net::IpAddr;
@@ -13,36 +13,27 @@ use runtime::Identities;
 use crate::accounts::Accounts;
 use crate::{ClusterError, Join, NodeConfig, chain, policies, run_node, service_network, serving};
 
-/// How long a young cluster may take to have a name service.
-const PATIENCE: Duration = Duration::from_secs(60);
-const AGAIN: Duration = Duration::from_millis(500);
+/// Time limit for a new cluster to create its DNS service.
+const DNS_WAIT_LIMIT: Duration = Duration::from_secs(60);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Joins and runs the node until `tasks` stop. `ready` is told how the node begun once it is registered.
+/// Joins and runs the node until `tasks` stop. `ready` is called once the node is registered.
 pub fn run_agent<'a>(
     mut node: NodeConfig,
     join: Join,
     tasks: &'a TaskGroup,
-    ready: Box<dyn FnOnce(kubelet::Begun) + Send + 'a>,
+    ready: Box<dyn FnOnce(kubelet::NodeStarted) + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
-        let stopping = tasks.stopping();
-        let kubeconfig = tokio::select! {
-            () = stopping => return Ok(()),
-            joined = join.kubeconfig() => joined?,
+        let Some(kubeconfig) = tasks.until_stopped(join.kubeconfig()).await.transpose()? else {
+            return Ok(());
         };
         let client = Client::connect(&kubeconfig, "ferry-agent").map_err(ClusterError::Client)?;
-        join.keep_fresh(client.clone(), tasks);
-        let stopping = tasks.stopping();
-        let authority = tokio::select! {
-            () = stopping => return Ok(()),
-            authority = client_authority(&client) => authority,
-        };
+        join.keep_fresh(client.clone(), tasks, node.certificates.clone());
+        let Some(authority) = tasks.until_stopped(client_authority(&client)).await else { return Ok(()) };
         if node.cluster_dns.is_empty() {
-            let stopping = tasks.stopping();
-            node.cluster_dns = tokio::select! {
-                () = stopping => return Ok(()),
-                found = name_service(&client) => found,
-            };
+            let Some(found) = tasks.until_stopped(name_service(&client)).await else { return Ok(()) };
+            node.cluster_dns = found;
         }
         let serving = serving::begin(&node, &client, tasks)?;
         let accounts = Accounts::new(client.clone(), &kubeconfig).map_err(ClusterError::Client)?;
@@ -66,7 +57,7 @@ pub fn run_agent<'a>(
         let authorities = serving::authorities(&authority)?;
         let outcome = run_node(&node, client, &serving, &authorities, tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-            tracing::warn!(error = chain(&error), "tasks were cancelled");
+            tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");
         }
         outcome
     })
@@ -75,29 +66,31 @@ pub fn run_agent<'a>(
 /// Waits for the node's own Node object, without which no token can be bound to it.
 async fn registered(client: Client, name: String, tasks: TaskGroup) {
     while client.get::<Node>("", &name).await.is_err() {
-        tokio::select! {
-            () = tasks.stopping() => return,
-            () = tokio::time::sleep(AGAIN) => {}
+        if tasks.until_stopped(tokio::time::sleep(RETRY_DELAY)).await.is_none() {
+            return;
         }
     }
 }
 
-/// Who vouches for those who call the kubelet, such as the API server.
+/// Certificate authority of clients of the kubelet, such as the API server.
 async fn client_authority(client: &Client) -> String {
     loop {
         let map = client.get::<ConfigMap>("kube-system", "extension-apiserver-authentication").await;
         match map.map(|map| map.data.unwrap_or_default().remove("client-ca-file")) {
             Ok(Some(authority)) => return authority,
-            Ok(None) => tracing::warn!("the cluster does not say whom kubelets can trust; asking again"),
+            Ok(None) => tracing::warn!("extension-apiserver-authentication has no client-ca-file, retrying"),
             Err(error) => {
-                tracing::warn!(error = chain(&error), "whom to trust is not known yet; asking again")
+                tracing::warn!(
+                    error = chain(&error),
+                    "failed to read extension-apiserver-authentication, retrying"
+                )
             }
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
-/// Where pods ask for names: what the service `kube-dns` says, whoever is behind it.
+/// DNS servers of pods: the cluster IPs of the service `kube-dns`.
 async fn name_service(client: &Client) -> Vec<IpAddr> {
     let begun = Instant::now();
     loop {
@@ -107,16 +100,16 @@ async fn name_service(client: &Client) -> Vec<IpAddr> {
                 let texts = spec.cluster_ips.unwrap_or_default();
                 return texts.iter().filter_map(|text| text.parse().ok()).collect();
             }
-            Err(error) if begun.elapsed() > PATIENCE => {
-                tracing::warn!(error = chain(&error), "no name service is known; pods have none");
+            Err(error) if begun.elapsed() > DNS_WAIT_LIMIT => {
+                tracing::warn!(error = chain(&error), "service kube-dns not found, pods get no cluster DNS");
                 return Vec::new();
             }
             Err(error) => debug(&error),
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
 fn debug(error: &ClientError) {
-    tracing::debug!(error = chain(error), "no name service yet");
+    tracing::debug!(error = chain(error), "service kube-dns not found yet, retrying");
 }

@@ -12,11 +12,11 @@ use crate::{ClusterError, live_backup, storage};
 
 const SNAPSHOT: &str = "store.snapshot";
 const PKI: &str = "pki";
-/// A restored store continues this far above the snapshot's revision, so that clients that saw later revisions of the
-/// lost store notice that they must list again instead of taking new objects for ones they know.
+/// A restored store continues this far above the snapshot's revision, so that clients with later revisions of the
+/// lost store must relist instead of mistaking new objects for known ones.
 const SKIPPED_REVISIONS: u64 = 1_000_000;
 
-/// Writes a backup of the cluster in `data_dir`, running or stopped, to the new directory `target`.
+/// Writes a backup of a running or stopped cluster in `data_dir` to the new directory `target`.
 pub fn backup<'a>(data_dir: &'a Path, target: &'a Path) -> BoxFuture<'a, Result<Revision, ClusterError>> {
     Box::pin(async move {
         create_empty(target)?;
@@ -35,7 +35,7 @@ pub fn backup<'a>(data_dir: &'a Path, target: &'a Path) -> BoxFuture<'a, Result<
     })
 }
 
-/// Makes a cluster out of a backup in the empty or missing directory `data_dir`.
+/// Creates a cluster from a backup in the empty or missing directory `data_dir`.
 pub fn restore<'a>(source: &'a Path, data_dir: &'a Path) -> BoxFuture<'a, Result<Revision, ClusterError>> {
     Box::pin(async move {
         for needed in [SNAPSHOT, PKI] {
@@ -70,14 +70,14 @@ fn create_empty(path: &Path) -> Result<(), ClusterError> {
     }
 }
 
-/// Copies a directory of plain files, modes included, and forces them to disk.
+/// Copies a directory of regular files with their modes, and syncs them.
 fn copy_directory(from: &Path, to: &Path) -> Result<(), ClusterError> {
     let failed = |source| ClusterError::Copy { from: from.to_owned(), to: to.to_owned(), source };
     let copy = || -> io::Result<()> {
         fs::create_dir_all(to)?;
         for entry in fs::read_dir(from)? {
             let entry = entry?;
-            // A file that is being written beside its final name belongs to whoever writes it.
+            // Temporary files belong to a concurrent writer.
             let unfinished = entry.path().extension().is_some_and(|extension| extension == "tmp");
             if !unfinished && entry.file_type()?.is_file() {
                 let target = to.join(entry.file_name());

@@ -1,4 +1,4 @@
-//! The certificates in use: Ferry's own or the operator's files, renewed and reloaded while running.
+//! Certificates in use: Ferry's own or the operator's files, renewed and reloaded at run time.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,6 @@ use std::time::SystemTime;
 use apiserver::serve::{ClientTrust, NamedCertificate, Tls, check_pair};
 use apiserver::{ApiServer, AuthenticationTrust, KubeletIdentity};
 use base::addresses;
-use base::kubeconfig;
 use base::pki::{Identity, Pki, ServingNames, certificates_from_pem, dns_names_of_certificate};
 use base::tasks::TaskGroup;
 use parking_lot::Mutex;
@@ -16,10 +15,10 @@ use parking_lot::Mutex;
 use crate::config::NamedFiles;
 use crate::{ClusterError, Config, chain};
 
-/// The user that the API server is to kubelets.
+/// User of the API server at kubelets.
 const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
-/// The cluster's certificates and the TLS settings made of them.
+/// Certificates of the cluster and the TLS settings derived from them.
 #[derive(Debug)]
 pub struct Certificates {
     config: Config,
@@ -29,7 +28,7 @@ pub struct Certificates {
     in_use: Mutex<InUse>,
 }
 
-/// Contents of the operator's files that were last usable: a file that is replaced by something else keeps them in use.
+/// Last valid contents of the operator's files, which stay in use while a file is invalid.
 #[derive(Debug)]
 struct InUse {
     serving: Identity,
@@ -44,13 +43,13 @@ impl InUse {
         Ok(Self { serving: serving_identity(config, pki)?, named, trust: trust(config, pki)? })
     }
 
-    /// Reads everything again. What cannot be used is logged, and stays as it was.
+    /// Rereads all files. Invalid ones are logged, and their previous contents kept.
     fn refresh(&mut self, config: &Config, pki: &Pki) {
-        keep(&mut self.serving, serving_identity(config, pki));
+        replace_if_valid(&mut self.serving, serving_identity(config, pki));
         for (kept, files) in self.named.iter_mut().zip(&config.files.named) {
-            keep(kept, named(files));
+            replace_if_valid(kept, named(files));
         }
-        keep(&mut self.trust, trust(config, pki));
+        replace_if_valid(&mut self.trust, trust(config, pki));
     }
 
     fn named(&self) -> Vec<NamedCertificate> {
@@ -63,13 +62,13 @@ impl InUse {
     }
 }
 
-fn keep<T>(kept: &mut T, read: Result<T, ClusterError>) {
+fn replace_if_valid<T>(kept: &mut T, read: Result<T, ClusterError>) {
     match read {
         Ok(read) => *kept = read,
         Err(error) => {
             tracing::error!(
                 error = chain(&error),
-                "failed to read certificates; the ones in use stay in use until the file changes again"
+                "failed to reload certificates, keeping the current ones until the file changes again"
             );
         }
     }
@@ -88,13 +87,13 @@ impl Certificates {
         Ok(Self { config: config.clone(), address, pki: Arc::new(pki), tls: Arc::new(tls), in_use })
     }
 
-    /// The URL a client on this machine uses.
+    /// URL for clients on this machine.
     #[must_use]
     pub fn url(&self) -> String {
         format!("https://{}", addresses::for_local_clients(self.address))
     }
 
-    /// The address other machines reach the server at, as far as it can be told from here.
+    /// Address for other machines, as far as it can be detected.
     #[must_use]
     pub fn advertised(&self) -> SocketAddr {
         match self.config.advertise {
@@ -103,29 +102,30 @@ impl Certificates {
         }
     }
 
-    /// Who vouches for the serving certificate, as PEM.
+    /// Certificate authority of the serving certificate, as PEM.
     pub(crate) fn serving_authority(&self) -> Result<String, ClusterError> {
-        // A serving certificate of the operator's is vouched for by itself: its authority is not known here.
+        // An operator's serving certificate is its own trust anchor: its authority is unknown here.
         match &self.config.files.serving {
             None => Ok(self.pki.server_authority.certificate_pem.clone()),
             Some((certificate, _)) => read(certificate),
         }
     }
 
-    /// Certificate and key of the authority of client certificates, as they stand in their files.
+    /// Certificate and key of the client certificate authority, as stored in their files.
     pub(crate) fn client_authority_pem(&self) -> Option<(String, String)> {
         let key = std::fs::read_to_string(self.config.pki().join("client-ca.key")).ok()?;
         Some((self.pki.client_authority.certificate_pem.clone(), key))
     }
 
-    /// A certificate for a component of this process.
+    /// Issues a certificate for a component of this process.
     pub(crate) fn issue_client(&self, user: &str, groups: &[&str]) -> Result<Identity, ClusterError> {
         let now = self.config.clock.now();
         self.pki.client_authority.issue_client_in(user, groups, now).map_err(ClusterError::Pki)
     }
 
-    /// Client certificate that the API server presents to kubelets; issued at every start. Its user may use the kubelets' API by a binding of the
-    /// RBAC policy, and nothing else: a kubelet that passes the connection on gains no more.
+    /// Client certificate that the API server presents to kubelets; issued at every start. Its user may use the
+    /// kubelets' API by a binding of the RBAC policy, and nothing else: a kubelet that relays the connection gains no
+    /// more.
     pub(crate) fn kubelet_client(&self) -> Result<KubeletIdentity, ClusterError> {
         if let Some(files) = &self.config.files.kubelet_client {
             let identity = identity(files)?;
@@ -137,25 +137,28 @@ impl Certificates {
         Ok(KubeletIdentity { key: identity.key(), chain: identity.chain })
     }
 
-    /// Has the key of service account tokens made in the background: it takes longer than the rest of the start.
+    /// Generates the service account signing key in the background: it takes longer than the rest of the start.
     pub fn prepare_service_account_key(&self, server: Arc<ApiServer>, tasks: &TaskGroup) {
         let pki = Arc::clone(&self.pki);
         tasks.spawn(async move {
             match tokio::task::spawn_blocking(move || pki.service_account_key()).await {
                 Ok(Ok(key)) => {
                     if let Err(error) = server.set_service_account_key(&key) {
-                        tracing::error!(error = chain(&error), "no key for service account tokens");
+                        tracing::error!(
+                            error = chain(&error),
+                            "failed to load the service account signing key"
+                        );
                     }
                 }
                 Ok(Err(error)) => {
-                    tracing::error!(error = chain(&error), "no key for service account tokens");
+                    tracing::error!(error = chain(&error), "failed to load the service account signing key");
                 }
-                Err(error) => tracing::error!(%error, "no key for service account tokens"),
+                Err(error) => tracing::error!(%error, "failed to load the service account signing key"),
             }
         });
     }
 
-    /// Writes the administrator's kubeconfig unless it is already as it should be.
+    /// Writes the administrator's kubeconfig if it is outdated.
     pub fn write_kubeconfig(&self) -> Result<(), ClusterError> {
         let path = self.config.kubeconfig();
         let text = self.admin_kubeconfig()?;
@@ -168,10 +171,10 @@ impl Certificates {
 
     fn admin_kubeconfig(&self) -> Result<String, ClusterError> {
         let admin = self.pki.leaves().admin;
-        Ok(kubeconfig::render(&self.url(), &self.serving_authority()?, &admin))
+        Ok(client::render_kubeconfig(&self.url(), &self.serving_authority()?, &admin))
     }
 
-    /// Looks regularly whether something is due or has changed, until `tasks` stops.
+    /// Checks periodically for due renewals and changed files, until `tasks` stops.
     pub fn watch(self: Arc<Self>, server: Arc<ApiServer>, tasks: &TaskGroup) {
         let group = tasks.clone();
         tasks.supervise("certificate-renewal", move || {
@@ -182,9 +185,8 @@ impl Certificates {
     async fn keep_fresh(self: Arc<Self>, server: Arc<ApiServer>, group: TaskGroup) {
         let mut seen = self.modified();
         loop {
-            tokio::select! {
-                () = group.stopping() => return,
-                () = tokio::time::sleep(self.config.certificate_check) => {}
+            if group.until_stopped(tokio::time::sleep(self.config.certificate_check)).await.is_none() {
+                return;
             }
             let now = self.modified();
             let changed = now != seen;
@@ -201,13 +203,13 @@ impl Certificates {
                         self.set_front_proxy(&server);
                     }
                 }
-                Ok(Err(error)) => tracing::error!(error = chain(&error), "cannot renew certificates"),
-                Err(error) => tracing::error!(%error, "cannot renew certificates"),
+                Ok(Err(error)) => tracing::error!(error = chain(&error), "failed to renew certificates"),
+                Err(error) => tracing::error!(%error, "failed to renew certificates"),
             }
         }
     }
 
-    /// Whom the server trusts, as it is told to other API servers.
+    /// Certificate authorities of the server, as published in extension-apiserver-authentication.
     pub fn authentication_trust(&self) -> Result<AuthenticationTrust, ClusterError> {
         let with_file = |own: &base::pki::Authority, file: &Option<PathBuf>| {
             let more = file.as_deref().map(read).transpose()?.unwrap_or_default();
@@ -225,14 +227,16 @@ impl Certificates {
         match self.authentication_trust() {
             Ok(trust) => {
                 if let Err(status) = server.publish_trust(&trust).await {
-                    tracing::warn!(error = %status, "other API servers are not told whom this one trusts");
+                    tracing::warn!(error = %status, "failed to publish extension-apiserver-authentication");
                 }
             }
-            Err(error) => tracing::warn!(error = chain(&error), "whom to trust cannot be told"),
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "failed to publish extension-apiserver-authentication")
+            }
         }
     }
 
-    /// Gives the server the certificate by which extension servers recognise it.
+    /// Sets the client certificate for extension servers.
     pub(crate) fn set_front_proxy(&self, server: &ApiServer) {
         let files = self.config.files.proxy_client.as_ref().map(identity).transpose();
         match files {
@@ -249,22 +253,23 @@ impl Certificates {
         }
     }
 
-    /// It is never older than the oldest of the others, so it is renewed with them.
+    /// Never older than the oldest of the others, so it is renewed with them.
     fn renew_kubelet_client(&self, server: &ApiServer) {
         let outcome = self.kubelet_client().and_then(|identity| {
             server.set_kubelet_identity(identity).map_err(ClusterError::KubeletIdentity)
         });
         if let Err(error) = outcome {
-            tracing::error!(error = chain(&error), "the certificate for kubelets is not renewed");
+            tracing::error!(error = chain(&error), "failed to renew the kubelet client certificate");
         }
     }
 
-    /// Whether it is time for another certificate.
+    /// True if a certificate must be renewed.
     pub(crate) fn is_due(&self, identity: &Identity) -> bool {
         identity.is_due(self.config.clock.now())
     }
 
-    /// Renews what is due; puts what is new into use. What is in use stays so if that fails. Whether something was renewed.
+    /// Renews due certificates and activates changes; on failure the current ones stay in use. Returns true if any
+    /// was renewed.
     fn refresh(&self, files_changed: bool) -> Result<bool, ClusterError> {
         let names = serving_names(&self.config, self.address);
         let renewed = self.pki.renew(&names, self.config.clock.now()).map_err(ClusterError::Pki)?;
@@ -277,7 +282,7 @@ impl Certificates {
         self.tls.replace(chain, key, in_use.named(), in_use.trust.clone()).map_err(ClusterError::Tls)?;
         drop(in_use);
         self.write_kubeconfig()?;
-        tracing::info!(?renewed, files_changed, "certificates are in use");
+        tracing::info!(?renewed, files_changed, "reloaded certificates");
         Ok(!renewed.is_empty())
     }
 
@@ -287,7 +292,7 @@ impl Certificates {
     }
 }
 
-/// The names by which clients may call the API server.
+/// Subject alternative names of the API server.
 fn serving_names(config: &Config, address: SocketAddr) -> ServingNames {
     let mut names = ServingNames::of_the_api_server(&config.cluster_domain);
     names.dns.extend(addresses::hostname());
@@ -302,7 +307,7 @@ fn serving_identity(config: &Config, pki: &Pki) -> Result<Identity, ClusterError
     identity(files)
 }
 
-/// The certificate and key in two files.
+/// Loads the certificate and key of two files.
 fn identity((certificate, key): &(PathBuf, PathBuf)) -> Result<Identity, ClusterError> {
     let text = format!("{}\n{}", read(certificate)?, read(key)?);
     let bad = |reason| ClusterError::BadFile { path: certificate.clone(), reason };
@@ -311,7 +316,7 @@ fn identity((certificate, key): &(PathBuf, PathBuf)) -> Result<Identity, Cluster
     Ok(identity)
 }
 
-/// The serving certificate of some names.
+/// Serving certificate for some names.
 fn named(files: &NamedFiles) -> Result<(Vec<String>, Identity), ClusterError> {
     let identity = identity(&(files.certificate.clone(), files.key.clone()))?;
     let names = match files.names.is_empty() {
@@ -321,7 +326,7 @@ fn named(files: &NamedFiles) -> Result<(Vec<String>, Identity), ClusterError> {
     Ok((names, identity))
 }
 
-/// Ferry's own authorities always count: its components and the administrator have their certificates from them.
+/// Ferry's own authorities are always included: they issue the certificates of its components and the administrator.
 fn trust(config: &Config, pki: &Pki) -> Result<ClientTrust, ClusterError> {
     let with_file = |own: &base::pki::Authority, file: &Option<PathBuf>| {
         let mut authorities = vec![own.certificate.clone()];

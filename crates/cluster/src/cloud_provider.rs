@@ -1,4 +1,4 @@
-//! The cloud's loops as a component: in the process of the control plane, or alone.
+//! The cloud controllers as a component: in the process of the control plane, or alone.
 
 use futures_util::future::BoxFuture;
 use std::path::{Path, PathBuf};
@@ -20,16 +20,16 @@ use serde_json::Value;
 
 use crate::{ClusterError, chain, components};
 
-/// How long a provider may take for an answer unless its configuration says otherwise: clouds are slow.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The lease of Kubernetes' own manager.
+/// Default request timeout of a provider: clouds are slow.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Lease name of cloud-controller-manager.
 const LEASE: &str = "cloud-controller-manager";
 
-/// Which provider, and how it is used.
+/// Provider and its settings.
 #[derive(Clone, Debug)]
 pub struct CloudConfig {
     pub provider: CloudProvider,
-    /// The loops to run, as `--controllers` says.
+    /// Controllers to run, as in `--controllers`.
     pub controllers: Vec<String>,
     pub cluster_name: String,
     pub cluster_cidrs: Vec<String>,
@@ -40,25 +40,25 @@ pub struct CloudConfig {
     pub leader_election: bool,
 }
 
-/// A provider by name.
+/// Provider by name.
 #[derive(Clone, Debug)]
 pub enum CloudProvider {
     Local(LocalLoadBalancers),
-    /// A server that speaks for a cloud.
+    /// External provider server.
     Http(ProviderConfig),
 }
 
-/// Where services get addresses from without a cloud.
+/// Address source of services without a cloud.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalLoadBalancers {
-    /// Ranges that nodes answer for; the addresses of the nodes themselves if empty.
+    /// Ranges that nodes announce; if empty, the addresses of the nodes are used.
     pub ranges: Vec<String>,
-    /// Ports that nodes keep for themselves.
+    /// Ports in use by the nodes.
     pub reserved_ports: Vec<u16>,
 }
 
 impl CloudConfig {
-    /// Kubernetes' values.
+    /// Kubernetes' defaults.
     #[must_use]
     pub fn new(provider: CloudProvider) -> Self {
         Self {
@@ -75,8 +75,8 @@ impl CloudConfig {
     }
 }
 
-/// Settings of loops that give services addresses without a cloud: of nodes, which keep `reserved` ports for themselves,
-/// or of ranges.
+/// Settings of controllers that assign addresses without a cloud: of nodes, whose `reserved` ports are excluded, or
+/// of ranges.
 pub(crate) fn local(load_balancers: &LocalLoadBalancers) -> Result<Settings, ClusterError> {
     let LocalLoadBalancers { ranges, reserved_ports } = load_balancers;
     let provider = if ranges.is_empty() {
@@ -93,7 +93,7 @@ async fn build(config: &CloudConfig) -> Result<Settings, ClusterError> {
         CloudProvider::Http(provider) => {
             let caller = Arc::new(Remote::new(provider)?);
             let provider = Http::connect(caller).await.map_err(ClusterError::CloudProvider)?;
-            tracing::info!(provider = provider.name(), "the provider answers");
+            tracing::info!(provider = provider.name(), "connected to the cloud provider");
             Settings::new(Arc::new(provider))
         }
     };
@@ -108,16 +108,20 @@ async fn build(config: &CloudConfig) -> Result<Settings, ClusterError> {
     Ok(settings)
 }
 
-/// Starts the loops in `harness`, which has the settings.
+/// Starts the controllers in `harness`, which has the settings.
 pub(crate) fn start(harness: &Harness, settings: &Settings, controllers: &[String]) {
     for row in cloud::selected(settings, controllers) {
         if let Err(error) = harness.start(row) {
-            tracing::error!(controller = row.descriptor.name, error = chain(&error), "cannot start");
+            tracing::error!(
+                controller = row.descriptor.name,
+                error = chain(&error),
+                "failed to start controller"
+            );
         }
     }
 }
 
-/// Runs the loops alone, against any API server, until `tasks` stops.
+/// Runs the controllers alone, against any API server, until `tasks` stops.
 pub fn run_cloud<'a>(
     config: &'a CloudConfig,
     kubeconfig: &'a Path,
@@ -128,15 +132,16 @@ pub fn run_cloud<'a>(
         let client = Client::connect(kubeconfig, "ferry-cloud").map_err(ClusterError::Client)?;
         let settings = build(config).await?;
         let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
+        let loop_metrics = LoopMetrics::new(&metrics).map_err(ClusterError::Metrics)?;
         let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
-            .with_metrics(LoopMetrics::new(&metrics).map_err(ClusterError::Metrics)?)
+            .with_metrics(loop_metrics.clone())
             .with_settings(vec![Box::new(settings.clone())]);
         let controllers = config.controllers.clone();
         let begin = move |harness: &Harness| start(harness, &settings, &controllers);
         if config.leader_election {
-            let election = LeaderElection::new(LEASE, components::identity());
+            let election = LeaderElection::new(LEASE, components::identity()).with_metrics(&loop_metrics);
             let shared = client.clone();
-            components::lead_then(client, election, clock, tasks, move |scope| {
+            components::run_while_leading(client, election, clock, tasks, move |scope| {
                 begin(&harness.within(shared.clone(), scope));
             });
         } else {
@@ -144,16 +149,16 @@ pub fn run_cloud<'a>(
         }
         tasks.stopping().await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-            tracing::warn!(error = chain(&error), "tasks were cancelled");
+            tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");
         }
         Ok(())
     })
 }
 
-/// Calls over HTTP and TLS.
+/// Transport over HTTP and TLS.
 struct Remote {
     client: outbound::Client,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Remote {
@@ -169,15 +174,16 @@ impl Remote {
         let trust = Trust { authorities: authorities.into(), identity, server_name: None };
         let target = Target::new(&config.url, &trust).map_err(ClusterError::CloudUrl)?;
         let credentials = config.token_file.clone().map_or(Credentials::None, Credentials::BearerFile);
-        let patience = config.timeout_seconds.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()));
-        Ok(Self { client: outbound::Client::with_credentials(target, credentials), patience })
+        let timeout =
+            config.timeout_seconds.map_or(REQUEST_TIMEOUT, |seconds| Duration::from_secs(seconds.into()));
+        Ok(Self { client: outbound::Client::with_credentials(target, credentials), timeout })
     }
 }
 
 #[async_trait]
 impl Caller for Remote {
     async fn call(&self, path: &str, body: &Value) -> Result<Value, CallError> {
-        self.client.put(path, body, self.patience).await.map_err(|error| match error {
+        self.client.put(path, body, self.timeout).await.map_err(|error| match error {
             outbound::CallError::Refused { status, body, .. } => {
                 CallError::Status { code: status.as_u16(), body }
             }

@@ -1,7 +1,7 @@
-//! The cluster's name service in this process, and the service by which pods find it.
+//! Cluster DNS in this process, and its service.
 //!
-//! Watches services, endpoint slices, namespaces and nodes; writes the service `kube-dns` in kube-system where there is none,
-//! and its endpoint slices. As soon as that service selects pods of somebody else's, such as CoreDNS, ours steps back.
+//! Watches services, endpoint slices, namespaces and nodes; creates the service `kube-dns` in kube-system if missing,
+//! and its endpoint slices. Once that service selects pods, such as CoreDNS, its endpoint slices are removed.
 
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -23,40 +23,45 @@ use dns::zone::Zone;
 use objects::core::v1::{Service, ServicePort, ServiceSpec};
 use objects::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use objects::meta::v1::ObjectMeta;
+use proxy::health::{MetricsPort, serve_to};
 use runtime::Informers;
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::{ClusterError, chain, dns_clients};
 
-/// Who the name service is.
+/// User of cluster DNS.
 pub const USER: &str = "system:serviceaccount:kube-system:ferry-dns";
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "kube-dns";
+/// Port of CoreDNS' metrics, and of the service.
+const METRICS_PORT: u16 = 9153;
 const MANAGER: &str = "dns.ferry";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// How long after a deletion the service is made again: somebody may be about to put another in its place.
-const RESPECT: Duration = Duration::from_secs(5);
+/// Delay before a deleted service is recreated: it may be replaced by another one.
+const RECREATE_DELAY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How the name service is set up.
+/// Configuration of cluster DNS.
 #[derive(Clone, Debug)]
 pub struct DnsConfig {
-    /// Where pods reach it: the address of its service, which is created if there is none; the service is left alone
-    /// if empty.
+    /// Cluster IPs of its service, which is created if missing; the service is not managed if empty.
     pub service_ips: Vec<IpAddr>,
-    /// The addresses to serve at, one of each family at most, which other nodes can reach.
+    /// Addresses to serve on, at most one per family; other nodes must reach them.
     pub addresses: Vec<IpAddr>,
-    /// The port to serve at; if another has it, and it need not be this one, any.
+    /// Port to serve on; if it is in use and not required, any free port.
     pub port: u16,
     pub port_is_fixed: bool,
+    /// Port of `/metrics`; if it is in use, any free port.
+    pub metrics_port: u16,
     pub domain: String,
-    /// Names the servers that know names outside the cluster.
+    /// Resolver configuration file with upstream servers.
     pub resolv_conf: PathBuf,
-    /// Those servers, if not the ones of `resolv_conf`.
+    /// Upstream servers, instead of those of `resolv_conf`.
     pub upstreams: Vec<SocketAddr>,
     pub stub_domains: Vec<StubDomain>,
-    /// Ranges of pods and services. Only clients there, nodes and their pods, and this machine are answered.
+    /// CIDRs of pods and services. Only clients there, nodes and their pods, and this machine are answered.
     pub client_ranges: Vec<String>,
 }
 
@@ -67,6 +72,7 @@ impl Default for DnsConfig {
             addresses: Vec::new(),
             port: 10053,
             port_is_fixed: false,
+            metrics_port: METRICS_PORT,
             domain: "cluster.local".to_owned(),
             resolv_conf: "/etc/resolv.conf".into(),
             upstreams: Vec::new(),
@@ -76,11 +82,11 @@ impl Default for DnsConfig {
     }
 }
 
-/// Serves names until `tasks` stop. `ready` is told where, once all names are known.
+/// Serves DNS until `tasks` stop. `ready` gets the addresses once all caches are synced.
 pub(crate) async fn run(
     config: &DnsConfig,
     client: Client,
-    metrics: DnsMetrics,
+    metrics: DnsRegistry,
     tasks: &TaskGroup,
     ready: impl FnOnce(&[SocketAddr]),
 ) -> Result<(), ClusterError> {
@@ -103,35 +109,81 @@ pub(crate) async fn run(
         let through_us = |server: &SocketAddr| !config.service_ips.contains(&server.ip());
         settings.upstreams = known.into_iter().filter(through_us).collect();
     }
-    let resolver = Arc::new(Resolver::new(zone, &settings, metrics));
+    let resolver = Arc::new(Resolver::new(zone, &settings, metrics.counters.clone()));
     let mut clients = dns_clients::parse(&config.client_ranges);
     clients.extend(dns_clients::parse(&local_addresses()));
     dns_clients::follow(&resolver, clients, &informers, tasks);
-    let stopping = tasks.stopping();
-    tokio::pin!(stopping);
-    tokio::select! {
-        () = &mut stopping => return Ok(()),
-        () = feed.synced() => {}
-    }
-    server.serve(&resolver, tasks);
-    tracing::info!(addresses = ?own, domain = config.domain, "names of the cluster are served");
-    ready(&own);
-    if config.service_ips.is_empty() {
-        stopping.await;
+    if tasks.until_stopped(feed.synced()).await.is_none() {
         return Ok(());
     }
-    let publishing = publish(&client, &informers, &config.service_ips, &own);
-    tokio::select! {
-        () = &mut stopping => {}
-        () = publishing => {}
+    server.serve(&resolver, tasks);
+    let mut served = Vec::new();
+    for &address in &own {
+        let port = serve_metrics(address.ip(), config.metrics_port, &metrics, &resolver, tasks).await;
+        served.push((address, port));
     }
+    tracing::info!(addresses = ?own, domain = config.domain, "serving cluster DNS");
+    ready(&own);
+    if config.service_ips.is_empty() {
+        tasks.stopping().await;
+        return Ok(());
+    }
+    let publishing = publish(&client, &informers, &config.service_ips, &served);
+    tasks.until_stopped(publishing).await;
     Ok(())
 }
 
-/// Called with the addresses that are served, once all names are known.
+/// Metrics of cluster DNS, in a registry of their own.
+#[derive(Clone, Debug)]
+pub(crate) struct DnsRegistry {
+    registry: Metrics,
+    counters: DnsMetrics,
+}
+
+impl DnsRegistry {
+    pub fn new(clock: &Clock) -> Result<Self, ClusterError> {
+        let registry = Metrics::new(clock).map_err(ClusterError::Metrics)?;
+        let counters = DnsMetrics::new(&registry).map_err(ClusterError::Metrics)?;
+        Ok(Self { registry, counters })
+    }
+}
+
+/// Serves `/metrics` to clients of DNS in plain HTTP, as CoreDNS does, on `port` or else on a free one; returns the
+/// port.
+async fn serve_metrics(
+    ip: IpAddr,
+    port: u16,
+    metrics: &DnsRegistry,
+    resolver: &Arc<Resolver>,
+    tasks: &TaskGroup,
+) -> Option<u16> {
+    let listener = match TcpListener::bind(SocketAddr::new(ip, port)).await {
+        Ok(listener) => Ok(listener),
+        Err(error) => {
+            tracing::info!(%error, %ip, port, "port of DNS metrics unavailable, using a free port");
+            TcpListener::bind(SocketAddr::new(ip, 0)).await
+        }
+    };
+    let listener = match listener {
+        Ok(listener) => Arc::new(listener),
+        Err(error) => {
+            tracing::warn!(%error, %ip, "failed to serve DNS metrics");
+            return None;
+        }
+    };
+    let bound = listener.local_addr().ok()?.port();
+    let (page, group) =
+        (MetricsPort { mode: None, metrics: metrics.registry.clone(), pages: None }, tasks.clone());
+    let resolver = Arc::clone(resolver);
+    let admits = Arc::new(move |client| resolver.clients.admits(client));
+    tasks.spawn(serve_to(listener, Arc::new(page), admits, group));
+    Some(bound)
+}
+
+/// Called with the served addresses once all caches are synced.
 pub type DnsReady<'a> = Box<dyn FnOnce(&[SocketAddr]) + Send + 'a>;
 
-/// Serves names alone, for any API server, until `tasks` stop.
+/// Serves DNS alone, for any API server, until `tasks` stop.
 pub fn run_dns<'a>(
     config: &'a DnsConfig,
     kubeconfig: &'a Path,
@@ -141,55 +193,54 @@ pub fn run_dns<'a>(
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
         let client = Client::connect(kubeconfig, "ferry-dns").map_err(ClusterError::Client)?;
-        let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
-        let metrics = DnsMetrics::new(&metrics).map_err(ClusterError::Metrics)?;
+        let metrics = DnsRegistry::new(clock)?;
         let outcome = run(config, client, metrics, tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-            tracing::warn!(error = chain(&error), "tasks were cancelled");
+            tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");
         }
         outcome
     })
 }
 
-/// Addresses of this machine's interfaces: local processes reach a service with any of them as source.
+/// Addresses of this machine's interfaces: local processes may use any of them as source.
 fn local_addresses() -> Vec<String> {
     base::addresses::local().iter().map(ToString::to_string).collect()
 }
 
-/// Binds all addresses to the port asked for, or to any.
+/// Binds all addresses to the configured port, or to any.
 async fn bind(config: &DnsConfig) -> Result<Server, ClusterError> {
     let with = |port| config.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect::<Vec<_>>();
     match Server::bind(&with(config.port)).await {
         Err(error) if !config.port_is_fixed => {
-            tracing::info!(error = chain(&error), "the name service takes another port");
+            tracing::info!(error = chain(&error), "DNS port unavailable, using a free port");
             Server::bind(&with(0)).await.map_err(ClusterError::Dns)
         }
         outcome => outcome.map_err(ClusterError::Dns),
     }
 }
 
-/// Keeps service and endpoint slices as they should be.
-async fn publish(client: &Client, informers: &Informers, service_ips: &[IpAddr], own: &[SocketAddr]) {
+/// Reconciles the service and its endpoint slices.
+async fn publish(client: &Client, informers: &Informers, service_ips: &[IpAddr], own: &[Served]) {
     let (services, slices) = (informers.of::<Service>(), informers.of::<EndpointSlice>());
     let changed = Arc::new(Notify::new());
-    let told = Arc::clone(&changed);
+    let notifier = Arc::clone(&changed);
     services.on_event(move |change| {
         let meta = &change.object().metadata;
         if meta.name.as_deref() == Some(NAME) && meta.namespace.as_deref() == Some(NAMESPACE) {
-            told.notify_one();
+            notifier.notify_one();
         }
     });
-    let told = Arc::clone(&changed);
+    let notifier = Arc::clone(&changed);
     slices.on_event(move |change| {
         if is_ours(change.object()) {
-            told.notify_one();
+            notifier.notify_one();
         }
     });
     let mut seen = false;
     loop {
         let service = services.get(NAMESPACE, NAME);
         if service.is_none() && seen {
-            tokio::time::sleep(RESPECT).await;
+            tokio::time::sleep(RECREATE_DELAY).await;
         }
         seen |= service.is_some();
         let present: Vec<Arc<EndpointSlice>> =
@@ -198,7 +249,7 @@ async fn publish(client: &Client, informers: &Informers, service_ips: &[IpAddr],
         let mut failed = false;
         for step in steps {
             if let Err(error) = step.take(client).await {
-                tracing::warn!(error = chain(&error), "the name service is not published; trying again");
+                tracing::warn!(error = chain(&error), "failed to publish service kube-dns, retrying");
                 failed = true;
                 break;
             }
@@ -216,7 +267,7 @@ fn is_ours(slice: &EndpointSlice) -> bool {
     label(MANAGED_BY).as_deref() == Some(MANAGER) && slice.metadata.namespace.as_deref() == Some(NAMESPACE)
 }
 
-/// What is to be done.
+/// Change of an object.
 #[derive(Debug, PartialEq)]
 enum Step {
     CreateService(Box<Service>),
@@ -236,19 +287,19 @@ impl Step {
             }
         };
         match outcome {
-            // The next event says what has become of it.
+            // The next event triggers another reconciliation.
             Err(error) if error.is_already_exists() || error.is_conflict() || error.is_not_found() => Ok(()),
             outcome => outcome,
         }
     }
 }
 
-/// The steps from what is there to what should be.
+/// Changes from the observed to the desired objects.
 fn plan(
     service: Option<&Service>,
     slices: &[Arc<EndpointSlice>],
     service_ips: &[IpAddr],
-    own: &[SocketAddr],
+    own: &[Served],
 ) -> Vec<Step> {
     let selects = |service: &Service| {
         service
@@ -268,8 +319,8 @@ fn plan(
     if service.is_none() {
         steps.push(Step::CreateService(Box::new(kube_dns(service_ips))));
     }
-    for address in own {
-        let wanted = slice(*address);
+    for served in own {
+        let wanted = slice(*served);
         match slices.iter().find(|slice| slice.metadata.name == wanted.metadata.name) {
             None => steps.push(Step::CreateSlice(Box::new(wanted))),
             Some(present) if present.endpoints == wanted.endpoints && present.ports == wanted.ports => {}
@@ -285,9 +336,9 @@ fn plan(
 
 fn kube_dns(service_ips: &[IpAddr]) -> Service {
     let texts: Vec<String> = service_ips.iter().map(ToString::to_string).collect();
-    let port = |name: &str, protocol: &str| ServicePort {
+    let port = |name: &str, protocol: &str, port: u16| ServicePort {
         name: Some(name.to_owned()),
-        port: 53,
+        port: port.into(),
         protocol: Some(protocol.to_owned()),
         ..ServicePort::default()
     };
@@ -307,21 +358,31 @@ fn kube_dns(service_ips: &[IpAddr]) -> Service {
             cluster_ip: texts.first().cloned(),
             ip_family_policy: (texts.len() > 1).then(|| "RequireDualStack".to_owned()),
             cluster_ips: Some(texts),
-            ports: Some(vec![port("dns", "UDP"), port("dns-tcp", "TCP")]),
+            ports: Some(vec![
+                port("dns", "UDP", 53),
+                port("dns-tcp", "TCP", 53),
+                port("metrics", "TCP", METRICS_PORT),
+            ]),
             ..ServiceSpec::default()
         }),
         ..Service::default()
     }
 }
 
-fn slice(address: SocketAddr) -> EndpointSlice {
+/// Address of DNS, and port of its metrics.
+type Served = (SocketAddr, Option<u16>);
+
+fn slice((address, metrics): Served) -> EndpointSlice {
     let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-    let port = |name: &str, protocol: &str| EndpointPort {
+    let port = |name: &str, protocol: &str, port: u16| EndpointPort {
         name: Some(name.to_owned()),
-        port: Some(i32::from(address.port())),
+        port: Some(i32::from(port)),
         protocol: Some(protocol.to_owned()),
         ..EndpointPort::default()
     };
+    let dns = address.port();
+    let mut ports = vec![port("dns", "UDP", dns), port("dns-tcp", "TCP", dns)];
+    ports.extend(metrics.map(|metrics| port("metrics", "TCP", metrics)));
     let labels = [(SERVICE_NAME, NAME), (MANAGED_BY, MANAGER)];
     let labels: BTreeMap<String, String> =
         labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
@@ -338,7 +399,7 @@ fn slice(address: SocketAddr) -> EndpointSlice {
             conditions: Some(EndpointConditions { ready: Some(true), ..EndpointConditions::default() }),
             ..Endpoint::default()
         }]),
-        ports: Some(vec![port("dns", "UDP"), port("dns-tcp", "TCP")]),
+        ports: Some(ports),
     }
 }
 
@@ -346,23 +407,25 @@ fn slice(address: SocketAddr) -> EndpointSlice {
 mod tests {
     use super::*;
 
-    fn own() -> Vec<SocketAddr> {
-        vec!["172.30.0.1:10053".parse().expect("an address")]
+    fn own() -> Vec<Served> {
+        vec![("172.30.0.1:10053".parse().expect("an address"), Some(9153))]
     }
 
     #[test]
-    fn a_new_cluster_gets_service_and_slice_once() {
+    fn new_cluster_gets_dns_service_and_slice_once() {
         let ips = ["10.96.0.10".parse().expect("an address")];
         let steps = plan(None, &[], &ips, &own());
         let [Step::CreateService(service), Step::CreateSlice(made)] = &steps[..] else { panic!("{steps:?}") };
         assert!(plan(Some(service), &[Arc::new((**made).clone())], &ips, &own()).is_empty());
-        let moved = vec!["172.30.0.1:53".parse().expect("an address")];
+        let ports = made.ports.iter().flatten().map(|port| port.port);
+        assert_eq!(ports.collect::<Vec<_>>(), [Some(10053), Some(10053), Some(9153)]);
+        let moved = vec![("172.30.0.1:53".parse().expect("an address"), Some(9153))];
         let steps = plan(Some(service), &[Arc::new((**made).clone())], &ips, &moved);
         assert!(matches!(&steps[..], [Step::UpdateSlice(_)]), "{steps:?}");
     }
 
     #[test]
-    fn it_steps_back_for_another() {
+    fn dns_slices_are_removed_if_service_selects_pods() {
         let mut service = kube_dns(&["10.96.0.10".parse().expect("an address")]);
         let ours = slice(own()[0]);
         let name = ours.metadata.name.clone().expect("a name");

@@ -1,33 +1,27 @@
-//! History of a store that keeps it for ever is dropped when it is older than anybody may ask for.
+//! Periodic compaction of stores that keep their history forever.
 
 use base::tasks::TaskGroup;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 
-/// As Kubernetes: what happened is kept for five to ten minutes.
-pub const EVERY: Duration = Duration::from_secs(5 * 60);
+/// As in Kubernetes: history is kept for five to ten minutes.
+pub const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// Drops in each round what was history in the one before. Several servers of one store may do so side by side.
+/// Compacts in each round up to the revision of the previous round. Several servers may compact one store
+/// concurrently.
 pub fn compact(store: Arc<dyn Store>, every: Duration, tasks: &TaskGroup) {
-    let group = tasks.clone();
-    tasks.supervise("compaction", move || {
-        let (store, stopping) = (Arc::clone(&store), group.stopping());
+    tasks.supervise_until_stopped("compaction", move || {
+        let store = Arc::clone(&store);
         async move {
-            let rounds = async {
-                let mut history = None;
-                loop {
-                    tokio::time::sleep(every).await;
-                    if let Some(revision) = history.replace(store.revision())
-                        && let Err(error) = store.compact(revision).await
-                    {
-                        tracing::warn!(%error, revision, "the store's history could not be dropped; trying again");
-                    }
+            let mut history = None;
+            loop {
+                tokio::time::sleep(every).await;
+                if let Some(revision) = history.replace(store.revision())
+                    && let Err(error) = store.compact(revision).await
+                {
+                    tracing::warn!(%error, revision, "failed to compact the store, retrying");
                 }
-            };
-            tokio::select! {
-                () = stopping => {}
-                () = rounds => {}
             }
         }
     });
@@ -39,7 +33,7 @@ mod tests {
     use store::{Embedded, EmbeddedOptions, Expect, Op, Txn};
 
     #[tokio::test]
-    async fn history_goes_and_what_is_new_stays() -> anyhow::Result<()> {
+    async fn compaction_removes_old_and_keeps_new_revisions() -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
         let store: Arc<dyn Store> = Arc::new(Embedded::open(EmbeddedOptions::new(dir.path()))?);
         let op = Op::Put { value: "1".into(), lease: None };

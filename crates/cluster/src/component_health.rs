@@ -1,13 +1,12 @@
-//! ComponentStatus of the components in this process: they have no port of their own, so their health is that of their
-//! tasks.
+//! ComponentStatus of the components in this process: they have no port of their own, so their health is that of
+//! their tasks.
 
 use apiserver::{ApiServer, ComponentHealth, Unhealthy};
 use base::tasks::{Supervision, TaskGroup};
 
 use crate::Components;
 
-/// Lets the API server report the scheduler and the controllers that run beside it. Those that do not are looked for at
-/// their ports.
+/// Reports the scheduler and the controllers of this process to the API server. Others are probed at their ports.
 pub(crate) fn report(components: &Components, server: &ApiServer, tasks: &TaskGroup) {
     let checks = &server.chain.rest.components;
     if components.scheduler.is_some() {

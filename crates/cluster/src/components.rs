@@ -1,5 +1,5 @@
-//! The components that act on the cluster: the controllers, and whatever else is a client of the API. Compiled into the
-//! control plane they use clients inside the process; alone they use a kubeconfig. They cannot tell the difference.
+//! Components that act on the cluster: the controllers, and other clients of the API. Within the control plane they
+//! use in-process clients; alone they use a kubeconfig. Both behave the same.
 //!
 //! A new component adds its configuration to [`Components`], and a step to [`start`].
 
@@ -12,57 +12,68 @@ use std::sync::Arc;
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
+use base::zpages::PageSettings;
 use client::Client;
 use controllers::certificate::signing::{Signers, SigningAuthority};
-use controllers::node_ipam::{Cidr, ClusterCidrs};
+use controllers::node_ipam::{ClusterCidrs, parse_cidr};
 use controllers::service_account_token::LegacyTokens;
+use metrics::ResourceMetricsConfig;
 use parking_lot::Mutex;
-use proxy::health::MetricsPort;
 use runtime::{Harness, Identities, LeaderElection, Leading, LoopMetrics, lead};
+use serde_json::Value;
 
 use crate::accounts::Accounts;
-use crate::{ClusterError, LocalLoadBalancers, StatusPort, chain, cloud_provider, scheduling};
+use crate::component_checks::{ActiveInformers, ComponentChecks};
+use crate::component_configs;
+use crate::{ClusterError, ComponentPort, LocalLoadBalancers, chain, cloud_provider, scheduling};
 
-/// Who the controllers' informers are.
+/// User of the controllers' informers.
 const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 
-/// Which components run, and how.
+/// Enabled components and their configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Components {
-    /// The controllers to run, as `--controllers` says: `*`, a name, or `-` and a name. None if empty.
+    /// Controllers to run, as in `--controllers`: `*`, a name, or `-` and a name. None if empty.
     pub controllers: Vec<String>,
     pub settings: controllers::Settings,
-    /// Ranges of pod addresses, of which nodes get their part; none if empty.
+    /// Pod CIDRs, of which each node is allocated a part; none if empty.
     pub cluster_cidrs: Vec<String>,
     pub node_masks: NodeMasks,
-    /// Ranges of services, of which no node may get a part.
+    /// Service CIDRs, excluded from node allocation.
     pub service_cidrs: Vec<String>,
-    /// Workers of controllers, by their names, where they are not the default.
+    /// Workers by controller, where not the default.
     pub workers: runtime::Workers,
     /// Certificate and key, in PEM, of the authority of client certificates and of kubelets' serving certificates;
     /// without them nothing is signed.
     pub signing: Option<(String, String)>,
-    /// Authorities of single signers, by their names; signers without one then sign nothing.
+    /// Authorities by signer; signers without one then sign nothing.
     pub signers: Vec<(&'static str, (String, String))>,
-    /// How tokens that are kept in secrets are signed; none are made if absent.
+    /// Signer of secret tokens; none are created if absent.
     pub legacy_tokens: Option<LegacyTokens>,
-    /// Whether each loop that runs alone is its service account; else all are whom the kubeconfig says.
+    /// If true, each controller that runs alone uses its service account; otherwise all use the kubeconfig's
+    /// identity.
     pub service_account_credentials: bool,
-    /// Whether to wait for a lease before acting; needed wherever several processes serve one cluster.
+    /// Tracer of the controllers.
+    pub tracer: base::trace::Tracer,
+    /// Leader election; required if several processes serve one cluster.
     pub leader_election: bool,
-    /// How the scheduler is configured; there is none if absent.
+    /// Scheduler configuration; disabled if absent.
     pub scheduler: Option<scheduler::Configuration>,
-    /// Whether the objects are created by which nodes join, and that their parts need.
+    /// Creates the objects that nodes need to join and run.
     pub addons: bool,
-    /// How the cluster's name service is set up; there is none if absent.
+    /// Configuration of cluster DNS; disabled if absent.
     pub dns: Option<crate::DnsConfig>,
-    /// Where components that run alone tell how they do: `/healthz`, `/livez`, `/readyz` and `/metrics`.
-    pub status: Option<StatusPort>,
-    /// Where services of type LoadBalancer get addresses from; somebody else gives them, if absent.
+    /// Settings of resource metrics in this process; metrics.k8s.io is not served by it if absent.
+    pub metrics: Option<ResourceMetricsConfig>,
+    /// Port of state metrics; they are not served if absent.
+    pub state_metrics: Option<crate::StateMetricsPort>,
+    /// HTTPS ports of health, metrics and pages about the process.
+    pub ports: Vec<ComponentPort>,
+    /// Address source of services of type LoadBalancer; unmanaged if absent.
     pub load_balancers: Option<LocalLoadBalancers>,
 }
 
-/// Prefix lengths of the part of a range that a node gets. The defaults are Kubernetes'.
+/// Prefix lengths of node CIDRs. The defaults are Kubernetes'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeMasks {
     pub v4: u8,
@@ -76,7 +87,7 @@ impl Default for NodeMasks {
 }
 
 impl Components {
-    /// Everything a control plane has.
+    /// All components of a control plane.
     #[must_use]
     pub fn all() -> Self {
         let scheduler = Some(scheduler::Configuration::default());
@@ -84,7 +95,41 @@ impl Components {
     }
 }
 
-/// Starts the components in `tasks`. With leader election, they run while they lead.
+/// Health checks, configurations and metrics that the ports of started components serve.
+pub(crate) struct StartedComponents {
+    pub checks: ComponentChecks,
+    controllers: Value,
+    scheduler: Option<Value>,
+}
+
+impl StartedComponents {
+    fn new(components: &Components) -> Self {
+        Self {
+            checks: ComponentChecks::default(),
+            controllers: component_configs::of_controllers(components),
+            scheduler: components.scheduler.as_ref().map(|configuration| {
+                component_configs::of_scheduler(configuration, components.leader_election)
+            }),
+        }
+    }
+
+    /// Name and content of the configuration of a component.
+    pub fn configz(&self, component: &str, pages: PageSettings) -> Option<(&'static str, Value)> {
+        let (name, mut configuration, profiling) = match component {
+            "kube-scheduler" => ("componentconfig", self.scheduler.clone()?, "/enableProfiling"),
+            _ => {
+                let profiling = "/Generic/Debugging/EnableProfiling";
+                (component_configs::CONTROLLERS_GROUP, self.controllers.clone(), profiling)
+            }
+        };
+        if let Some(field) = configuration.pointer_mut(profiling) {
+            *field = pages.profiling.into();
+        }
+        Some((name, configuration))
+    }
+}
+
+/// Starts the components in `tasks`. With leader election, they run while this process holds the lease.
 pub(crate) fn start(
     components: &Components,
     shared: &dyn Fn(&str) -> Result<Client, ClusterError>,
@@ -92,9 +137,10 @@ pub(crate) fn start(
     metrics: &Metrics,
     clock: &Clock,
     tasks: &TaskGroup,
-) -> Result<(), ClusterError> {
+) -> Result<StartedComponents, ClusterError> {
+    let started = StartedComponents::new(components);
     if components.controllers.is_empty() && components.scheduler.is_none() {
-        return Ok(());
+        return Ok(started);
     }
     let rows = controllers::selected(&components.controllers).map_err(ClusterError::Controllers)?;
     let client = shared(CONTROLLER_MANAGER)?;
@@ -103,47 +149,66 @@ pub(crate) fn start(
     if let Some(cloud) = &cloud {
         settings.push(Box::new(cloud.clone()));
     }
+    if !rows.is_empty() {
+        let own = controllers::ControllerMetrics::new(metrics).map_err(ClusterError::Metrics)?;
+        settings.push(Box::new(own));
+    }
+    let loop_metrics = LoopMetrics::new(metrics).map_err(ClusterError::Metrics)?;
+    client::register_metrics(metrics).map_err(ClusterError::Metrics)?;
     let harness = Harness::new(client.clone(), Arc::clone(identities), clock.clone(), tasks)
-        .with_metrics(LoopMetrics::new(metrics).map_err(ClusterError::Metrics)?)
+        .with_metrics(loop_metrics.clone())
+        .with_tracer(components.tracer.clone())
         .with_settings(settings);
     if let Some(configuration) = &components.scheduler {
         let election = components.leader_election.then(|| client.clone());
-        scheduling::start(configuration, election, &harness, metrics, clock, tasks)?;
+        scheduling::start(configuration, election, &harness, metrics, &started.checks, clock, tasks)?;
     }
     if rows.is_empty() {
-        return Ok(());
+        return Ok(started);
     }
+    let names: Vec<_> = rows.iter().map(|row| row.descriptor.name).collect();
+    let active = ActiveInformers::default();
+    let informers = active.clone();
     let begin = move |harness: &Harness| {
+        informers.set(harness.informers());
         for row in &rows {
             if let Err(error) = harness.start(row) {
-                tracing::error!(controller = row.descriptor.name, error = chain(&error), "cannot start");
+                tracing::error!(
+                    controller = row.descriptor.name,
+                    error = chain(&error),
+                    "failed to start controller"
+                );
             }
         }
         if let Some(cloud) = &cloud {
             cloud_provider::start(harness, cloud, &["*".to_owned()]);
         }
-        tracing::info!(controllers = rows.len(), "started the controllers");
+        tracing::info!(controllers = rows.len(), "started controllers");
     };
     if components.leader_election {
-        let election = LeaderElection::new("kube-controller-manager", identity());
+        let election = LeaderElection::new("kube-controller-manager", identity()).with_metrics(&loop_metrics);
+        started.checks.add_controllers(names, Some(&election), &active, tasks);
         let shared = client.clone();
-        lead_then(client, election, clock, tasks, move |scope| begin(&harness.within(shared.clone(), scope)));
+        run_while_leading(client, election, clock, tasks, move |scope| {
+            begin(&harness.within(shared.clone(), scope));
+        });
     } else {
+        started.checks.add_controllers(names, None, &active, tasks);
         begin(&harness);
     }
-    Ok(())
+    Ok(started)
 }
 
-/// What loops find by its type.
+/// Settings that controllers look up by type.
 fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, ClusterError> {
     let mut settings: Vec<Box<dyn Any + Send + Sync>> = vec![Box::new(components.settings.clone())];
     let mut ranges = Vec::new();
     for text in &components.cluster_cidrs {
-        let range = Cidr::parse(text).map_err(ClusterError::ClusterCidr)?;
+        let range = parse_cidr(text).map_err(ClusterError::ClusterCidr)?;
         let masks = components.node_masks;
         ranges.push((range, if text.contains(':') { masks.v6 } else { masks.v4 }));
     }
-    let reserved = components.service_cidrs.iter().map(|text| Cidr::parse(text));
+    let reserved = components.service_cidrs.iter().map(|text| parse_cidr(text));
     let reserved = reserved.collect::<Result<_, _>>().map_err(ClusterError::ClusterCidr)?;
     settings.push(Box::new(ClusterCidrs { ranges, reserved }));
     settings.push(Box::new(components.workers.clone()));
@@ -165,7 +230,7 @@ fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, 
     Ok(settings)
 }
 
-/// Signs tokens with the private key of a file, in PEM; what secrets say of the API server's authority is `root_ca`.
+/// Signs tokens with the private key of a PEM file; secrets contain `root_ca` as the API server's authority.
 pub fn legacy_tokens(path: &Path, root_ca: String) -> Result<LegacyTokens, ClusterError> {
     let read = |source| ClusterError::ReadFile { path: path.to_owned(), source };
     let text = std::fs::read(path).map_err(read)?;
@@ -174,15 +239,15 @@ pub fn legacy_tokens(path: &Path, root_ca: String) -> Result<LegacyTokens, Clust
     Ok(LegacyTokens { sign: Arc::new(move |claims| key.sign(claims).ok()), root_ca })
 }
 
-/// Name of this process among the candidates of a lease.
+/// Leader election identity of this process.
 pub(crate) fn identity() -> String {
     let host = base::addresses::hostname().unwrap_or_else(|| "localhost".to_owned());
     format!("{host}_{}", uuid::Uuid::new_v4())
 }
 
-/// Calls `begin` whenever this process has become the leader. What it starts runs in the group it is given, which is
-/// cancelled when the lease is lost; the process then is a candidate again.
-pub(crate) fn lead_then(
+/// Calls `begin` whenever this process acquires the lease. Tasks that it starts run in the given group, which is
+/// cancelled when the lease is lost; then the process is a candidate again.
+pub(crate) fn run_while_leading(
     client: Client,
     election: LeaderElection,
     clock: &Clock,
@@ -217,20 +282,20 @@ pub fn run_alone<'a>(
             Arc::new(client.clone())
         };
         let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
-        start(components, &|_| Ok(client.clone()), &identities, &metrics, clock, tasks)?;
-        if let Some(port) = components.status {
-            let answer = Arc::new(MetricsPort { mode: None, metrics });
-            port.open("the component's health and metrics", answer, tasks).await?;
+        base::version::register_build_info(&metrics).map_err(ClusterError::Metrics)?;
+        let started = start(components, &|_| Ok(client.clone()), &identities, &metrics, clock, tasks)?;
+        for port in components.ports.clone() {
+            port.open(client.clone(), &metrics, &started, clock, tasks)?;
         }
         tasks.stopping().await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-            tracing::warn!(error = chain(&error), "tasks were cancelled");
+            tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");
         }
         Ok(())
     })
 }
 
-/// Runs simulated nodes against any API server until `tasks` stops, then takes them out again.
+/// Runs simulated nodes against any API server until `tasks` stops, then removes them.
 pub fn run_simulation<'a>(
     fleet: simulate::Fleet,
     kubeconfig: &'a Path,
@@ -242,7 +307,7 @@ pub fn run_simulation<'a>(
         simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Client)?;
         tasks.stopping().await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-            tracing::warn!(error = chain(&error), "tasks were cancelled");
+            tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");
         }
         simulate::remove(&client, &fleet).await.map_err(ClusterError::Client)
     })
@@ -258,7 +323,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(30);
 
-    /// Counts the tasks that run.
+    /// Counts running tasks.
     struct Running(Arc<AtomicUsize>);
 
     impl Drop for Running {
@@ -267,7 +332,7 @@ mod tests {
         }
     }
 
-    async fn give_lease_to(client: &Client, holder: &str) {
+    async fn set_lease_holder(client: &Client, holder: &str) {
         let given = async || {
             let mut lease: Lease = client.get("kube-system", "test").await.ok()?;
             lease.spec.get_or_insert_default().holder_identity = Some(holder.to_owned());
@@ -277,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn lost_lease_cancels_what_it_guards_and_is_sought_again() {
+    async fn lost_lease_cancels_tasks_and_is_reacquired() {
         let server = testkit::Server::start().await.expect("a server");
         let client = Client::connect(&server.kubeconfig, "test").expect("a client");
         let (starts, running) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -285,7 +350,7 @@ mod tests {
         let mut election = LeaderElection::new("test", "this process");
         election.retry_period = Duration::from_millis(100);
         let tasks = TaskGroup::new();
-        lead_then(client.clone(), election, &Clock::system(), &tasks, move |scope| {
+        run_while_leading(client.clone(), election, &Clock::system(), &tasks, move |scope| {
             started.fetch_add(1, Ordering::SeqCst);
             runs.fetch_add(1, Ordering::SeqCst);
             let counted = Running(Arc::clone(&runs));
@@ -295,12 +360,12 @@ mod tests {
             });
         });
         let seen = async || (starts.load(Ordering::SeqCst), running.load(Ordering::SeqCst));
-        eventually("it leads", LIMIT, seen, |seen| *seen == (1, 1)).await;
-        give_lease_to(&client, "another process").await;
-        eventually("what it started is cancelled", LIMIT, seen, |seen| *seen == (1, 0)).await;
-        assert!(!tasks.is_stopping(), "the rest of the process goes on");
-        give_lease_to(&client, "").await;
-        eventually("it leads again", LIMIT, seen, |seen| *seen == (2, 1)).await;
+        eventually("the lease is acquired", LIMIT, seen, |seen| *seen == (1, 1)).await;
+        set_lease_holder(&client, "another process").await;
+        eventually("its tasks are cancelled", LIMIT, seen, |seen| *seen == (1, 0)).await;
+        assert!(!tasks.is_stopping(), "the process keeps running");
+        set_lease_holder(&client, "").await;
+        eventually("the lease is reacquired", LIMIT, seen, |seen| *seen == (2, 1)).await;
         assert!(tasks.supervision().restarts("leader-election test") >= 1);
         let _ = tasks.drain(Duration::from_secs(5)).await;
         server.stop().await.expect("stopped");

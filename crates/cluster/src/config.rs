@@ -1,4 +1,4 @@
-//! What a cluster is made of, as asked for on the command line.
+//! Configuration of a cluster.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -10,35 +10,37 @@ use base::egress::Proxies;
 
 use crate::Components;
 
-/// A control plane's configuration.
+/// Control plane configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub data_dir: PathBuf,
-    /// The API's address; port 0 takes a free one.
+    /// Listen address of the API; port 0 selects a free port.
     pub listen: SocketAddr,
-    /// The address other machines and pods reach the API at; found out if absent.
+    /// Advertised address of the API for other machines and pods; detected if absent.
     pub advertise: Option<IpAddr>,
     pub store: StoreConfig,
-    /// Size limit of the embedded store; beyond it, writes other than deletes are refused, as with etcd's quota.
+    /// Size limit of the embedded store; above it, writes other than deletes are rejected, as with etcd's quota.
     pub store_quota_bytes: u64,
-    /// Time a control plane whose store has failed goes on serving reads, neither ready nor live, before it ends.
+    /// Time a control plane whose store has failed keeps serving reads, neither ready nor live, before it exits.
     pub store_failure_grace: Duration,
     pub files: CertificateFiles,
-    /// The first address of the service range: the API server's own, as in-cluster clients see it.
+    /// First address of the service CIDR: the API server's cluster IP.
     pub service_ip: IpAddr,
     pub cluster_domain: String,
     pub serving: ServerConfig,
-    /// Time for which requests are served, with a failing `/readyz`, after the signal to stop: load balancers notice it
-    /// before connections are refused.
+    /// Time for which requests are served, with a failing `/readyz`, after the termination signal: load balancers
+    /// notice it before connections are refused.
     pub shutdown_delay: Duration,
     pub encryption: EncryptionConfig,
-    /// Proxies to networks that are not reached directly; they count for the whole process.
+    /// Proxies to networks that are not reached directly; they apply to the whole process.
     pub egress: Option<Proxies>,
+    /// Traces of this process; none are recorded if absent.
+    pub tracing: Option<base::trace::TracingConfig>,
     pub api: apiserver::Config,
     pub clock: Clock,
-    /// How often certificates are looked at for renewal and for changed files.
+    /// Check interval of certificates for renewal and changed files.
     pub certificate_check: Duration,
-    /// What runs besides the API server; by default nothing.
+    /// Components besides the API server; none by default.
     pub components: Components,
 }
 
@@ -48,7 +50,7 @@ impl Config {
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         let data_dir = data_dir.into();
         let mut api = apiserver::Config::default();
-        api.audit.trail = Some(audit_trail(&data_dir));
+        api.audit.audit_log = Some(audit_log_file(&data_dir));
         Self {
             data_dir,
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 6443)),
@@ -63,6 +65,7 @@ impl Config {
             shutdown_delay: Duration::ZERO,
             encryption: EncryptionConfig::default(),
             egress: None,
+            tracing: None,
             api,
             clock: Clock::system(),
             certificate_check: Duration::from_secs(60),
@@ -70,13 +73,13 @@ impl Config {
         }
     }
 
-    /// Where the administrator's kubeconfig is kept.
+    /// Path of the administrator's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.data_dir.join("kubeconfig")
     }
 
-    /// Which resources are encrypted in the store, and how.
+    /// Path of the encryption configuration.
     #[must_use]
     pub fn encryption_file(&self) -> PathBuf {
         self.encryption.file.clone().unwrap_or_else(|| default_encryption_file(&self.data_dir))
@@ -87,22 +90,22 @@ impl Config {
     }
 }
 
-/// The configuration a cluster makes for itself: with the other keys, so that whoever keeps those keeps this one.
+/// Encryption configuration that a cluster generates, stored with the other keys so that they are backed up together.
 #[must_use]
 pub fn default_encryption_file(data_dir: &Path) -> PathBuf {
     data_dir.join("pki").join("encryption.yaml")
 }
 
-/// How objects are encrypted at rest.
+/// Encryption at rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncryptionConfig {
     /// An `EncryptionConfiguration`; by default the cluster's own, for secrets.
     pub file: Option<PathBuf>,
-    /// Whether changes of that file count while running; those of the cluster's own always do.
+    /// If true, that file is reloaded when it changes; the cluster's own always is.
     pub reload: bool,
 }
 
-/// Where objects are kept.
+/// Storage backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StoreConfig {
     /// In `<data-dir>/store`.
@@ -116,11 +119,11 @@ pub enum StoreConfig {
 pub struct EtcdConfig {
     /// `host:port` or URLs of the members.
     pub endpoints: Vec<String>,
-    /// Who signs the members' certificates; without it, connections are plain.
+    /// Certificate authority of the members; without it, connections are plain.
     pub ca_file: Option<PathBuf>,
-    /// Certificate and key to authenticate with.
+    /// Client certificate and key.
     pub identity_files: Option<(PathBuf, PathBuf)>,
-    /// Beginning of all keys, without a slash at its end.
+    /// Key prefix, without a trailing slash.
     pub prefix: String,
     pub overrides: Vec<EtcdOverride>,
 }
@@ -137,10 +140,10 @@ impl Default for EtcdConfig {
     }
 }
 
-/// Beginning of all keys, as in Kubernetes.
+/// Default key prefix of Kubernetes.
 pub(crate) const DEFAULT_PREFIX: &str = "/registry";
 
-/// Another etcd cluster for one resource.
+/// etcd cluster of a single resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdOverride {
     pub group: String,
@@ -148,20 +151,20 @@ pub struct EtcdOverride {
     pub endpoints: Vec<String>,
 }
 
-/// Certificates the operator brings instead of Ferry's own.
+/// Certificates of the operator that replace Ferry's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// Serving certificate and key.
     pub serving: Option<(PathBuf, PathBuf)>,
-    /// Authorities of client certificates, in addition to Ferry's own.
+    /// Client certificate authorities, in addition to Ferry's own.
     pub client_ca: Option<PathBuf>,
-    /// Authorities of front proxies, in addition to Ferry's own.
+    /// Front proxy certificate authorities, in addition to Ferry's own.
     pub front_proxy_ca: Option<PathBuf>,
-    /// Serving certificates and keys for some names; those in the certificate if no names are given.
+    /// Serving certificates and keys by name; without names, those in the certificate.
     pub named: Vec<NamedFiles>,
     /// Client certificate and key for kubelets.
     pub kubelet_client: Option<(PathBuf, PathBuf)>,
-    /// Authorities of kubelets' serving certificates. With it, no other certificate of a kubelet is accepted.
+    /// Authorities of kubelets' serving certificates. If set, all other kubelet certificates are rejected.
     pub kubelet_ca: Option<PathBuf>,
     /// Client certificate and key for extension servers.
     pub proxy_client: Option<(PathBuf, PathBuf)>,
@@ -187,8 +190,8 @@ impl CertificateFiles {
     }
 }
 
-/// Where the built-in audit trail of a cluster is.
+/// Path of the built-in audit log of a cluster.
 #[must_use]
-pub fn audit_trail(data_dir: &Path) -> PathBuf {
+pub fn audit_log_file(data_dir: &Path) -> PathBuf {
     data_dir.join("logs/audit.log")
 }

@@ -13,28 +13,28 @@ use apiserver::{ApiServer, Stores};
 use base::readiness::Probes;
 use base::tasks::TaskGroup;
 use client::Client;
-use dns::metrics::DnsMetrics;
 use runtime::Identities;
 use store::Store;
 use tokio::net::TcpListener;
 
+use crate::cluster_dns::DnsRegistry;
 use crate::node::NodeClients;
 use crate::{
-    Certificates, ClusterError, Config, DnsConfig, InProcessClients, NodeBeside, NodeConfig, ProxyBeside,
-    ProxyConfig, StoreConfig, addons, chain, cluster_dns, compaction, component_health, components,
-    encryption, live_backup, local_path, service_network, storage,
+    Certificates, ClusterError, Config, DnsConfig, InProcessClients, LocalNode, LocalProxy, NodeConfig,
+    ProxyConfig, StoreConfig, Traces, addons, chain, cluster_dns, compaction, component_health, components,
+    encryption, live_backup, local_path, metrics_server, service_network, state_metrics, storage,
 };
 
-/// How long background tasks may take to end once all requests have.
+/// Grace period of background tasks after the last request.
 pub(crate) const TASK_GRACE: Duration = Duration::from_secs(5);
 
-/// How long to wait before something that failed is tried again.
-const AGAIN: Duration = Duration::from_secs(2);
+/// Retry delay.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// The probes that fail when a restart of the process would help.
+/// Probes that fail if a restart of the process would help.
 const LIVENESS: Probes = Probes { healthz: true, livez: true, readyz: false };
 
-/// A control plane that is built and listens, but does not answer yet.
+/// A control plane that is built and listens, but does not serve yet.
 pub struct ControlPlane {
     config: Config,
     server: Arc<ApiServer>,
@@ -44,15 +44,16 @@ pub struct ControlPlane {
     certificates: Arc<Certificates>,
     listener: TcpListener,
     address: SocketAddr,
-    /// Tasks of the control plane, which outlive the signal to stop by the shutdown delay.
+    traces: Traces,
+    /// Tasks of the control plane, which outlive the stop signal by the shutdown delay.
     tasks: TaskGroup,
-    /// The caller's tasks, whose stop begins the shutdown.
+    /// Tasks of the caller, whose stop begins the shutdown.
     outer: TaskGroup,
 }
 
 impl ControlPlane {
-    /// Opens the data directory, the certificates and the store, and builds the API server on them. Everything that
-    /// runs in the background runs in `tasks`.
+    /// Opens the data directory, the certificates and the store, and builds the API server on them. All background
+    /// tasks run in `tasks`.
     pub fn build(config: Config, tasks: TaskGroup) -> BoxFuture<'static, Result<Self, ClusterError>> {
         Box::pin(async move {
             storage::require(&config)?;
@@ -62,7 +63,7 @@ impl ControlPlane {
         })
     }
 
-    /// As [`ControlPlane::build`], on a store that is open already, whatever the configuration says about one.
+    /// Like [`ControlPlane::build`], on an open store; ignores the configured one.
     pub fn build_on(
         store: Arc<dyn Store>,
         config: Config,
@@ -76,12 +77,12 @@ impl ControlPlane {
         store: impl Future<Output = Result<Arc<dyn Store>, ClusterError>>,
         outer: TaskGroup,
     ) -> Result<Self, ClusterError> {
-        let tasks = if config.shutdown_delay.is_zero() { outer.clone() } else { outer.apart() };
+        let tasks = if config.shutdown_delay.is_zero() { outer.clone() } else { outer.separate() };
         if let Some(proxies) = config.egress.clone() {
             proxies.install();
         }
         let data_dir = |source| ClusterError::DataDirectory { path: config.data_dir.clone(), source };
-        // Keys, objects and the audit log: closed to other users, also in a directory of an earlier version.
+        // Keys, objects and the audit log: removes other users' access, also to a directory of an earlier version.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir).map_err(data_dir)?;
         for directory in [config.data_dir.clone(), config.data_dir.join("logs")] {
             sys::directories::ensure(&directory, 0o750)
@@ -89,7 +90,7 @@ impl ControlPlane {
         }
         let listener = serve::bind(config.listen).map_err(ClusterError::Listen)?;
         let address = listener.local_addr().map_err(ClusterError::LocalAddress)?;
-        // Keys and certificates are made while the store reads its files.
+        // Keys and certificates are created while the store reads its files.
         let for_certificates = config.clone();
         let certificates =
             tokio::task::spawn_blocking(move || Certificates::open(&for_certificates, address));
@@ -106,8 +107,11 @@ impl ControlPlane {
         let mut api = config.api.clone();
         api.advertise = certificates.advertised().to_string();
         api.trust = certificates.authentication_trust()?;
+        let traces = Traces::start(config.tracing.as_ref(), &config.clock, &tasks)?;
+        api.chain.tracer = traces.tracer("apiserver", &apiserver::server_id());
         let server = ApiServer::build(api, stores, &config.clock).map_err(ClusterError::ApiServer)?;
         storage::observe(&store, &server.chain.readiness, &server.chain.metrics)?;
+        traces.register(&server.chain.metrics)?;
         let supervision = tasks.supervision().clone();
         supervision.register(&server.chain.metrics).map_err(ClusterError::Metrics)?;
         server.chain.readiness.register_extra("background-tasks", LIVENESS, move || supervision.check());
@@ -115,10 +119,21 @@ impl ControlPlane {
         server.set_kubelet_identity(certificates.kubelet_client()?).map_err(ClusterError::KubeletIdentity)?;
         certificates.set_front_proxy(&server);
         let server = Arc::new(server);
-        Ok(Self { config, server, store, other_stores, certificates, listener, address, tasks, outer })
+        Ok(Self {
+            config,
+            server,
+            store,
+            other_stores,
+            certificates,
+            listener,
+            address,
+            traces,
+            tasks,
+            outer,
+        })
     }
 
-    /// Where the API is served; the port is the real one even if 0 was asked for.
+    /// Listen address of the API with the actual port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -143,36 +158,39 @@ impl ControlPlane {
         InProcessClients::new(Arc::clone(&self.server), Arc::clone(&self.certificates))
     }
 
-    /// A node beside this control plane; it can be started once the control plane is ready.
-    pub fn node(&self, node: NodeConfig) -> Result<NodeBeside, ClusterError> {
+    /// A node in this process; can be started once the control plane is ready.
+    pub fn node(&self, mut node: NodeConfig) -> Result<LocalNode, ClusterError> {
+        node.traces = self.traces.clone();
         let clients = self.in_process_clients();
         let clients = NodeClients {
-            kubelet: clients.client_as(&node.user(), "ferry-kubelet")?,
+            kubelet: clients.client_of_node(&node.user(), "ferry-kubelet", node.certificates.clone())?,
             administrator: clients.client_in("ferry-up", &["system:masters"], "ferry-up")?,
             provisioner: clients.client_as(local_path::USER, "local-path-provisioner")?,
             proxy: clients.client_as(service_network::USER, "ferry-proxy")?,
             policies: clients.client_as(policy::access::USER, "ferry-network-policy")?,
         };
-        Ok(NodeBeside::new(node, clients, &self.certificates.pki))
+        Ok(LocalNode::new(node, clients, &self.certificates.pki))
     }
 
-    /// Services on this machine without a node; they can be served once the control plane is ready.
-    pub fn proxy(&self, config: ProxyConfig) -> Result<ProxyBeside, ClusterError> {
+    /// Service proxy on this machine without a node; can be started once the control plane is ready.
+    pub fn proxy(&self, config: ProxyConfig) -> Result<LocalProxy, ClusterError> {
         let client = self.in_process_clients().client_as(service_network::USER, "ferry-proxy")?;
-        Ok(ProxyBeside::new(config, client))
+        Ok(LocalProxy::new(config, client))
     }
 
-    /// A client that may do everything.
+    /// Client with the administrator's permissions.
     pub fn administrator(&self) -> Result<Client, ClusterError> {
         let clients = InProcessClients::new(Arc::clone(&self.server), Arc::clone(&self.certificates));
         clients.client_in("ferry-up", &["system:masters"], "ferry-up")
     }
 
-    /// Serves until the tasks are told to stop, then lets requests finish, ends the tasks and closes the store.
-    /// `ready` is called once the server is.
+    /// Serves until the tasks are stopped, then drains requests, stops the tasks and closes the store. `ready` is
+    /// called once the server is ready.
     pub fn run<'a>(self, ready: Box<dyn FnOnce() + Send + 'a>) -> BoxFuture<'a, Result<(), ClusterError>> {
         Box::pin(async move {
-            let Self { config, server, store, other_stores, certificates, listener, tasks, outer, .. } = self;
+            let Self { mut config, server, store, other_stores, certificates, listener, .. } = self;
+            let Self { traces, tasks, outer, .. } = self;
+            config.components.tracer = traces.tracer("kube-controller-manager", "");
             delay_stop(config.shutdown_delay, &server, &outer, &tasks);
             Arc::clone(&certificates).watch(Arc::clone(&server), &tasks);
             server.spawn(&tasks);
@@ -180,9 +198,9 @@ impl ControlPlane {
             if matches!(config.store, StoreConfig::Embedded) {
                 live_backup::serve(&config.data_dir, Arc::clone(&store), &tasks);
             } else {
-                // The embedded store drops its history itself.
+                // The embedded store compacts itself.
                 for store in std::iter::once(&store).chain(&other_stores) {
-                    compaction::compact(Arc::clone(store), compaction::EVERY, &tasks);
+                    compaction::compact(Arc::clone(store), compaction::INTERVAL, &tasks);
                 }
             }
             let failure = storage::end_when_failed(Arc::clone(&store), config.store_failure_grace, &tasks);
@@ -197,7 +215,11 @@ impl ControlPlane {
                 server.serve(listener, Arc::clone(&certificates.tls), config.serving.clone(), tasks.clone());
             let starting = async {
                 let outcome = server.start().await.map_err(ClusterError::ApiServer).and_then(|()| {
-                    if tasks.is_stopping() { Ok(()) } else { act(&config, &server, &certificates, &tasks) }
+                    if tasks.is_stopping() {
+                        Ok(())
+                    } else {
+                        start_components(&config, &server, &certificates, &tasks)
+                    }
                 });
                 match &outcome {
                     Ok(()) if !tasks.is_stopping() => ready(),
@@ -209,14 +231,17 @@ impl ControlPlane {
             let (drained, started) = tokio::join!(listening, starting);
             for group in [&tasks, &outer] {
                 if let Err(error) = group.drain(TASK_GRACE).await {
-                    tracing::warn!(error = chain(&error), "tasks were cancelled");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "tasks did not stop within the grace period, cancelled"
+                    );
                 }
             }
             server.flush(TASK_GRACE).await;
             for store in std::iter::once(&store).chain(&other_stores) {
                 store.close().await;
             }
-            // After a failure of the store, nothing else matters.
+            // A store failure takes precedence over other errors.
             if let Some(failure) = failure.lock().take() {
                 return Err(ClusterError::StoreFailed(failure));
             }
@@ -226,8 +251,8 @@ impl ControlPlane {
     }
 }
 
-/// Stops the control plane's `tasks` a while after the caller's `outer` ones; until then `/readyz` alone says so. A control
-/// plane that ends by itself ends both.
+/// Stops the control plane's `tasks` with a delay after the caller's `outer` ones; until then only `/readyz` fails. A
+/// control plane that stops by itself stops both.
 fn delay_stop(delay: Duration, server: &Arc<ApiServer>, outer: &TaskGroup, tasks: &TaskGroup) {
     if delay.is_zero() {
         return;
@@ -239,7 +264,7 @@ fn delay_stop(delay: Duration, server: &Arc<ApiServer>, outer: &TaskGroup, tasks
             () = outer.stopping() => {}
         }
         server.announce_shutdown();
-        tracing::info!(?delay, "shutting down: requests are served until the shutdown delay is over");
+        tracing::info!(?delay, "shutting down, serving requests until the shutdown delay has passed");
         tokio::select! {
             () = tasks.stopping() => {}
             () = tokio::time::sleep(delay) => tasks.stop(),
@@ -247,8 +272,8 @@ fn delay_stop(delay: Duration, server: &Arc<ApiServer>, outer: &TaskGroup, tasks
     });
 }
 
-/// Starts the components of the control plane, each with a client of its own.
-fn act(
+/// Starts the components of the control plane, each with its own client.
+fn start_components(
     config: &Config,
     server: &Arc<ApiServer>,
     certificates: &Arc<Certificates>,
@@ -272,7 +297,19 @@ fn act(
     let identities: Arc<dyn Identities> = Arc::clone(&clients) as Arc<dyn Identities>;
     let shared = |user: &str| clients.client_as(user, "ferry");
     let metrics = &server.chain.metrics;
-    components::start(&components, &shared, &identities, metrics, &config.clock, tasks)?;
+    let started = components::start(&components, &shared, &identities, metrics, &config.clock, tasks)?;
+    if let Some(metrics) = &components.metrics {
+        let client = clients.client_as(metrics_server::USER, "ferry-metrics")?;
+        let election = components.leader_election;
+        metrics_server::start(metrics, election, server, client, &config.clock, tasks)?;
+    }
+    for port in &components.ports {
+        let client = clients.client_as(&format!("system:{}", port.component), port.component)?;
+        port.clone().open(client, metrics, &started, &config.clock, tasks)?;
+    }
+    if let Some(port) = &components.state_metrics {
+        port.open(clients.client_as(state_metrics::USER, "ferry-state-metrics")?, tasks)?;
+    }
     component_health::report(&components, server, tasks);
     if components.addons {
         let administrator = clients.client_in("ferry-up", &["system:masters"], "ferry-up")?;
@@ -285,7 +322,9 @@ fn act(
             authority: certificates.serving_authority()?,
             alone: config.store == StoreConfig::Embedded,
             dns: dns.transpose()?,
-            metrics: DnsMetrics::new(metrics).map_err(ClusterError::Metrics)?,
+            serves_metrics: components.metrics.is_some(),
+            serves_state_metrics: components.state_metrics.is_some(),
+            metrics: DnsRegistry::new(&config.clock)?,
             tasks: tasks.clone(),
         };
         addons.start();
@@ -293,49 +332,56 @@ fn act(
     Ok(())
 }
 
-/// What a cluster has besides its control plane.
+/// Objects and DNS of a cluster besides its control plane.
 struct Addons {
     administrator: Client,
     advertised: SocketAddr,
     authority: String,
-    /// Whether this is the only API server.
+    /// True if this is the only API server.
     alone: bool,
     dns: Option<(DnsConfig, Client)>,
-    metrics: DnsMetrics,
+    /// Reports whether this process serves metrics.k8s.io.
+    serves_metrics: bool,
+    serves_state_metrics: bool,
+    metrics: DnsRegistry,
     tasks: TaskGroup,
 }
 
 impl Addons {
-    /// Installs the objects, and starts the name service once they exist.
+    /// Installs the objects, and starts cluster DNS once they exist.
     fn start(self) {
         let (tasks, addons) = (self.tasks.clone(), Arc::new(self));
         tasks.supervise_while("add-ons", move || {
             let addons = Arc::clone(&addons);
             async move {
-                let stopping = addons.tasks.stopping();
-                tokio::select! {
-                    () = stopping => {}
-                    () = addons.install() => addons.serve_names(),
+                if addons.tasks.until_stopped(addons.install()).await.is_some() {
+                    addons.serve_names();
                 }
                 ControlFlow::Break(())
             }
         });
     }
 
-    /// Installs the objects, however often that takes.
+    /// Installs the objects, retrying until it succeeds.
     async fn install(&self) {
         let url = format!("https://{}", self.advertised);
         let install = async || {
             addons::install(&self.administrator, &url, &self.authority).await?;
             policy::access::install(&self.administrator).await?;
+            if self.serves_metrics {
+                metrics_server::install(&self.administrator).await?;
+            }
+            if self.serves_state_metrics {
+                state_metrics::install(&self.administrator).await?;
+            }
             if self.alone {
-                addons::lead_to(&self.administrator, self.advertised).await?;
+                addons::reconcile_endpoints(&self.administrator, self.advertised).await?;
             }
             Ok::<_, client::ClientError>(())
         };
         while let Err(error) = install().await {
-            tracing::warn!(error = chain(&error), "not all objects of the cluster are there; trying again");
-            tokio::time::sleep(AGAIN).await;
+            tracing::warn!(error = chain(&error), "failed to create bootstrap objects, retrying");
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
@@ -347,9 +393,7 @@ impl Addons {
         }
         dns.addresses.retain(reachable);
         if dns.addresses.is_empty() {
-            tracing::warn!(
-                "there is no name service: this machine has no address that pods could reach it at"
-            );
+            tracing::warn!("cluster DNS is not started: this machine has no address that pods can reach");
             return;
         }
         let metrics = self.metrics.clone();
@@ -357,7 +401,7 @@ impl Addons {
             let (dns, client, metrics) = (dns.clone(), client.clone(), metrics.clone());
             async move {
                 if let Err(error) = cluster_dns::run(&dns, client, metrics, &scope, |_| {}).await {
-                    tracing::error!(error = chain(&error), "there is no name service");
+                    tracing::error!(error = chain(&error), "failed to run cluster DNS");
                 }
                 ControlFlow::Continue(())
             }

@@ -1,4 +1,4 @@
-//! Puts encryption between the API server and the store, and follows its configuration while running.
+//! Adds encryption at rest between the API server and the store, and reloads its configuration.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use store::Store;
 
 use crate::{ClusterError, Config, StoreConfig, chain};
 
-/// The store as the API server sees it. Makes the cluster's own key at its first start.
+/// Wraps the store with encryption. Creates the cluster's own key at the first start.
 pub async fn open(
     config: &Config,
     store: Arc<dyn Store>,
@@ -24,7 +24,7 @@ pub async fn open(
     wrap(config, store, tasks)
 }
 
-/// As [`open`], for the store of a single resource: the key is there already.
+/// Like [`open`], for the store of a single resource: the key already exists.
 pub fn wrap(
     config: &Config,
     store: Arc<dyn Store>,
@@ -40,7 +40,7 @@ pub fn wrap(
     Ok(encrypted)
 }
 
-/// Reads the configuration again whenever its file changes. What cannot be read changes nothing.
+/// Reloads the configuration whenever its file changes. An invalid file is ignored.
 fn follow(path: PathBuf, encrypted: Arc<Encrypted>, tasks: &TaskGroup) {
     let group = tasks.clone();
     tasks.supervise("encryption-configuration", move || {
@@ -52,26 +52,26 @@ async fn follow_changes(path: PathBuf, encrypted: Arc<Encrypted>, group: TaskGro
     let mut changes = match FileChanges::of(&path) {
         Ok(changes) => changes,
         Err(error) => {
-            tracing::warn!(%error, path = %path.display(), "changes of the encryption configuration are not noticed");
+            tracing::warn!(%error, path = %path.display(), "cannot watch the encryption configuration for changes");
             return;
         }
     };
     loop {
-        let changed = tokio::select! {
-            () = group.stopping() => return,
-            changed = changes.changed() => changed,
-        };
+        let Some(changed) = group.until_stopped(changes.changed()).await else { return };
         if let Err(error) = changed {
-            tracing::warn!(%error, path = %path.display(), "changes of the encryption configuration are no longer noticed");
+            tracing::warn!(%error, path = %path.display(), "stopped watching the encryption configuration for changes");
             return;
         }
         match Rules::read(&path) {
             Ok(rules) => {
                 encrypted.replace(rules);
-                tracing::info!(path = %path.display(), "encryption configuration is in use");
+                tracing::info!(path = %path.display(), "reloaded the encryption configuration");
             }
             Err(error) => {
-                tracing::error!(error = chain(&error), "encryption configuration stays as it was");
+                tracing::error!(
+                    error = chain(&error),
+                    "failed to reload the encryption configuration, keeping the current one"
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Why a cluster could not be built or run.
+//! Errors of building and running a cluster.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,81 +7,83 @@ use base::pki::PkiError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    #[error("preparing the data directory {}", .path.display())]
+    #[error("failed to prepare the data directory {}", .path.display())]
     DataDirectory { path: PathBuf, source: io::Error },
-    #[error("setting up encryption at rest")]
+    #[error("failed to set up encryption at rest")]
     Encryption(#[source] apiserver::encryption::EncryptionError),
-    #[error("configuring the scheduler")]
+    #[error("invalid scheduler configuration")]
     Scheduler(#[source] scheduler::config::ConfigError),
-    #[error("opening the store")]
+    #[error("failed to open the store")]
     Store(#[source] store::StoreError),
     #[error(
-        "{} has certificates of a cluster, but {} holds no store; restore the store from a backup (ferry restore into an empty directory), or remove {} to begin a new cluster",
+        "{} contains cluster certificates, but {} contains no store; restore the store from a backup (ferry restore into an empty directory), or remove {} to create a new cluster",
         .data_dir.display(), .store.display(), .data_dir.display()
     )]
     StoreMissing { data_dir: PathBuf, store: PathBuf },
-    #[error("the store has failed: {0}")]
+    #[error("store failure: {0}")]
     StoreFailed(String),
-    #[error("opening the cluster's certificates")]
+    #[error("failed to open the cluster certificates")]
     Pki(#[source] PkiError),
     #[error("reading {}", .path.display())]
     ReadFile { path: PathBuf, source: io::Error },
-    #[error("{} is not usable: {reason}", .path.display())]
+    #[error("{} is invalid: {reason}", .path.display())]
     BadFile { path: PathBuf, reason: String },
-    #[error("setting up TLS")]
+    #[error("failed to set up TLS")]
     Tls(#[source] apiserver::serve::TlsError),
-    #[error("building the API server")]
+    #[error("failed to build the API server")]
     ApiServer(#[source] apiserver::BuildError),
-    #[error("starting the listener")]
+    #[error("failed to start the listener")]
     Listen(#[source] apiserver::serve::ServeError),
-    #[error("asking the listener for its address")]
+    #[error("failed to get the listener's address")]
     LocalAddress(#[source] io::Error),
-    #[error("writing the kubeconfig {}", .path.display())]
+    #[error("failed to write the kubeconfig {}", .path.display())]
     Kubeconfig { path: PathBuf, source: io::Error },
-    #[error("reading the ranges of pod addresses")]
+    #[error("invalid pod CIDR")]
     ClusterCidr(#[source] controllers::node_ipam::InvalidCidr),
-    #[error("using the authority that signs")]
+    #[error("failed to load the certificate signing authority")]
     Signing(#[source] controllers::certificate::signing::SigningError),
-    #[error("choosing controllers")]
+    #[error("invalid controller selection")]
     Controllers(#[source] controllers::UnknownController),
-    #[error("connecting to the API server")]
+    #[error("failed to connect to the API server")]
     Client(#[source] client::ClientError),
-    #[error("registering metrics")]
+    #[error("failed to start the exporter of traces")]
+    Tracing(#[source] base::trace::ExporterError),
+    #[error("failed to register metrics")]
     Metrics(#[source] base::metrics::MetricsError),
-    #[error("using the certificate of the kubelet's API")]
+    #[error("failed to load the kubelet serving certificate")]
     Serving(#[source] rustls::Error),
-    #[error("joining the cluster")]
+    #[error("failed to join the cluster")]
     Join(#[from] crate::JoinError),
-    #[error("the cluster's domain")]
+    #[error("invalid cluster domain")]
     Domain(#[source] dns::wire::NameError),
-    #[error("starting the name service")]
+    #[error("failed to start cluster DNS")]
     Dns(#[source] dns::server::ListenError),
-    #[error("talking to the kernel about services")]
+    #[error("failed to access the kernel's service rules")]
     Proxy(#[source] proxy::backend::BackendError),
-    #[error("listening on {address} for {purpose}")]
+    #[error("failed to listen on {address} for {purpose}")]
     Port { address: std::net::SocketAddr, purpose: &'static str, source: io::Error },
-    #[error("the addresses of load balancers")]
+    #[error("invalid load balancer range")]
     LoadBalancerRange(#[source] cloud::local::PoolError),
-    #[error("asking the cloud provider what it can do")]
+    #[error("failed to query the cloud provider's capabilities")]
     CloudProvider(#[source] cloud::ProviderError),
-    #[error("reaching the cloud provider")]
+    #[error("failed to connect to the cloud provider")]
     CloudUrl(#[source] apiserver::outbound::TargetError),
-    #[error("running the kubelet")]
+    #[error("failed to run the kubelet")]
     Kubelet(#[source] kubelet::KubeletError),
-    #[error("using the certificate that kubelets know the API server by")]
+    #[error("failed to load the kubelet client certificate")]
     KubeletIdentity(#[source] rustls::Error),
     #[error("{} exists and is not empty", .path.display())]
     Occupied { path: PathBuf },
-    #[error("{} is not a backup: it has no {missing}", .path.display())]
+    #[error("{} is not a backup: {missing} is missing", .path.display())]
     NotABackup { path: PathBuf, missing: &'static str },
-    #[error("copying {} to {}", .from.display(), .to.display())]
+    #[error("failed to copy {} to {}", .from.display(), .to.display())]
     Copy { from: PathBuf, to: PathBuf, source: io::Error },
-    #[error("writing the store's snapshot")]
+    #[error("failed to write the store snapshot")]
     Snapshot(#[source] store::StoreError),
-    #[error("fetching a snapshot from the cluster that runs in {}", .path.display())]
+    #[error("failed to fetch a snapshot from the cluster running in {}", .path.display())]
     LiveSnapshot { path: PathBuf, source: io::Error },
-    #[error("restoring the store")]
+    #[error("failed to restore the store")]
     Restore(#[source] store::StoreError),
-    #[error("requests were still running when the grace of {0:?} was over")]
+    #[error("requests were still in flight after the grace period of {0:?}")]
     Undrained(std::time::Duration),
 }

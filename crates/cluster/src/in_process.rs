@@ -1,5 +1,5 @@
-//! Clients inside the process: the whole request chain, without TCP and TLS, each with a certificate of its own, which is
-//! issued anew long before it expires.
+//! In-process clients: the whole request chain, without TCP and TLS, each with its own certificate, which is renewed
+//! long before it expires.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,46 +10,58 @@ use base::pki::Identity;
 use bytes::{Buf, Bytes};
 use client::{Body, Call, Client, ClientError, Transport};
 use http_body_util::BodyExt;
+use kubelet::CertificateStatus;
 use parking_lot::Mutex;
 
 use crate::{Certificates, ClusterError, chain};
 
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Carries requests into the API server of this process.
-struct Bridge {
+/// Sends requests to the API server of this process.
+struct InProcessTransport {
     server: Arc<ApiServer>,
     certificates: Arc<Certificates>,
     user: String,
     groups: Vec<String>,
-    current: Mutex<Crossing>,
+    current: Mutex<AuthenticatedConnection>,
+    status: CertificateStatus,
 }
 
-/// A connection, and the certificate it was made with.
-struct Crossing {
+/// A connection and its client certificate.
+struct AuthenticatedConnection {
     connection: InProcess,
     identity: Identity,
 }
 
-impl Bridge {
+impl InProcessTransport {
     fn new(
         server: Arc<ApiServer>,
         certificates: Arc<Certificates>,
         user: &str,
         groups: Vec<String>,
+        status: CertificateStatus,
     ) -> Result<Self, ClusterError> {
-        let current = Mutex::new(cross(&server, &certificates, user, &groups)?);
-        Ok(Self { server, certificates, user: user.to_owned(), groups, current })
+        let current = connect(&server, &certificates, user, &groups)?;
+        status.set_client_expires(current.identity.expires());
+        Ok(Self { server, certificates, user: user.to_owned(), groups, current: Mutex::new(current), status })
     }
 
-    /// A connection whose certificate has enough of its life left.
+    /// Connection with a certificate that is not due for renewal.
     fn connection(&self) -> InProcess {
         let mut current = self.current.lock();
         if self.certificates.is_due(&current.identity) {
-            match cross(&self.server, &self.certificates, &self.user, &self.groups) {
-                Ok(renewed) => *current = renewed,
+            match connect(&self.server, &self.certificates, &self.user, &self.groups) {
+                Ok(renewed) => {
+                    self.status.set_client_expires(renewed.identity.expires());
+                    *current = renewed;
+                }
                 Err(error) => {
-                    tracing::error!(user = self.user, error = chain(&error), "a certificate is not renewed");
+                    self.status.client_failed();
+                    tracing::error!(
+                        user = self.user,
+                        error = chain(&error),
+                        "failed to renew client certificate"
+                    );
                 }
             }
         }
@@ -57,20 +69,20 @@ impl Bridge {
     }
 }
 
-fn cross(
+fn connect(
     server: &ApiServer,
     certificates: &Certificates,
     user: &str,
     groups: &[String],
-) -> Result<Crossing, ClusterError> {
+) -> Result<AuthenticatedConnection, ClusterError> {
     let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
     let identity = certificates.issue_client(user, &groups)?;
     let trust = certificates.tls.trust();
     let connection = server.in_process(identity.chain.clone(), &trust);
-    Ok(Crossing { connection, identity })
+    Ok(AuthenticatedConnection { connection, identity })
 }
 
-impl Transport for Bridge {
+impl Transport for InProcessTransport {
     fn call(&self, request: http::Request<Bytes>) -> Call<'_> {
         Box::pin(async move {
             let response = self.connection().call(request.map(RequestBody::from)).await;
@@ -90,31 +102,31 @@ fn into_bytes(segment: Segment) -> Bytes {
     }
 }
 
-/// Gives components of this process clients of their own. A component is who its certificate says, like anybody, and
-/// may do what the policy of a new cluster allows that user.
+/// Creates clients for components of this process. A component is authenticated by its certificate like any client,
+/// and has the permissions of the bootstrap policy for that user.
 pub struct InProcessClients {
     server: Arc<ApiServer>,
     certificates: Arc<Certificates>,
-    bridges: Mutex<HashMap<String, Arc<Bridge>>>,
+    transports: Mutex<HashMap<String, Arc<InProcessTransport>>>,
 }
 
 impl InProcessClients {
     pub(crate) fn new(server: Arc<ApiServer>, certificates: Arc<Certificates>) -> Self {
-        Self { server, certificates, bridges: Mutex::default() }
+        Self { server, certificates, transports: Mutex::default() }
     }
 
-    /// A client that is `user`.
+    /// Client of `user`.
     pub fn client_as(&self, user: &str, user_agent: &str) -> Result<Client, ClusterError> {
-        let mut bridges = self.bridges.lock();
-        if let Some(bridge) = bridges.get(user) {
-            return Ok(Client::new(Arc::clone(bridge) as Arc<dyn Transport>, user_agent));
+        let mut transports = self.transports.lock();
+        if let Some(transport) = transports.get(user) {
+            return Ok(Client::new(Arc::clone(transport) as Arc<dyn Transport>, user_agent));
         }
-        let bridge = self.bridge(user, groups_of(user))?;
-        bridges.insert(user.to_owned(), Arc::clone(&bridge));
-        Ok(Client::new(bridge, user_agent))
+        let transport = self.transport(user, groups_of(user), CertificateStatus::default())?;
+        transports.insert(user.to_owned(), Arc::clone(&transport));
+        Ok(Client::new(transport, user_agent))
     }
 
-    /// A client that is `user` in these groups.
+    /// Client of `user` with these groups.
     pub(crate) fn client_in(
         &self,
         user: &str,
@@ -122,16 +134,31 @@ impl InProcessClients {
         user_agent: &str,
     ) -> Result<Client, ClusterError> {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
-        Ok(Client::new(self.bridge(user, groups)?, user_agent))
+        Ok(Client::new(self.transport(user, groups, CertificateStatus::default())?, user_agent))
     }
 
-    fn bridge(&self, user: &str, groups: Vec<String>) -> Result<Arc<Bridge>, ClusterError> {
+    /// Client of a node's kubelet, which reports the state of its certificate.
+    pub(crate) fn client_of_node(
+        &self,
+        user: &str,
+        user_agent: &str,
+        status: CertificateStatus,
+    ) -> Result<Client, ClusterError> {
+        Ok(Client::new(self.transport(user, groups_of(user), status)?, user_agent))
+    }
+
+    fn transport(
+        &self,
+        user: &str,
+        groups: Vec<String>,
+        status: CertificateStatus,
+    ) -> Result<Arc<InProcessTransport>, ClusterError> {
         let (server, certificates) = (Arc::clone(&self.server), Arc::clone(&self.certificates));
-        Bridge::new(server, certificates, user, groups).map(Arc::new)
+        InProcessTransport::new(server, certificates, user, groups, status).map(Arc::new)
     }
 }
 
-/// The groups a service account or a node has wherever it shows up; other components have none.
+/// Default groups of a service account or node; other components have none.
 fn groups_of(user: &str) -> Vec<String> {
     if user.starts_with("system:node:") {
         return vec!["system:nodes".to_owned()];
@@ -161,7 +188,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::time::Duration;
 
-    /// The fingerprint of the certificate a client shows.
+    /// Fingerprint of a client's certificate.
     async fn credential(client: &Client) -> Value {
         let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
         let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});

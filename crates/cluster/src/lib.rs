@@ -1,4 +1,6 @@
-//! Config, build, run, drain: the only crate that sees every component.
+//! Config, build, run, drain: the only crate that depends on every component.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod accounts;
 mod addons;
@@ -8,10 +10,14 @@ mod certificates;
 mod cloud_provider;
 mod cluster_dns;
 mod compaction;
+mod component_checks;
+mod component_configs;
 mod component_health;
 mod components;
 mod config;
+mod container_runtime;
 mod control_plane;
+mod delegated;
 mod dns_clients;
 mod encryption;
 mod error;
@@ -19,6 +25,7 @@ mod in_process;
 mod join;
 mod live_backup;
 mod local_path;
+mod metrics_server;
 mod node;
 mod policies;
 mod proxy_file;
@@ -26,9 +33,11 @@ mod reencrypt;
 mod scheduling;
 mod service_network;
 mod serving;
+mod state_metrics;
 mod status_port;
 mod storage;
 mod store_server;
+mod traces;
 
 pub use agent::run_agent;
 pub use apiserver::Cors;
@@ -49,11 +58,15 @@ pub use cluster_dns::{DnsConfig, DnsReady, run_dns};
 pub use components::{Components, NodeMasks, legacy_tokens, run_alone, run_simulation};
 pub use config::{
     CertificateFiles, Config, EncryptionConfig, EtcdConfig, EtcdOverride, NamedFiles, StoreConfig,
-    audit_trail, default_encryption_file,
+    audit_log_file, default_encryption_file,
+};
+pub use container_runtime::{
+    ContainerRuntimeError, PodRanges, serve_container_runtime, start_container_runtime,
 };
 pub use control_plane::ControlPlane;
 pub use controllers::Settings as ControllerSettings;
 pub use controllers::certificate::signing::SIGNERS;
+pub use delegated::SecurePort;
 pub use dns::config::StubDomain;
 pub use error::ClusterError;
 pub use in_process::InProcessClients;
@@ -61,8 +74,13 @@ pub use join::{
     BootstrapToken, Join, JoinError, TokenInfo, advertised_server, create_token, delete_token, list_tokens,
 };
 pub use kubelet::node::node_ips;
-pub use kubelet::{Begun, Upkeep, housekeeping};
-pub use node::{NodeBeside, NodeConfig, run_kubelet, run_node};
+pub use kubelet::{HousekeepingConfig, NodeStarted, housekeeping};
+pub use metrics::{
+    AdapterConfig, AdapterRules, AllowList, FamilyFilter, HISTORY_GROUP, HISTORY_VERSION, HistoryConfig,
+    KubeletAddressing, KubeletPort, ResourceMetricsConfig, SinkConfig, StateMetricsConfig,
+};
+pub use metrics_server::{KubeletClientConfig, MetricsServerConfig, run_metrics_server};
+pub use node::{LocalNode, NodeConfig, run_kubelet, run_node};
 pub use policy::OnFailure as PolicyFailure;
 pub use proxy::backend::Mode as ProxyMode;
 pub use proxy_file::ProxyFile;
@@ -70,9 +88,11 @@ pub use reencrypt::{ReencryptError, Rewritten, reencrypt};
 pub use runtime::Workers;
 pub use scheduler::Configuration as SchedulerConfiguration;
 pub use service_network::{
-    ACCOUNT as PROXY_ACCOUNT, ProxyBeside, ProxyConfig, ServiceNetwork, clean_up_services, run_proxy,
+    ACCOUNT as PROXY_ACCOUNT, LocalProxy, ProxyConfig, ServiceNetwork, clean_up_services, run_proxy,
 };
 pub use simulate::Fleet;
-pub use status_port::StatusPort;
+pub use state_metrics::{StateMetricsPort, run_state_metrics};
+pub use status_port::{ComponentPort, StatusPort};
 pub use store::embedded::DEFAULT_QUOTA_BYTES;
 pub use store_server::serve_store;
+pub use traces::Traces;

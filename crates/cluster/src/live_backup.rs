@@ -1,7 +1,7 @@
-//! Backup of a running cluster: its store is locked, so the process that has it open takes the snapshot.
+//! Backup of a running cluster: its store is locked, so the process that holds it takes the snapshot.
 //!
-//! It listens on a socket in the data directory, which only the directory's owner may enter. Whoever
-//! connects is sent a line, `snapshot REVISION LENGTH` or `error TEXT`, and the snapshot's bytes.
+//! It listens on a socket in the data directory, which only the directory's owner may enter. Each client is sent a
+//! line, `snapshot REVISION LENGTH` or `error TEXT`, and the snapshot's bytes.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -17,25 +17,25 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::{ClusterError, chain};
 
-/// The socket, under the data directory.
+/// Socket name in the data directory.
 const SOCKET: &str = "backup.sock";
-/// The snapshot on its way, under the data directory.
-const PASSING: &str = "backup.passing";
-/// Pause after a connection could not be accepted.
-const PAUSE: Duration = Duration::from_secs(1);
-/// A client that takes no bytes for this long is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What is copied at a time.
-const PIECE: usize = 64 * 1024;
+/// Temporary snapshot in the data directory.
+const TEMPORARY_SNAPSHOT: &str = "backup.passing";
+/// Delay after a failed accept.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Write timeout of a client.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Copy buffer size.
+const BUFFER_SIZE: usize = 64 * 1024;
 
-/// Hands out snapshots of the store until the tasks are told to stop. Without a socket the cluster runs on; it
-/// just cannot be backed up meanwhile.
+/// Serves snapshots of the store until the tasks stop. Without a socket the cluster runs, but cannot be backed up
+/// while running.
 pub(crate) fn serve(data_dir: &Path, store: Arc<dyn Store>, tasks: &TaskGroup) {
-    let (socket, passing) = (data_dir.join(SOCKET), data_dir.join(PASSING));
+    let (socket, passing) = (data_dir.join(SOCKET), data_dir.join(TEMPORARY_SNAPSHOT));
     let listener = match listen(&socket) {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::warn!(socket = %socket.display(), %error, "this cluster cannot be backed up while it runs");
+            tracing::warn!(socket = %socket.display(), %error, "failed to serve backups of the running cluster");
             return;
         }
     };
@@ -56,7 +56,7 @@ pub(crate) fn serve(data_dir: &Path, store: Arc<dyn Store>, tasks: &TaskGroup) {
 }
 
 fn listen(socket: &Path) -> io::Result<UnixListener> {
-    // The store is locked by now, so nobody else listens there: it is left over from a crash.
+    // The store is locked, so an existing socket is a leftover of a crash.
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -66,23 +66,23 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// One at a time: a second one waits.
+/// Serves one client at a time; others wait.
 async fn accept(listener: &UnixListener, passing: &Path, store: &dyn Store) {
     loop {
         match listener.accept().await {
-            Ok((mut client, _)) => match hand_out(&mut client, passing, store).await {
-                Ok(revision) => tracing::info!(revision, "a backup was taken"),
-                Err(error) => tracing::warn!(%error, "a backup failed"),
+            Ok((mut client, _)) => match serve_client(&mut client, passing, store).await {
+                Ok(revision) => tracing::info!(revision, "served a backup"),
+                Err(error) => tracing::warn!(%error, "failed to serve a backup"),
             },
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a request for a backup");
-                tokio::time::sleep(PAUSE).await;
+                tracing::warn!(%error, "failed to accept a backup request");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-async fn hand_out(client: &mut UnixStream, passing: &Path, store: &dyn Store) -> io::Result<Revision> {
+async fn serve_client(client: &mut UnixStream, passing: &Path, store: &dyn Store) -> io::Result<Revision> {
     let revision = match store.snapshot(passing).await {
         Ok(revision) => revision,
         Err(error) => {
@@ -92,11 +92,11 @@ async fn hand_out(client: &mut UnixStream, passing: &Path, store: &dyn Store) ->
         }
     };
     let mut file = File::open(passing).await?;
-    // From here on the open file is all that is left of it.
+    // Unlinked now: only the open file remains.
     fs::remove_file(passing).await?;
     let length = file.metadata().await?.len();
     send(client, format!("snapshot {revision} {length}\n").as_bytes()).await?;
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; BUFFER_SIZE];
     loop {
         match file.read(&mut piece).await? {
             0 => break,
@@ -108,9 +108,9 @@ async fn hand_out(client: &mut UnixStream, passing: &Path, store: &dyn Store) ->
 }
 
 async fn send(client: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
-    match tokio::time::timeout(PATIENCE, client.write_all(bytes)).await {
+    match tokio::time::timeout(WRITE_TIMEOUT, client.write_all(bytes)).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes no bytes")),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")),
     }
 }
 
@@ -134,13 +134,13 @@ async fn receive(server: UnixStream, target: &Path) -> io::Result<Revision> {
     let (Some("snapshot"), Some(Ok(revision)), Some(Ok(length))) =
         (words.next(), words.next().map(str::parse::<Revision>), words.next().map(str::parse::<u64>))
     else {
-        return Err(invalid("the server did not answer with a snapshot"));
+        return Err(invalid("the server did not return a snapshot"));
     };
     let unfinished = target.with_extension("tmp");
     let mut file = File::create(&unfinished).await?;
     let copied = tokio::io::copy(&mut (&mut server).take(length), &mut file).await?;
     if copied != length {
-        return Err(invalid("the server ended before its snapshot did"));
+        return Err(invalid("the server closed the connection before the end of the snapshot"));
     }
     file.flush().await?;
     file.sync_all().await?;

@@ -1,7 +1,7 @@
-//! Storage out of the box: a default StorageClass whose volumes are directories of the node that `ferry up` runs.
+//! Default storage: a StorageClass whose volumes are directories of the node that `ferry up` runs.
 //!
 //! Watches claims and volumes; writes volumes. Every claim of the class gets one directory on the node its pod was
-//! scheduled to, and the directory goes with the claim.
+//! scheduled to; the directory is removed with the claim.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -20,17 +20,17 @@ use objects::storage::v1::StorageClass;
 use runtime::Informers;
 use tokio::sync::Notify;
 
-/// Name of the class, and of whoever makes its volumes.
+/// Names of the class and of its provisioner.
 const CLASS: &str = "local-path";
 const PROVISIONER: &str = "ferry/local-path";
 const ROLE: &str = "ferry:local-path-provisioner";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// Who the loop is.
+/// User of the provisioner.
 pub const USER: &str = "system:serviceaccount:kube-system:local-path-provisioner";
 
-/// Creates the class and what the loop may do, unless they are there; `administrator` may create them.
+/// Creates the class and the provisioner's RBAC objects if missing; `administrator` may create them.
 pub async fn install(administrator: &Client) -> Result<(), ClientError> {
     let named = |name: &str| ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     let class = StorageClass {
@@ -87,7 +87,7 @@ async fn ensure<K: Object>(client: &Client, object: &K) -> Result<(), ClientErro
     }
 }
 
-/// Makes and removes volumes until `tasks` stops.
+/// Creates and removes volumes until `tasks` stops.
 pub async fn run(client: Client, directory: PathBuf, tasks: TaskGroup) {
     let informers = Informers::new(client.clone(), &tasks);
     let (claims, volumes, classes) = (
@@ -116,12 +116,12 @@ pub async fn run(client: Client, directory: PathBuf, tasks: TaskGroup) {
             let made = match made {
                 Ok(()) => client.create("", &volume).await.map(|_| ()).or_else(ignore_existing),
                 Err(error) => {
-                    tracing::warn!(error, volume = name, "no directory for a volume");
+                    tracing::warn!(error, volume = name, "failed to create the volume directory");
                     continue;
                 }
             };
             if let Err(error) = made {
-                tracing::warn!(%error, volume = name, "a volume was not created");
+                tracing::warn!(%error, volume = name, "failed to create the persistent volume");
             }
         }
         for volume in volumes.all().iter().filter(|volume| is_released(volume)) {
@@ -131,19 +131,18 @@ pub async fn run(client: Client, directory: PathBuf, tasks: TaskGroup) {
             if let Ok(Err(error)) = removed
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                tracing::warn!(%error, volume = name, "the directory of a volume is not removed");
+                tracing::warn!(%error, volume = name, "failed to remove the volume directory");
                 continue;
             }
             let outcome = client.delete::<PersistentVolume>("", &name, &DeleteOptions::default()).await;
             if let Err(error) = outcome
                 && !error.is_not_found()
             {
-                tracing::warn!(%error, volume = name, "a released volume is not deleted");
+                tracing::warn!(%error, volume = name, "failed to delete the released persistent volume");
             }
         }
-        tokio::select! {
-            () = changed.notified() => {}
-            () = tasks.stopping() => return,
+        if tasks.until_stopped(changed.notified()).await.is_none() {
+            return;
         }
     }
 }
@@ -154,11 +153,11 @@ fn ignore_existing(error: ClientError) -> Result<(), ClientError> {
 
 fn make_directory(path: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(path)?;
-    // Whatever user the pod runs as may write to it.
+    // Writable for any user of the pod.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))
 }
 
-/// The volume for a claim that waits for one of this class on a known node.
+/// Volume for a pending claim of this class with a selected node.
 fn volume_for(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
@@ -217,7 +216,7 @@ fn volume_for(
     })
 }
 
-/// Whether a volume of ours has lost its claim and is to go with it.
+/// True if a volume of this provisioner is released and must be deleted.
 fn is_released(volume: &PersistentVolume) -> bool {
     let ours = volume.metadata.annotations.as_ref().and_then(|annotations| annotations.get(PROVISIONED_BY));
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_gets_a_directory_of_its_node() {
+    fn claim_with_selected_node_gets_directory_volume() {
         let volume = volume_for(&claim(Some("n1")), &class(PROVISIONER), Path::new("/d")).expect("a volume");
         let spec = volume.spec.expect("a spec");
         assert_eq!(spec.local.map(|local| local.path).as_deref(), Some("/d/pvc-u"));
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn only_released_volumes_of_ours_go() {
+    fn only_own_released_volumes_are_deleted() {
         let mut volume =
             volume_for(&claim(Some("n1")), &class(PROVISIONER), Path::new("/d")).expect("a volume");
         assert!(!is_released(&volume));

@@ -1,4 +1,4 @@
-//! A node: the kubelet with its container runtime, beside the control plane or alone.
+//! A node: the kubelet with its container runtime, in the process of the control plane or alone.
 
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -14,22 +14,25 @@ use base::pki::{Pki, ServingNames};
 use base::tasks::TaskGroup;
 use client::Client;
 use kubelet::server::{ClientAuthorities, Serving};
-use kubelet::{Begun, Kubelet};
+use kubelet::{Kubelet, NodeStarted};
 
 use crate::join::credential::Credential;
-use crate::{ClusterError, ServiceNetwork, chain, join, local_path, policies, service_network, serving};
+use crate::status_port::{MachinePort, StatusPort};
+use crate::{
+    ClusterError, ServiceNetwork, Traces, chain, join, local_path, policies, service_network, serving,
+};
 
-/// How long to wait for a runtime that is not there yet.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Retry delay while the container runtime is unavailable.
+const RUNTIME_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// What a node is made of.
+/// Node configuration.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub name: String,
     pub data_dir: PathBuf,
-    /// Address of the container runtime.
+    /// Endpoint of the container runtime.
     pub runtime: String,
-    /// The kubelet's HTTPS API; port 0 takes a free one.
+    /// Listen address of the kubelet's HTTPS API; port 0 selects a free port.
     pub listen: SocketAddr,
     pub ips: Vec<IpAddr>,
     pub cluster_dns: Vec<IpAddr>,
@@ -39,22 +42,32 @@ pub struct NodeConfig {
     pub labels: BTreeMap<String, String>,
     pub cgroup_root: String,
     pub static_pods: Option<PathBuf>,
-    /// How the node keeps itself usable.
-    pub upkeep: kubelet::Upkeep,
-    /// Certificate and key of the kubelet's API; made if absent.
+    /// Housekeeping configuration.
+    pub housekeeping: kubelet::HousekeepingConfig,
+    /// Serving certificate and key of the kubelet; generated if absent.
     pub serving: Option<(PathBuf, PathBuf)>,
-    /// Whether the cluster is asked for the certificate of the kubelet's API.
+    /// If true, the serving certificate of the kubelet is requested from the cluster.
     pub rotate_serving: bool,
-    /// Whether the certificate by which the kubelet is known to the cluster is renewed.
+    /// State of the kubelet's certificates, for its metrics.
+    pub certificates: kubelet::CertificateStatus,
+    /// Pages about the process at the kubelet's port.
+    pub pages: kubelet::server::PageSettings,
+    /// If true, the client certificate of the kubelet is renewed.
     pub rotate_client: bool,
-    /// A kubeconfig to get the node's own with.
+    /// Bootstrap kubeconfig, used to get the node's own.
     pub bootstrap: Option<PathBuf>,
     pub resolv_conf: Option<PathBuf>,
-    /// Who vouches for callers of the kubelet's API.
+    /// Client certificate authorities of the kubelet's API.
     pub client_ca: Option<PathBuf>,
-    /// What the node does for services and for pods of other nodes.
+    /// Service proxy and routes of the node.
     pub service_network: ServiceNetwork,
-    /// Who has to agree before a pod's containers start.
+    /// Address of the machine's metrics, with the names of node-exporter; they are not served if absent.
+    pub machine_metrics: Option<SocketAddr>,
+    /// Trace settings of the kubelet, if they are not those of the process.
+    pub tracing: Option<base::trace::TracingConfig>,
+    /// Traces of the process.
+    pub traces: Traces,
+    /// Gates that must open before a pod's containers start.
     pub gate: Option<Arc<dyn kubelet::Gate>>,
     pub clock: Clock,
 }
@@ -76,7 +89,7 @@ impl NodeConfig {
             labels: BTreeMap::new(),
             cgroup_root: "/kubepods".to_owned(),
             static_pods: None,
-            upkeep: kubelet::Upkeep::default(),
+            housekeeping: kubelet::HousekeepingConfig::default(),
             serving: None,
             rotate_serving: false,
             rotate_client: true,
@@ -84,18 +97,23 @@ impl NodeConfig {
             resolv_conf: None,
             client_ca: None,
             service_network: ServiceNetwork::default(),
+            machine_metrics: None,
+            certificates: kubelet::CertificateStatus::default(),
+            tracing: None,
+            traces: Traces::default(),
+            pages: kubelet::server::PageSettings::default(),
             gate: None,
             clock: Clock::system(),
         }
     }
 
-    /// The user that a node's kubelet is.
+    /// User name of a node's kubelet.
     #[must_use]
     pub fn user(&self) -> String {
         format!("system:node:{}", self.name)
     }
 
-    /// A certificate that the cluster signs for this node.
+    /// Certificate for this node, signed by the cluster.
     pub(crate) fn credential(&self, file: &str, names: Option<ServingNames>) -> Credential {
         let (node, clock) = (self.name.clone(), self.clock.clone());
         Credential { file: self.data_dir.join("kubelet/pki").join(file), node, names, clock }
@@ -123,9 +141,11 @@ impl NodeConfig {
         config.labels.clone_from(&self.labels);
         config.cgroup_root.clone_from(&self.cgroup_root);
         config.static_pods.clone_from(&self.static_pods);
-        config.upkeep = self.upkeep.clone();
+        config.housekeeping = self.housekeeping.clone();
         config.gate.clone_from(&self.gate);
         config.serving = Some(serving.clone());
+        config.certificates = self.certificates.clone();
+        config.pages = self.pages;
         if let Some(path) = &self.resolv_conf {
             config.resolv_conf.clone_from(path);
         }
@@ -135,19 +155,26 @@ impl NodeConfig {
     }
 }
 
-/// Runs a node until `tasks` stops. `authorities` vouch for those who may call the kubelet; `serving` is its
-/// certificate. `ready` is told when the node is registered.
+/// Runs a node until `tasks` stops. `authorities` verify clients of the kubelet; `serving` is its certificate.
+/// `ready` is called when the node is registered.
 pub fn run_node<'a>(
     node: &'a NodeConfig,
     client: Client,
     serving: &'a Serving,
     authorities: &'a ClientAuthorities,
     tasks: &'a TaskGroup,
-    ready: Box<dyn FnOnce(Begun) + Send + 'a>,
+    ready: Box<dyn FnOnce(NodeStarted) + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
+        if let Some(address) = node.machine_metrics {
+            let port = StatusPort { address, needed: true };
+            port.open("metrics of the machine", Arc::new(MachinePort::default()), tasks).await?;
+        }
+        let traces = node.traces.of_component(node.tracing.as_ref(), &node.clock, tasks)?;
         loop {
-            let config = node.kubelet(serving, authorities);
+            let mut config = node.kubelet(serving, authorities);
+            config.tracer = traces.tracer("kubelet", &node.name);
+            config.exporter = traces.exporter_beside(&node.traces);
             match Kubelet::build(config, client.clone(), tasks.clone()).await {
                 Ok(kubelet) => {
                     return kubelet.run(ready).await.map_err(ClusterError::Kubelet);
@@ -158,9 +185,8 @@ pub fn run_node<'a>(
                         runtime = node.runtime,
                         "waiting for the container runtime"
                     );
-                    tokio::select! {
-                        () = tokio::time::sleep(AGAIN) => {}
-                        () = tasks.stopping() => return Ok(()),
+                    if tasks.until_stopped(tokio::time::sleep(RUNTIME_RETRY_DELAY)).await.is_none() {
+                        return Ok(());
                     }
                 }
                 Err(error) => return Err(ClusterError::Kubelet(error)),
@@ -174,20 +200,19 @@ pub fn run_kubelet<'a>(
     node: &'a NodeConfig,
     kubeconfig: &'a Path,
     tasks: &'a TaskGroup,
-    ready: Box<dyn FnOnce(Begun) + Send + 'a>,
+    ready: Box<dyn FnOnce(NodeStarted) + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
         let credential = node.credential("kubelet-client-current.pem", None);
         if let Some(bootstrap) = &node.bootstrap {
-            let stopping = tasks.stopping();
-            tokio::select! {
-                () = stopping => return Ok(()),
-                joined = join::bootstrap::kubeconfig(bootstrap, kubeconfig, &credential) => joined?,
+            let joined = join::bootstrap::kubeconfig(bootstrap, kubeconfig, &credential);
+            if tasks.until_stopped(joined).await.transpose()?.is_none() {
+                return Ok(());
             }
         }
         let client = Client::connect(kubeconfig, "ferry-kubelet").map_err(ClusterError::Client)?;
         if node.rotate_client && credential.is_used_by(kubeconfig) {
-            credential.keep_fresh(client.clone(), tasks, |_| {});
+            credential.keep_client_fresh(client.clone(), tasks, node.certificates.clone());
         }
         let serving = serving::begin(node, &client, tasks)?;
         let authorities = match &node.client_ca {
@@ -196,20 +221,20 @@ pub fn run_kubelet<'a>(
         };
         let outcome = run_node(node, client, &serving, &authorities, tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-            tracing::warn!(error = chain(&error), "tasks were cancelled");
+            tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");
         }
         outcome
     })
 }
 
 /// A node in the process of its control plane.
-pub struct NodeBeside {
+pub struct LocalNode {
     node: NodeConfig,
     clients: NodeClients,
     pki: Arc<Pki>,
 }
 
-/// Who a node in this process is to the API server.
+/// Identity of a node in this process.
 pub(crate) struct NodeClients {
     pub kubelet: Client,
     pub administrator: Client,
@@ -218,13 +243,14 @@ pub(crate) struct NodeClients {
     pub policies: Client,
 }
 
-impl NodeBeside {
+impl LocalNode {
     pub(crate) fn new(node: NodeConfig, clients: NodeClients, pki: &Arc<Pki>) -> Self {
         Self { node, clients, pki: Arc::clone(pki) }
     }
 
-    /// Runs the node in `tasks`, which stops if the node cannot be started. `ready` is told when the node is registered.
-    pub fn start(self, tasks: &TaskGroup, ready: Box<dyn FnOnce(Begun) + Send + 'static>) {
+    /// Runs the node in `tasks`, which stops if the node cannot be started. `ready` is called when the node is
+    /// registered.
+    pub fn start(self, tasks: &TaskGroup, ready: Box<dyn FnOnce(NodeStarted) + Send + 'static>) {
         let Self { mut node, clients, pki } = self;
         let NodeClients { kubelet, administrator, provisioner, proxy, policies } = clients;
         service_network::start(&node.service_network, &node.name, proxy, tasks);
@@ -232,7 +258,10 @@ impl NodeBeside {
             let (installer, on_failure) = (administrator.clone(), node.service_network.policy_failure);
             let prepared = Box::pin(async move {
                 if let Err(error) = policy::access::install(&installer).await {
-                    tracing::error!(error = chain(&error), "failed to install RBAC of network policies");
+                    tracing::error!(
+                        error = chain(&error),
+                        "failed to install the RBAC objects of network policies"
+                    );
                 }
             });
             node.gate = Some(policies::start(&node.name, policies, on_failure, prepared, tasks));
@@ -260,7 +289,7 @@ impl NodeBeside {
                     let serving = serving::issued(&node, &pki, &scope)?;
                     let authorities = serving::authorities(&pki.client_authority.certificate_pem)?;
                     let flag = Arc::clone(&registered);
-                    let ready = Box::new(move |begun: Begun| {
+                    let ready = Box::new(move |begun: NodeStarted| {
                         flag.store(true, Ordering::Release);
                         if let Some(ready) = ready {
                             ready(begun);
@@ -269,8 +298,8 @@ impl NodeBeside {
                     run_node(&node, client, &serving, &authorities, &scope, ready).await
                 };
                 if let Err(error) = run.await {
-                    tracing::error!(error = chain(&error), "the node cannot run");
-                    // A node that never ran is one that was configured wrongly.
+                    tracing::error!(error = chain(&error), "failed to run the node");
+                    // A node that never ran is misconfigured.
                     if !registered.load(Ordering::Acquire) {
                         group.stop();
                     }

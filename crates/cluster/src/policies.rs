@@ -9,13 +9,13 @@ use base::tasks::TaskGroup;
 use client::Client;
 use futures_util::future::BoxFuture;
 use kubelet::Gate;
-use policy::{Early, OnFailure};
+use policy::{OnFailure, PodStartGate};
 
 use crate::chain;
 
-/// Pods start once they are under their policies.
+/// Gate that starts pods once their policies are enforced.
 #[derive(Debug)]
-struct Isolation(Arc<Early>);
+struct Isolation(Arc<PodStartGate>);
 
 impl Gate for Isolation {
     fn pass<'a>(
@@ -24,12 +24,12 @@ impl Gate for Isolation {
         name: &'a str,
         addresses: Vec<IpAddr>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(async move { self.0.tell(namespace, name, &addresses).await })
+        Box::pin(async move { self.0.register(namespace, name, &addresses).await })
     }
 }
 
-/// Enforces the policies of the node `name` in `tasks`, once `prepared` completes. Returns the gate that holds pods back
-/// until their policies are in force; `on_failure` says what happens to pods whose policies cannot be.
+/// Enforces the policies of the node `name` in `tasks`, once `prepared` completes. Returns the gate that holds back
+/// pods until their policies are enforced; `on_failure` applies to pods whose policies cannot be.
 pub(crate) fn start(
     name: &str,
     client: Client,
@@ -37,7 +37,7 @@ pub(crate) fn start(
     prepared: BoxFuture<'static, ()>,
     tasks: &TaskGroup,
 ) -> Arc<dyn Gate> {
-    let early = Arc::new(Early::new(on_failure));
+    let early = Arc::new(PodStartGate::new(on_failure));
     let (name, group, told) = (name.to_owned(), tasks.clone(), Arc::clone(&early));
     tasks.spawn(async move {
         prepared.await;

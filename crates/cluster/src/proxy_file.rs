@@ -1,5 +1,5 @@
-//! `KubeProxyConfiguration` files of version v1alpha1. What is said in one is what flags could say; settings of
-//! Kubernetes' proxy that mean nothing here are understood, and named if they are used.
+//! `KubeProxyConfiguration` files of version v1alpha1. They have the same meaning as flags; settings of kube-proxy
+//! without effect here are accepted, and reported if set.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ const KIND: &str = "KubeProxyConfiguration";
 const HEALTHZ_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
 
-/// What a file says; nothing where it does not.
+/// Content of a file; `None` for absent fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyFile {
     pub kubeconfig: Option<PathBuf>,
@@ -26,7 +26,9 @@ pub struct ProxyFile {
     pub healthz: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
     pub ports_are_needed: bool,
-    /// Settings that are given and have no effect.
+    /// Serves `/debug/pprof`.
+    pub profiling: bool,
+    /// Settings that are set but have no effect.
     pub without_effect: Vec<&'static str>,
 }
 
@@ -46,7 +48,7 @@ struct File {
     feature_gates: Value,
     logging: Value,
     bind_address: Value,
-    enable_profiling: Value,
+    enable_profiling: Option<bool>,
     show_hidden_metrics_for_version: Value,
     ipvs: Value,
     winkernel: Value,
@@ -91,7 +93,9 @@ impl ProxyFile {
         let file: File = apiserver::configuration::parse(text, GROUP, &["v1alpha1"], KIND)?;
         let mode = match file.mode.as_str() {
             "" => None,
-            name => Some(Mode::parse(name).ok_or_else(|| format!("mode: {name:?} is not known"))?),
+            name => Some(
+                Mode::parse(name).ok_or_else(|| format!("mode: {name:?} is not a supported proxy mode"))?,
+            ),
         };
         let text = |text: String| Some(text).filter(|text| !text.is_empty());
         let ranges = file.cluster_cidr.split(',').filter(|range| !range.is_empty()).map(str::to_owned);
@@ -105,6 +109,7 @@ impl ProxyFile {
             healthz: address("healthzBindAddress", &file.healthz_bind_address, HEALTHZ_PORT)?,
             metrics: address("metricsBindAddress", &file.metrics_bind_address, METRICS_PORT)?,
             ports_are_needed: file.bind_address_hard_fail,
+            profiling: file.enable_profiling.unwrap_or(false),
         })
     }
 }
@@ -116,7 +121,6 @@ impl File {
             ("featureGates", &self.feature_gates),
             ("logging.options", &self.logging["options"]),
             ("bindAddress", &self.bind_address),
-            ("enableProfiling", &self.enable_profiling),
             ("showHiddenMetricsForVersion", &self.show_hidden_metrics_for_version),
             ("ipvs", &self.ipvs),
             ("winkernel", &self.winkernel),
@@ -141,25 +145,25 @@ impl File {
             ("nftables.minSyncPeriod", &nftables.min_sync_period),
         ]
         .into_iter()
-        .filter(|(_, value)| says_something(value))
+        .filter(|(_, value)| is_set(value))
         .map(|(name, _)| name)
         .collect()
     }
 }
 
-/// Files that tools write name every setting; those without a value say nothing.
-fn says_something(value: &Value) -> bool {
+/// Generated files contain every setting; empty values count as absent.
+fn is_set(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::Bool(true) => true,
         Value::Number(number) => number.as_f64() != Some(0.0),
         Value::String(text) => !matches!(text.as_str(), "" | "0s" | "0.0.0.0"),
-        Value::Array(items) => items.iter().any(says_something),
-        Value::Object(fields) => fields.values().any(says_something),
+        Value::Array(items) => items.iter().any(is_set),
+        Value::Object(fields) => fields.values().any(is_set),
     }
 }
 
-/// An address with or without a port; the default if there is none.
+/// Address with optional port; the default port applies if absent.
 fn address(field: &str, text: &str, port: u16) -> Result<Option<SocketAddr>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -168,7 +172,7 @@ fn address(field: &str, text: &str, port: u16) -> Result<Option<SocketAddr>, Str
     let alone = || text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, port));
     let any = || Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, text.strip_prefix(':')?.parse().ok()?)));
     let found = whole.or_else(alone).or_else(any);
-    found.map(Some).ok_or_else(|| format!("{field}: {text:?} is not an address and a port"))
+    found.map(Some).ok_or_else(|| format!("{field}: {text:?} is not an address and port"))
 }
 
 #[cfg(test)]
@@ -180,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_as_tools_write_it() {
+    fn generated_proxy_config_is_parsed() {
         let body = "bindAddress: 0.0.0.0\nbindAddressHardFail: true\nclientConnection:\n  acceptContentTypes: \"\"\n  \
                     burst: 0\n  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf\n  qps: 0\nclusterCIDR: \
                     10.244.0.0/16,fd44::/56\nconfigSyncPeriod: 0s\nconntrack:\n  maxPerCore: null\n  min: null\n\
                     healthzBindAddress: 127.0.0.1\nhostnameOverride: n1\niptables:\n  masqueradeAll: true\n  \
                     masqueradeBit: 14\nlogging: {}\nmetricsBindAddress: \"[::1]:1234\"\nmode: ipvs\nipvs:\n  \
-                    strictARP: true\nnodePortAddresses: null\n";
+                    strictARP: true\nnodePortAddresses: null\nenableProfiling: true\n";
         let file = parsed(body).expect("a configuration");
         let wanted = ProxyFile {
             kubeconfig: Some("/var/lib/kube-proxy/kubeconfig.conf".into()),
@@ -197,18 +201,20 @@ mod tests {
             healthz: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTHZ_PORT))),
             metrics: Some("[::1]:1234".parse().expect("an address")),
             ports_are_needed: true,
+            profiling: true,
             without_effect: vec!["ipvs", "iptables.masqueradeBit"],
         };
         assert_eq!(file, wanted);
         assert_eq!(parsed(""), Ok(ProxyFile::default()));
+        assert_eq!(parsed("enableProfiling: null\n"), Ok(ProxyFile::default()));
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_proxy_config_returns_error() {
         for (body, wanted) in [
-            ("mode: magic\n", "mode: \"magic\" is not known"),
+            ("mode: magic\n", "mode: \"magic\" is not a supported proxy mode"),
             ("colour: red\n", "unknown field `colour`"),
-            ("healthzBindAddress: here\n", "healthzBindAddress: \"here\" is not an address and a port"),
+            ("healthzBindAddress: here\n", "healthzBindAddress: \"here\" is not an address and port"),
             ("iptables: {colour: red}\n", "unknown field `colour`"),
         ] {
             let error = parsed(body).expect_err(body);

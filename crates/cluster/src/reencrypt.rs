@@ -1,7 +1,7 @@
-//! Writes objects again, unchanged, so that they are stored with the key in use now.
+//! Rewrites objects unchanged, so that they are stored with the current key.
 //!
-//! An ordinary client of the running server: objects that somebody else changes meanwhile are written by that, and the
-//! server leaves alone what already has the right form.
+//! An ordinary client of the running server: concurrent updates by other clients have the same effect, and the server
+//! does not rewrite objects that already have the right form.
 
 use futures_util::future::BoxFuture;
 use std::path::Path;
@@ -11,31 +11,31 @@ use apiserver::outbound::{CallError, Client, KubeconfigError, read_kubeconfig};
 use http::StatusCode;
 use serde_json::Value;
 
-/// How long one request may take.
+/// Timeout of a request.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Objects read at a time.
+/// Page size of lists.
 const PAGE: usize = 500;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReencryptError {
-    #[error("using the kubeconfig")]
+    #[error("failed to load the kubeconfig")]
     Kubeconfig(#[from] KubeconfigError),
-    #[error("finding {resource}")]
+    #[error("failed to discover {resource}")]
     Discover { resource: String, source: CallError },
-    #[error("the server has no {0}")]
+    #[error("the server has no resource {0}")]
     Unknown(String),
-    #[error("reading {resource}")]
+    #[error("failed to list {resource}")]
     List { resource: String, source: CallError },
-    #[error("writing {resource} {name}")]
+    #[error("failed to update {resource} {name}")]
     Write { resource: String, name: String, source: CallError },
 }
 
-/// How many objects of a resource have been written.
+/// Number of rewritten objects of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewritten {
     pub resource: String,
     pub objects: usize,
-    /// Changed or deleted by others meanwhile, which is as good.
+    /// Objects updated or deleted by other clients meanwhile, which has the same effect.
     pub overtaken: usize,
 }
 
@@ -91,14 +91,14 @@ async fn rewrite(client: &Client, resource: &str) -> Result<Rewritten, Reencrypt
     }
 }
 
-/// Where a resource is served.
-struct Place {
+/// URL path of a resource.
+struct ResourcePath {
     root: String,
     kind: String,
     namespaced: bool,
 }
 
-async fn find(client: &Client, plural: &str, group: &str) -> Result<Place, ReencryptError> {
+async fn find(client: &Client, plural: &str, group: &str) -> Result<ResourcePath, ReencryptError> {
     let name = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
     let get = async |path: &str| {
         let found = client.get(path, LIMIT).await;
@@ -113,7 +113,7 @@ async fn find(client: &Client, plural: &str, group: &str) -> Result<Place, Reenc
     let list = get(&root).await?;
     let row = list["resources"].as_array().into_iter().flatten().find(|row| row["name"] == plural);
     let Some(row) = row else { return Err(ReencryptError::Unknown(name)) };
-    Ok(Place {
+    Ok(ResourcePath {
         root,
         kind: row["kind"].as_str().unwrap_or("").to_owned(),
         namespaced: row["namespaced"] == Value::Bool(true),

@@ -7,19 +7,22 @@ use client::Client;
 use runtime::{Harness, LeaderElection};
 use scheduler::{Configuration, Scheduler, SchedulerMetrics};
 
-use crate::components::{identity, lead_then};
+use crate::component_checks::{ActiveInformers, ComponentChecks};
+use crate::components::{identity, run_while_leading};
 use crate::{ClusterError, chain};
 
 /// Starts the scheduler, which shares the harness' informers. With `election`, the client of leader election, it runs
-/// while it leads, with informers of its own.
+/// while it holds the lease, with its own informers.
 pub(crate) fn start(
     configuration: &Configuration,
     election: Option<Client>,
     harness: &Harness,
     metrics: &Metrics,
+    checks: &ComponentChecks,
     clock: &Clock,
     tasks: &TaskGroup,
 ) -> Result<(), ClusterError> {
+    let active = ActiveInformers::default();
     let metrics = SchedulerMetrics::new(metrics).map_err(ClusterError::Metrics)?;
     let build = |harness: &Harness| {
         let context = harness.context(&scheduler::DESCRIPTOR).map_err(ClusterError::Client)?;
@@ -27,25 +30,32 @@ pub(crate) fn start(
     };
     let Some(client) = election else {
         let first = build(harness)?;
+        active.set(harness.informers());
+        checks.add_scheduler(None, &active, tasks);
         supervise(Some(first), harness.clone(), configuration.clone(), metrics, tasks);
         return Ok(());
     };
-    // Errors of the configuration show at the start, not when the lease is acquired.
+    // Configuration errors are reported at the start, not when the lease is acquired.
     let probe = tasks.scope();
     build(&harness.within(client.clone(), &probe)).map(drop)?;
     probe.abort();
     let lease = &configuration.leader_election;
     let mut election = LeaderElection::new(&lease.resource_name, identity());
+    if let Some(metrics) = harness.metrics() {
+        election = election.with_metrics(metrics);
+    }
     election.namespace.clone_from(&lease.resource_namespace);
+    checks.add_scheduler(Some(&election), &active, tasks);
     let (harness, settings) = (harness.clone(), configuration.clone());
-    lead_then(client.clone(), election, clock, tasks, move |scope| {
+    run_while_leading(client.clone(), election, clock, tasks, move |scope| {
         let harness = harness.within(client.clone(), scope);
+        active.set(harness.informers());
         supervise(None, harness, settings.clone(), metrics.clone(), scope);
     });
     Ok(())
 }
 
-/// Runs `first`, or one that is built from the caches: after a panic the state of a scheduler is in doubt.
+/// Runs `first`, or one rebuilt from the caches: after a panic the state of a scheduler is unreliable.
 fn supervise(
     mut first: Option<Scheduler>,
     harness: Harness,

@@ -1,5 +1,4 @@
-//! A node's part of the cluster's network: the proxy of services, the routes to other nodes' pods, and the addresses of
-//! load balancers that it answers for.
+//! Network of a node: the service proxy, the routes to other nodes' pods, and announced load balancer addresses.
 
 use futures_util::future::BoxFuture;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,6 +9,7 @@ use std::sync::Arc;
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
+use base::zpages::{ComponentPages, PageSettings};
 use client::Client;
 use cloud::local::{Pool, announce};
 use objects::core::v1::Node;
@@ -18,10 +18,9 @@ use proxy::backend::{self, Mode};
 use proxy::driver::Driver;
 use proxy::health::{Answer, Health, HealthPort, MetricsPort};
 use proxy::metrics::ProxyMetrics;
-use proxy::model::Cidr;
 use runtime::Informers;
 
-use crate::{ClusterError, StatusPort, chain};
+use crate::{ClusterError, StatusPort, chain, component_configs};
 
 /// User name of the proxy in the process of the control plane.
 pub const USER: &str = "system:kube-proxy";
@@ -30,18 +29,18 @@ pub const ACCOUNT: &str = "ferry-proxy";
 pub const ACCOUNT_USER: &str = "system:serviceaccount:kube-system:ferry-proxy";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// What a node does for services and for pods of other nodes.
+/// Network configuration of a node.
 #[derive(Clone, Debug)]
 pub struct ServiceNetwork {
-    /// How services are served; not at all if absent.
+    /// Proxy configuration; no proxy if absent.
     pub proxy: Option<ProxyConfig>,
-    /// Whether pods of other nodes get routes.
+    /// Routes to pods of other nodes.
     pub routes: bool,
-    /// Whether network policies are enforced.
+    /// Enforcement of network policies.
     pub policies: bool,
     /// Handling of pods whose network policies cannot be enforced.
     pub policy_failure: OnFailure,
-    /// Ranges of load balancers' addresses that nodes answer for.
+    /// Load balancer ranges that nodes announce.
     pub load_balancer_ranges: Vec<String>,
 }
 
@@ -57,21 +56,24 @@ impl Default for ServiceNetwork {
     }
 }
 
-/// How services are served on a node.
+/// Proxy configuration of a node.
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
-    /// Ranges of pod addresses: who comes from elsewhere is masqueraded. Those of the node's own pods if empty.
+    /// Pod CIDRs: traffic from other sources is masqueraded. Those of the node's own pods if empty.
     pub cluster_cidrs: Vec<String>,
     pub masquerade_all: bool,
-    /// The backend; the first that works if absent.
+    /// Proxy mode; the first available one if absent.
     pub mode: Option<Mode>,
-    /// Where `/healthz` and `/livez` are answered.
+    /// Address of `/healthz` and `/livez`.
     pub healthz: Option<SocketAddr>,
-    /// Where `/proxyMode` and `/metrics` are.
+    /// Address of `/proxyMode` and `/metrics`.
     pub metrics: Option<SocketAddr>,
-    /// Whether a port that another has is an error.
+    /// If true, a port in use is an error.
     pub ports_are_needed: bool,
-    /// Whether this machine is a node, to be waited for; else it serves as one that has no pods.
+    /// Pages about the process at the port of metrics, which anyone who reaches the port can read: no profiles by
+    /// default.
+    pub pages: PageSettings,
+    /// True if this machine is a node whose object must be awaited; otherwise it has no pods.
     pub is_node: bool,
 }
 
@@ -84,12 +86,13 @@ impl Default for ProxyConfig {
             healthz: Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10256))),
             metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10249))),
             ports_are_needed: false,
+            pages: PageSettings { profiling: false },
             is_node: true,
         }
     }
 }
 
-/// Starts them in `tasks` for the node `name`.
+/// Starts the configured parts in `tasks` for the node `name`.
 pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: &TaskGroup) {
     let informers = Informers::new(client, tasks);
     if config.routes {
@@ -114,7 +117,7 @@ pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: 
                 }
             });
         }
-        Err(error) => tracing::error!(%error, "no address of a load balancer is answered for on this node"),
+        Err(error) => tracing::error!(%error, "failed to announce load balancer addresses on this node"),
     }
     if let Some(proxy) = config.proxy.clone() {
         let name = name.to_owned();
@@ -122,7 +125,7 @@ pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: 
             let (proxy, name, informers) = (proxy.clone(), name.clone(), informers.clone());
             async move {
                 if let Err(error) = run(&proxy, &name, &informers, &scope, Box::new(|| {})).await {
-                    tracing::error!(error = chain(&error), "failed to serve services on this node");
+                    tracing::error!(error = chain(&error), "failed to run the service proxy");
                 }
                 ControlFlow::Continue(())
             }
@@ -130,18 +133,18 @@ pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: 
     }
 }
 
-/// Services on a machine that has a control plane and no node.
-pub struct ProxyBeside {
+/// Service proxy on a machine with a control plane and no node.
+pub struct LocalProxy {
     config: ProxyConfig,
     client: Client,
 }
 
-impl ProxyBeside {
+impl LocalProxy {
     pub(crate) fn new(config: ProxyConfig, client: Client) -> Self {
         Self { config: ProxyConfig { is_node: false, ..config }, client }
     }
 
-    /// Serves them in `tasks`.
+    /// Starts the proxy in `tasks`.
     pub fn start(self, tasks: &TaskGroup) {
         let network = ServiceNetwork {
             proxy: Some(self.config),
@@ -154,7 +157,7 @@ impl ProxyBeside {
     }
 }
 
-/// Serves services alone, for any API server, until `tasks` stop. `ready` is called when all of them are served.
+/// Runs the service proxy alone, against any API server, until `tasks` stop. `ready` is called after the first sync.
 pub fn run_proxy<'a>(
     config: &'a ProxyConfig,
     name: &'a str,
@@ -166,13 +169,13 @@ pub fn run_proxy<'a>(
         let client = Client::connect(kubeconfig, "ferry-proxy").map_err(ClusterError::Client)?;
         let outcome = run(config, name, &Informers::new(client, tasks), tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
-            tracing::warn!(error = chain(&error), "tasks were cancelled");
+            tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");
         }
         outcome
     })
 }
 
-/// Serves services on the node `name` until `tasks` stop. `ready` is called when all of them are served.
+/// Runs the service proxy on the node `name` until `tasks` stop. `ready` is called after the first sync.
 async fn run(
     config: &ProxyConfig,
     name: &str,
@@ -180,23 +183,24 @@ async fn run(
     tasks: &TaskGroup,
     ready: Box<dyn FnOnce() + Send + '_>,
 ) -> Result<(), ClusterError> {
-    let stopping = tasks.stopping();
-    let node = tokio::select! {
-        () = stopping => return Ok(()),
-        node = own_node(config, name, informers) => node,
-    };
+    let Some(node) = tasks.until_stopped(own_node(config, name, informers)).await else { return Ok(()) };
     let backend = backend::open(config.mode, &node).map_err(ClusterError::Proxy)?;
     let clock = Clock::system();
     let metrics = Metrics::new(&clock).map_err(ClusterError::Metrics)?;
+    base::version::register_build_info(&metrics).map_err(ClusterError::Metrics)?;
+    client::register_metrics(&metrics).map_err(ClusterError::Metrics)?;
     let figures = Arc::new(ProxyMetrics::new(&metrics).map_err(ClusterError::Metrics)?);
     let health = Arc::new(Health::new(&clock));
     let mode = backend.mode().name();
-    tracing::info!(mode, node = name, "services are served");
+    tracing::info!(mode, node = name, "started the service proxy");
     let port = HealthPort { health: Arc::clone(&health), metrics: Arc::clone(&figures) };
-    let figures_port = MetricsPort { mode: Some(mode), metrics };
+    let configz = Some((component_configs::PROXY_GROUP, component_configs::of_proxy(config, name, mode)));
+    let pages = ComponentPages::with_configz("kube-proxy", health.checks(), config.pages, configz, &clock)
+        .map_err(ClusterError::Metrics)?;
+    let figures_port = MetricsPort { mode: Some(mode), metrics, pages: Some(pages) };
     for (address, purpose, answer) in [
-        (config.healthz, "the proxy's health", Arc::new(port) as Arc<dyn Answer>),
-        (config.metrics, "the proxy's metrics", Arc::new(figures_port)),
+        (config.healthz, "proxy health", Arc::new(port) as Arc<dyn Answer>),
+        (config.metrics, "proxy metrics", Arc::new(figures_port)),
     ] {
         if let Some(address) = address {
             StatusPort { address, needed: config.ports_are_needed }.open(purpose, answer, tasks).await?;
@@ -206,34 +210,34 @@ async fn run(
     Ok(())
 }
 
-/// Removes what the proxy's backends left in the kernel.
+/// Removes the rules of all proxy modes from the kernel.
 pub fn clean_up_services() {
     let node = proxy::model::Node::default();
     if let Ok(backend) = proxy::nftables::Nftables::open(node.clone())
         && let Err(error) = backend.remove()
     {
-        tracing::debug!(%error, "nothing to remove of nftables");
+        tracing::debug!(%error, "no nftables rules to remove");
     }
     if let Err(error) = proxy::ipvs::clean_up() {
-        tracing::warn!(error = chain(&error), "services of the kernel's load balancer are not removed");
+        tracing::warn!(error = chain(&error), "failed to remove IPVS virtual servers");
     }
     if let Err(error) = proxy::link::remove_link() {
-        tracing::debug!(%error, "the link of services is not removed");
+        tracing::debug!(%error, "failed to remove the IPVS link");
     }
     if let Ok(backend) = proxy::iptables::Iptables::open(node)
         && let Err(error) = backend::Backend::remove(&backend)
     {
-        tracing::warn!(error = chain(&error), "rules of iptables are not removed");
+        tracing::warn!(error = chain(&error), "failed to remove iptables rules");
     }
 }
 
-/// The node as the planner wants it; waits until it has addresses for its pods, where nobody said which.
+/// Node in the planner's form; waits for its pod CIDRs if none are configured.
 async fn own_node(config: &ProxyConfig, name: &str, informers: &Informers) -> proxy::model::Node {
     if !config.is_node {
         return proxy::model::Node {
             name: name.to_owned(),
             zone: None,
-            pod_cidrs: config.cluster_cidrs.iter().filter_map(|text| Cidr::parse(text)).collect(),
+            pod_cidrs: config.cluster_cidrs.iter().filter_map(|text| text.trim().parse().ok()).collect(),
             masquerade_all: config.masquerade_all,
         };
     }
@@ -256,7 +260,7 @@ async fn own_node(config: &ProxyConfig, name: &str, informers: &Informers) -> pr
             return proxy::model::Node {
                 name: name.to_owned(),
                 zone: node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE)).cloned(),
-                pod_cidrs: ranges.iter().filter_map(|text| Cidr::parse(text)).collect(),
+                pod_cidrs: ranges.iter().filter_map(|text| text.trim().parse().ok()).collect(),
                 masquerade_all: config.masquerade_all,
             };
         }

@@ -1,4 +1,4 @@
-//! The certificate of a kubelet's API: where it comes from, and that there is another before it ends.
+//! Serving certificate of a kubelet: its source, and its renewal.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,26 +8,27 @@ use base::file_changes::FileChanges;
 use base::pki::{Identity, KubeletPki, Pki, certificates_from_pem};
 use base::tasks::TaskGroup;
 use client::Client;
+use kubelet::CertificateStatus;
 use kubelet::server::{ClientAuthorities, Serving};
 use parking_lot::Mutex;
 
 use crate::{ClusterError, NodeConfig, chain};
 
-/// How often it is looked whether there should be another.
+/// Check interval of the certificate.
 const CHECK: Duration = Duration::from_secs(600);
 
 pub(crate) fn read(path: &Path) -> Result<String, ClusterError> {
     std::fs::read_to_string(path).map_err(|source| ClusterError::ReadFile { path: path.to_owned(), source })
 }
 
-/// The authorities of those who may call the kubelet.
+/// Client certificate authorities of the kubelet.
 pub(crate) fn authorities(pem: &str) -> Result<ClientAuthorities, ClusterError> {
     let bad = |reason| ClusterError::BadFile { path: "client authority".into(), reason };
     let certificates = certificates_from_pem(pem).map_err(bad)?;
     ClientAuthorities::new(certificates).map_err(|error| bad(chain(&error)))
 }
 
-/// The authorities of a file, which is read again whenever it changes. A file that is not usable changes nothing.
+/// Authorities of a file, which is reloaded when it changes. An invalid file is ignored.
 pub(crate) fn followed_authorities(
     path: &Path,
     tasks: &TaskGroup,
@@ -43,19 +44,19 @@ pub(crate) fn followed_authorities(
             let mut changes = match FileChanges::of(&path) {
                 Ok(changes) => changes,
                 Err(error) => {
-                    tracing::warn!(%error, path = %path.display(), "failed to watch the client authorities");
+                    tracing::warn!(%error, path = %path.display(), "failed to watch the client CA file");
                     return group.stopping().await;
                 }
             };
             loop {
                 if let Err(error) = reload(&path, &mut last.lock(), &shown) {
                     let error = chain(&error);
-                    tracing::error!(error, "failed to reload the client authorities; the old ones stay");
+                    tracing::error!(error, "failed to reload the client CA file, keeping the current authorities");
                 }
                 tokio::select! {
                     () = group.stopping() => return,
                     changed = changes.changed() => if let Err(error) = changed {
-                        return tracing::warn!(%error, path = %path.display(), "failed to watch the client authorities");
+                        return tracing::warn!(%error, path = %path.display(), "failed to watch the client CA file");
                     }
                 }
             }
@@ -64,7 +65,7 @@ pub(crate) fn followed_authorities(
     Ok(known)
 }
 
-/// Replaces the authorities if the file has another content than last time.
+/// Replaces the authorities if the file's content has changed.
 fn reload(path: &Path, last: &mut String, shown: &ClientAuthorities) -> Result<(), ClusterError> {
     let text = read(path)?;
     if text == *last {
@@ -77,39 +78,43 @@ fn reload(path: &Path, last: &mut String, shown: &ClientAuthorities) -> Result<(
         return Err(bad("no certificate".to_owned()));
     }
     shown.replace(certificates).map_err(|error| bad(chain(&error)))?;
-    tracing::info!(path = %path.display(), "reloaded the client authorities of the kubelet");
+    tracing::info!(path = %path.display(), "reloaded the client CA file of the kubelet");
     Ok(())
 }
 
-/// The certificate of a kubelet that is not beside its control plane: of files, signed by the cluster, or made here.
+/// Serving certificate of a kubelet without a local control plane: from files, signed by the cluster, or self-signed.
 pub(crate) fn begin(node: &NodeConfig, client: &Client, tasks: &TaskGroup) -> Result<Serving, ClusterError> {
     if node.rotate_serving && node.serving.is_none() {
         let credential = node.credential("kubelet-server-current.pem", Some(node.names()));
         let identity = match credential.load() {
             Some(identity) => identity,
-            // Until the cluster has signed one.
-            None => made(node)?,
+            // Self-signed until the cluster has signed one.
+            None => self_signed(node)?,
         };
         let serving = serve(&identity)?;
         let shown = serving.clone();
-        credential.keep_fresh(client.clone(), tasks, move |identity| replace(&shown, identity));
+        let status = node.certificates.clone();
+        credential.keep_fresh(client.clone(), tasks, move |renewed| match renewed {
+            Some(identity) => replace(&shown, identity),
+            None => status.server_failed(),
+        });
         return Ok(serving);
     }
     let node = node.clone();
-    keep(tasks, move |_| match &node.serving {
+    serve_and_poll(tasks, node.certificates.clone(), move |_| match &node.serving {
         Some((certificate, key)) => {
             let text = format!("{}\n{}", read(certificate)?, read(key)?);
             Identity::from_pem(&text)
                 .map_err(|reason| ClusterError::BadFile { path: certificate.clone(), reason })
         }
-        None => made(&node),
+        None => self_signed(&node),
     })
 }
 
-/// The certificate of a kubelet beside its control plane, whose authority is at hand.
+/// Serving certificate of a kubelet in the process of its control plane, signed by the local authority.
 pub(crate) fn issued(node: &NodeConfig, pki: &Arc<Pki>, tasks: &TaskGroup) -> Result<Serving, ClusterError> {
     let (node, pki) = (node.clone(), Arc::clone(pki));
-    keep(tasks, move |before| match before {
+    serve_and_poll(tasks, node.certificates.clone(), move |before| match before {
         Some(before) if !before.is_due(node.clock.now()) => Ok(before.clone()),
         _ => {
             let issued = pki.server_authority.issue_serving(&node.user(), &node.names(), node.clock.now());
@@ -118,8 +123,8 @@ pub(crate) fn issued(node: &NodeConfig, pki: &Arc<Pki>, tasks: &TaskGroup) -> Re
     })
 }
 
-/// A certificate of the kubelet's own authority.
-fn made(node: &NodeConfig) -> Result<Identity, ClusterError> {
+/// Certificate of the kubelet's own authority.
+fn self_signed(node: &NodeConfig) -> Result<Identity, ClusterError> {
     let opened = KubeletPki::open(&node.data_dir.join("kubelet/pki"), &node.names(), node.clock.now());
     opened.map(|pki| pki.serving).map_err(ClusterError::Pki)
 }
@@ -130,27 +135,27 @@ fn serve(identity: &Identity) -> Result<Serving, ClusterError> {
 
 fn replace(serving: &Serving, identity: &Identity) {
     match serving.replace(identity.chain.clone(), identity.key()) {
-        Ok(()) => tracing::info!("the kubelet's API has another certificate"),
-        Err(error) => tracing::error!(%error, "the certificate for the kubelet's API cannot be used"),
+        Ok(()) => tracing::info!("replaced the kubelet serving certificate"),
+        Err(error) => tracing::error!(%error, "failed to use the new kubelet serving certificate"),
     }
 }
 
-/// Serves what `current` gives, and looks regularly whether that is something else by now.
-fn keep(
+/// Serves the certificate that `current` returns, and polls it for changes.
+fn serve_and_poll(
     tasks: &TaskGroup,
+    status: CertificateStatus,
     current: impl Fn(Option<&Identity>) -> Result<Identity, ClusterError> + Send + Sync + 'static,
 ) -> Result<Serving, ClusterError> {
     let identity = Arc::new(Mutex::new(current(None)?));
     let serving = serve(&identity.lock())?;
     let (shown, group, current) = (serving.clone(), tasks.clone(), Arc::new(current));
     tasks.supervise("kubelet-certificate", move || {
-        let (shown, group) = (shown.clone(), group.clone());
+        let (shown, group, status) = (shown.clone(), group.clone(), status.clone());
         let (identity, current) = (Arc::clone(&identity), Arc::clone(&current));
         async move {
             loop {
-                tokio::select! {
-                    () = group.stopping() => return,
-                    () = tokio::time::sleep(CHECK) => {}
+                if group.until_stopped(tokio::time::sleep(CHECK)).await.is_none() {
+                    return;
                 }
                 let before = identity.lock().clone();
                 match current(Some(&before)) {
@@ -160,7 +165,11 @@ fn keep(
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::warn!(error = chain(&error), "the certificate of the kubelet's API is kept");
+                        status.server_failed();
+                        tracing::warn!(
+                            error = chain(&error),
+                            "failed to renew the kubelet serving certificate, keeping the current one"
+                        );
                     }
                 }
             }
@@ -176,7 +185,7 @@ mod tests {
     use jiff::Timestamp;
 
     #[tokio::test]
-    async fn changed_client_authorities_are_followed() {
+    async fn changed_client_ca_file_is_reloaded() {
         let directory = tempfile::tempdir().expect("a directory");
         let names = ServingNames::of_the_api_server("cluster.local");
         let pem = |name: &str| {
@@ -201,7 +210,7 @@ mod tests {
         let begin = authorities.generation();
         write(&pem("second"));
         assert!(reached(begin + 1).await);
-        // Neither an empty nor a broken file is used; the usable one after them is the next generation.
+        // Empty and invalid files are ignored; the valid one after them is the next generation.
         write("");
         tokio::time::sleep(Duration::from_millis(400)).await;
         write("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");

@@ -1,4 +1,4 @@
-//! Opens the store the configuration names.
+//! Opens the configured store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use store::{Embedded, EmbeddedOptions, Etcd, EtcdOptions, EtcdTls, Prefixed, Sto
 use crate::config::DEFAULT_PREFIX;
 use crate::{ClusterError, Config, EtcdConfig, EtcdOverride, StoreConfig, encryption};
 
-/// Interval of the check of the store's state.
+/// Check interval of the store's state.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// The directory of the embedded store under the data directory.
+/// Directory of the embedded store in the data directory.
 pub(crate) const DIRECTORY: &str = "store";
 
-/// Opens the store; the embedded one blocks while it reads its files, so that happens off the async threads.
+/// Opens the store; the embedded one blocks while it reads its files, so it is opened off the async threads.
 pub async fn open(
     data_dir: &Path,
     config: &StoreConfig,
@@ -40,7 +40,7 @@ pub async fn open(
     }
 }
 
-/// Connects some members of the configured etcd cluster, or of another one.
+/// Connects to members of the configured etcd cluster, or of another one.
 async fn connect(etcd: &EtcdConfig, endpoints: &[String]) -> Result<Arc<dyn Store>, ClusterError> {
     let mut options = EtcdOptions::new(endpoints.iter().cloned());
     options.tls = tls(etcd)?;
@@ -51,7 +51,7 @@ async fn connect(etcd: &EtcdConfig, endpoints: &[String]) -> Result<Arc<dyn Stor
     })
 }
 
-/// Connects the etcd clusters of single resources; resources with the same members share a connection.
+/// Connects to the etcd clusters of single resources; resources with the same members share a connection.
 pub(crate) async fn open_overrides(
     config: &Config,
     tasks: &TaskGroup,
@@ -76,9 +76,9 @@ pub(crate) async fn open_overrides(
     Ok(overrides)
 }
 
-/// Refuses a data directory whose embedded store is gone: starting would make a new, empty cluster with the old one's
-/// certificates. The kubeconfig and the encryption key are written after the first start has opened the store, so they tell
-/// such a directory from one whose first start was interrupted.
+/// Rejects a data directory whose embedded store is missing: starting would create a new, empty cluster with the old
+/// certificates. The kubeconfig and the encryption key are written after the first start has opened the store, so
+/// they distinguish such a directory from one whose first start was interrupted.
 pub(crate) fn require(config: &Config) -> Result<(), ClusterError> {
     if config.store != StoreConfig::Embedded {
         return Ok(());
@@ -93,8 +93,8 @@ pub(crate) fn require(config: &Config) -> Result<(), ClusterError> {
     Err(ClusterError::StoreMissing { data_dir: config.data_dir.clone(), store })
 }
 
-/// Makes the state of the store visible: a check of `/livez` and `/readyz`, metrics, and the end of the control plane, with
-/// an error, once its store has failed and the grace is over. A restart establishes what is on the disk.
+/// Reports the state of the store: a check of `/livez` and `/readyz`, metrics, and the stop of the control plane,
+/// with an error, once its store has failed and the grace period is over. A restart recovers the state on disk.
 pub(crate) fn observe(
     store: &Arc<dyn Store>,
     readiness: &Readiness,
@@ -107,7 +107,7 @@ pub(crate) fn observe(
         .map_err(ClusterError::Metrics)
 }
 
-/// Ends `tasks` once the store has failed and `grace` is over; the reason is left in the returned place.
+/// Stops `tasks` once the store has failed and `grace` is over; the returned cell holds the reason.
 pub(crate) fn end_when_failed(
     store: Arc<dyn Store>,
     grace: Duration,
@@ -126,15 +126,9 @@ pub(crate) fn end_when_failed(
                     tokio::time::sleep(CHECK).await;
                 }
             };
-            let failure = tokio::select! {
-                () = group.stopping() => return,
-                failure = failure => failure,
-            };
-            tracing::error!(failure, ?grace, "the store has failed; the process ends after a grace period");
-            tokio::select! {
-                () = group.stopping() => {}
-                () = tokio::time::sleep(grace) => {}
-            }
+            let Some(failure) = group.until_stopped(failure).await else { return };
+            tracing::error!(failure, ?grace, "store failure, shutting down after a grace period");
+            group.until_stopped(tokio::time::sleep(grace)).await;
             *reason.lock() = Some(failure);
             group.stop();
         }
@@ -142,7 +136,7 @@ pub(crate) fn end_when_failed(
     place
 }
 
-/// Reads the store's figures when scraped.
+/// Reads the store's statistics when scraped.
 struct StoreCollector {
     store: Arc<dyn Store>,
     size: IntGauge,
@@ -155,15 +149,15 @@ impl StoreCollector {
     fn new(store: Arc<dyn Store>) -> Result<Self, MetricsError> {
         Ok(Self {
             store,
-            size: IntGauge::new("ferry_store_size_bytes", "Size of all keys and values of the store.")?,
+            size: IntGauge::new("ferry_store_size_bytes", "Total size of all keys and values in the store.")?,
             quota: IntGauge::new("ferry_store_quota_bytes", "Size limit of the store.")?,
             exceeded: IntGauge::new(
                 "ferry_store_quota_exceeded",
-                "Whether the store has reached its size limit and refuses writes other than deletes.",
+                "1 if the store has reached its size limit and rejects writes other than deletes.",
             )?,
             failed: IntGauge::new(
                 "ferry_store_failed",
-                "Whether the store has failed and refuses all writes until a restart.",
+                "1 if the store has failed and rejects all writes until a restart.",
             )?,
         })
     }
@@ -201,7 +195,7 @@ fn tls(etcd: &EtcdConfig) -> Result<Option<EtcdTls>, ClusterError> {
     Ok(Some(EtcdTls { ca: read(ca)?, identity }))
 }
 
-/// Opens the embedded store of an existing cluster, never making a new one.
+/// Opens the embedded store of an existing cluster, never creating one.
 pub(crate) async fn open_existing(data_dir: &Path) -> Result<Arc<dyn Store>, ClusterError> {
     let path = data_dir.join(DIRECTORY);
     std::fs::read_dir(&path).map_err(|source| ClusterError::DataDirectory { path, source })?;

@@ -1,4 +1,4 @@
-//! The embedded store served alone, by etcd's API.
+//! Serves the embedded store alone, with etcd's API.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::{ClusterError, StoreConfig, storage};
 
-/// Time between the failure of the store and the end of the process, in which clients can read the reason.
+/// Time between a store failure and the exit of the process, in which clients can read the reason.
 const FAILURE_GRACE: Duration = Duration::from_secs(5);
 
 /// Serves the embedded store in `data_dir` on every listener until `tasks` stop. A quota of 0 bytes means the default.

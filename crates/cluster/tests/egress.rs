@@ -1,5 +1,5 @@
-//! Connections of the API server to the cluster through an HTTP proxy. The proxies count for the process, so this is a
-//! binary of its own.
+//! Connections of the API server to the cluster through an HTTP proxy. The proxies apply to the process, hence a
+//! separate binary.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use testkit::{Responder, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Serves CONNECT to ports of this machine, and records the lines of the requests.
+/// Serves CONNECT to ports of this machine, and records the request lines.
 async fn proxy(listener: TcpListener, seen: Arc<Mutex<Vec<String>>>) {
     while let Ok((mut stream, _)) = listener.accept().await {
         let mut head = vec![0; 4096];
@@ -51,7 +51,7 @@ async fn kubelets_and_webhooks_are_reached_through_their_proxies() -> Result<()>
     let server = Server::start_with(|config| config.egress = Some(proxies)).await?;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
     server.admin.post("/api/v1/namespaces/default/serviceaccounts", &account).await?;
-    // A name that only the proxy knows the way to.
+    // A name that only the proxy can resolve.
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {
         "addresses": [{"type": "Hostname", "address": "n.only-the-proxy-knows.invalid"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port()?}},
@@ -68,7 +68,7 @@ async fn kubelets_and_webhooks_are_reached_through_their_proxies() -> Result<()>
     assert_eq!(taken(&to_cluster), [want]);
     assert!(taken(&to_control_plane).is_empty());
 
-    // Webhooks with URLs are beside the API server.
+    // Webhooks with URLs use the network of the API server.
     let hook = Responder::start(|_, review| {
         let response = json!({"uid": review["request"]["uid"], "allowed": true});
         (200, json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))

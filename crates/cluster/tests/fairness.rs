@@ -1,4 +1,4 @@
-//! Priority and fairness as clients see it.
+//! Priority and fairness as observed by clients.
 
 use anyhow::Result;
 use http::StatusCode;
@@ -47,7 +47,7 @@ fn dangling(schema: &Value) -> (String, String) {
 }
 
 #[tokio::test]
-async fn answers_name_schema_and_level_and_new_ones_are_honoured() -> Result<()> {
+async fn responses_name_flow_schema_and_level_and_new_ones_apply() -> Result<()> {
     let server = Server::start().await?;
     let uid = |object: Value| object["metadata"]["uid"].as_str().unwrap_or("none").to_owned();
     let exempt = uid(get(&server.admin, &format!("{SCHEMAS}/exempt")).await);
@@ -59,7 +59,7 @@ async fn answers_name_schema_and_level_and_new_ones_are_honoured() -> Result<()>
     assert_eq!(reply.status, StatusCode::FORBIDDEN);
     assert_eq!(reply.headers["x-kubernetes-pf-flowschema-uid"], default.as_str());
 
-    // A schema whose level is missing is told so, and does not count.
+    // A schema whose level is missing gets a condition, and is ignored.
     let made = server.admin.post(SCHEMAS, &schema("alices", "alices", "alice")).await?;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
     let path = format!("{SCHEMAS}/alices");
@@ -67,7 +67,7 @@ async fn answers_name_schema_and_level_and_new_ones_are_honoured() -> Result<()>
     eventually("dangling", LIMIT, state, |seen| *seen == ("True".into(), "NotFound".into())).await;
     assert_eq!(alice.get("/version").await?.headers["x-kubernetes-pf-flowschema-uid"], default.as_str());
 
-    // A level without seats: once it exists, alice is refused.
+    // A level without seats: once it exists, alice is rejected.
     assert_eq!(server.admin.post(LEVELS, &level("alices", 0)).await?.status, StatusCode::CREATED);
     eventually("found", LIMIT, state, |seen| *seen == ("False".into(), "Found".into())).await;
     let own = uid(made.body);
@@ -83,7 +83,7 @@ async fn answers_name_schema_and_level_and_new_ones_are_honoured() -> Result<()>
         uid(get(&server.admin, &format!("{LEVELS}/alices")).await).as_str()
     );
 
-    // What everybody can see of it.
+    // Metrics.
     let metrics = String::from_utf8(server.admin.get("/metrics").await?.bytes.to_vec())?;
     for name in [
         "apiserver_flowcontrol_dispatched_requests_total{flow_schema=\"exempt\",priority_level=\"exempt\"}",
@@ -112,7 +112,7 @@ async fn answers_name_schema_and_level_and_new_ones_are_honoured() -> Result<()>
 }
 
 #[tokio::test]
-async fn a_level_that_rejects_answers_429() -> Result<()> {
+async fn level_of_type_reject_returns_429() -> Result<()> {
     let server = Server::start_with(|config| {
         config.api.chain.max_requests_in_flight = 1;
         config.api.chain.max_mutating_in_flight = 0;
@@ -133,7 +133,7 @@ async fn a_level_that_rejects_answers_429() -> Result<()> {
     let slow = tokio::spawn({
         let other = server.client_as("bob", None)?;
         async move {
-            // Waits for a revision that does not come for some seconds.
+            // Waits for a future revision until its timeout.
             other.get("/api/v1/namespaces?resourceVersion=999999999&resourceVersionMatch=NotOlderThan").await
         }
     });
@@ -149,7 +149,7 @@ async fn a_level_that_rejects_answers_429() -> Result<()> {
     assert!(reply.headers.contains_key("x-kubernetes-pf-prioritylevel-uid"));
     let _ = slow.await?;
     eventually(
-        "room again",
+        "seats are free again",
         LIMIT,
         async || bob.get("/version").await.expect("an answer").status,
         |status| *status == StatusCode::OK,
@@ -159,7 +159,7 @@ async fn a_level_that_rejects_answers_429() -> Result<()> {
 }
 
 #[tokio::test]
-async fn objects_that_must_be_there_come_back_and_users_keep_what_is_theirs() -> Result<()> {
+async fn mandatory_flow_objects_are_restored_and_user_changes_kept() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let server = Server::start_in(directory.path()).await?;
     let admin = &server.admin;
@@ -178,7 +178,7 @@ async fn objects_that_must_be_there_come_back_and_users_keep_what_is_theirs() ->
     )
     .await;
 
-    // Without the annotation set to false the server's spec wins, with it the user's.
+    // The server's spec wins unless the annotation is set to false.
     let mut changed = before.clone();
     changed["spec"]["limited"]["nominalConcurrencyShares"] = json!(7);
     assert_eq!(admin.put(&workload, &changed).await?.status, StatusCode::OK);
@@ -193,7 +193,7 @@ async fn objects_that_must_be_there_come_back_and_users_keep_what_is_theirs() ->
     let server = Server::start_in(directory.path()).await?;
     let kept = get(&server.admin, &system).await;
     assert_eq!(kept["spec"]["limited"]["nominalConcurrencyShares"], 8);
-    // A restart writes nothing that is as it should be.
+    // A restart does not rewrite unchanged objects.
     let exempt = get(&server.admin, &format!("{SCHEMAS}/exempt")).await;
     assert_eq!(exempt["metadata"]["generation"], 1);
     assert_eq!(dangling(&exempt).1, "Found");

@@ -1,27 +1,27 @@
-//! What the daemon and a container's shim say to each other: frames of a kind, a length and data.
+//! Protocol between the runtime and a container's shim: frames of a type, a length and data.
 
-/// What a frame is about.
+/// Frame type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
-    /// Data for the container's input.
+pub enum FrameType {
+    /// Data for the container's stdin.
     Stdin = 0,
     Stdout = 1,
     Stderr = 2,
-    /// The end of the container; the data is its code in digits.
+    /// Exit of the container; the data is its exit code in decimal digits.
     Exit = 3,
-    /// The terminal's new size: columns and rows, two bytes each.
+    /// New size of the terminal: columns and rows, two bytes each.
     Resize = 4,
     CloseStdin = 5,
-    /// From now on output is wanted.
+    /// Requests container output from now on.
     Attach = 6,
-    /// The log file was moved away.
+    /// The log file was rotated; reopen it.
     Reopen = 7,
     Done = 8,
     Failed = 9,
 }
 
-impl Kind {
+impl FrameType {
     const ALL: [Self; 10] = [
         Self::Stdin,
         Self::Stdout,
@@ -38,21 +38,21 @@ impl Kind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    pub kind: Kind,
+    pub kind: FrameType,
     pub data: Vec<u8>,
 }
 
-/// No frame of this protocol.
+/// A malformed frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no frame of the shim's protocol")]
+#[error("malformed shim frame")]
 pub struct Malformed;
 
-/// More than anyone sends at once.
+/// Limit of the data in one frame.
 pub const LARGEST: usize = 64 << 10;
 const HEAD: usize = 5;
 
 /// Appends a frame; data that is too long becomes several.
-pub fn put(out: &mut Vec<u8>, kind: Kind, data: &[u8]) {
+pub fn put(out: &mut Vec<u8>, kind: FrameType, data: &[u8]) {
     let mut rest = data;
     loop {
         let (part, more) = rest.split_at(rest.len().min(LARGEST));
@@ -66,10 +66,10 @@ pub fn put(out: &mut Vec<u8>, kind: Kind, data: &[u8]) {
     }
 }
 
-/// Takes the first frame from what arrived, if it is there whole.
+/// Removes the first complete frame from the received bytes, if there is one.
 pub fn take(incoming: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
     let Some(head) = incoming.first_chunk::<HEAD>() else { return Ok(None) };
-    let kind = *Kind::ALL.get(usize::from(head[0])).ok_or(Malformed)?;
+    let kind = *FrameType::ALL.get(usize::from(head[0])).ok_or(Malformed)?;
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
     if length > LARGEST {
         return Err(Malformed);
@@ -82,7 +82,7 @@ pub fn take(incoming: &mut Vec<u8>) -> Result<Option<Frame>, Malformed> {
     Ok(Some(Frame { kind, data }))
 }
 
-/// Columns and rows of a [`Kind::Resize`].
+/// Columns and rows of a [`FrameType::Resize`].
 #[must_use]
 pub fn size(data: &[u8]) -> Option<(u16, u16)> {
     let [c1, c2, r1, r2] = *data else { return None };
@@ -94,11 +94,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames() {
+    fn frames_split_and_oversized_are_parsed() {
         let mut wire = Vec::new();
-        put(&mut wire, Kind::Stdout, b"hello");
-        put(&mut wire, Kind::Done, b"");
-        put(&mut wire, Kind::Stdin, &vec![7; LARGEST + 1]);
+        put(&mut wire, FrameType::Stdout, b"hello");
+        put(&mut wire, FrameType::Done, b"");
+        put(&mut wire, FrameType::Stdin, &vec![7; LARGEST + 1]);
         let mut incoming = wire[..3].to_vec();
         assert_eq!(take(&mut incoming), Ok(None));
         incoming.extend_from_slice(&wire[3..]);
@@ -106,10 +106,18 @@ mod tests {
         while let Some(frame) = take(&mut incoming).unwrap() {
             seen.push((frame.kind, frame.data.len()));
         }
-        assert_eq!(seen, [(Kind::Stdout, 5), (Kind::Done, 0), (Kind::Stdin, LARGEST), (Kind::Stdin, 1)]);
+        assert_eq!(
+            seen,
+            [
+                (FrameType::Stdout, 5),
+                (FrameType::Done, 0),
+                (FrameType::Stdin, LARGEST),
+                (FrameType::Stdin, 1)
+            ]
+        );
         assert_eq!(take(&mut vec![99, 0, 0, 0, 0]), Err(Malformed));
         assert_eq!(take(&mut vec![0, 255, 0, 0, 0]), Err(Malformed));
-        for (at, kind) in Kind::ALL.iter().enumerate() {
+        for (at, kind) in FrameType::ALL.iter().enumerate() {
             assert_eq!(*kind as usize, at);
         }
     }

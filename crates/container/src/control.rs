@@ -1,5 +1,5 @@
-//! What the runtime does on its socket beyond CRI: importing images from files of this machine, which is not part of
-//! CRI as what pods ask for must never name files of the node, and pulling with a report of how it goes.
+//! Methods on the runtime's socket beyond CRI: import of images from local files, and pulls that report progress.
+//! Import is not part of CRI, since pod configuration must never name files of the node.
 
 use futures_util::future::BoxFuture;
 use std::path::Path;
@@ -15,16 +15,16 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use crate::service::cri_runtime::Served;
+use crate::service::cri_runtime::CriService;
 
-/// The methods' paths.
+/// Paths of the gRPC methods.
 pub(crate) const IMPORT: &str = "/ferry.v1.Images/Import";
 pub(crate) const PULL: &str = "/ferry.v1.Images/Pull";
 
-/// How often a pull says how far it is.
+/// Interval of progress reports.
 const REPORTS: Duration = Duration::from_millis(250);
 
-/// How far a pull is. The last one has the image.
+/// Progress of a pull. The last message has the image.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PullProgress {
     #[prost(uint64, tag = "1")]
@@ -39,10 +39,10 @@ pub struct PullProgress {
     pub image_id: String,
 }
 
-/// Imports large archives patiently.
-const PATIENCE: Duration = Duration::from_secs(3600);
+/// Time limit for importing large archives.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(3600);
 
-pub(crate) fn import(served: Arc<Served>, request: http::Request<hyper::body::Incoming>) -> HttpAnswer {
+pub(crate) fn import(served: Arc<CriService>, request: http::Request<hyper::body::Incoming>) -> HttpAnswer {
     cri::server::unary(request, move |request: Request<ImageSpec>| {
         Box::pin(async move {
             let path = request.into_inner().image;
@@ -57,13 +57,13 @@ pub(crate) fn import(served: Arc<Served>, request: http::Request<hyper::body::In
     })
 }
 
-pub(crate) fn pull(served: Arc<Served>, request: http::Request<hyper::body::Incoming>) -> HttpAnswer {
+pub(crate) fn pull(served: Arc<CriService>, request: http::Request<hyper::body::Incoming>) -> HttpAnswer {
     cri::server::server_streaming(request, move |request: Request<PullImageRequest>| {
         Box::pin(async move {
             let request = request.into_inner();
             let name = request.image.unwrap_or_default().image;
             let flight = served.begin_pull(&name, request.auth)?;
-            // The stream holds the flight: a client that leaves ends it, unless others wait too.
+            // The stream holds the in-flight pull: a disconnecting client cancels it, unless other clients wait too.
             let reports = stream::unfold(Some((flight, name)), |state| async move {
                 let (flight, name) = state?;
                 let ended = tokio::time::timeout(REPORTS, flight.end(&name)).await;
@@ -95,7 +95,7 @@ async fn connect(socket: &Path) -> Result<Grpc<Channel>, Status> {
     let unavailable = |error: tonic::transport::Error| Status::unavailable(chain(&error));
     let channel = Endpoint::from_shared(format!("unix://{}", socket.display()))
         .map_err(unavailable)?
-        .timeout(PATIENCE)
+        .timeout(IMPORT_TIMEOUT)
         .connect()
         .await
         .map_err(unavailable)?;
@@ -104,7 +104,7 @@ async fn connect(socket: &Path) -> Result<Grpc<Channel>, Status> {
     Ok(client)
 }
 
-/// Asks the runtime at `socket` to pull an image, and tells `report` how it goes. The answer is the image's id.
+/// Pulls an image through the runtime at `socket`, passing progress to `report`. Returns the image's id.
 pub fn pull_image<'a>(
     socket: &'a Path,
     request: PullImageRequest,
@@ -121,11 +121,11 @@ pub fn pull_image<'a>(
                 return Ok(now.image_id);
             }
         }
-        Err(Status::aborted("the runtime ended before the pull"))
+        Err(Status::aborted("the runtime stopped before the pull completed"))
     })
 }
 
-/// Asks the runtime at `socket` to import an archive. The answer names the images.
+/// Imports an archive through the runtime at `socket`. Returns the names of the images.
 pub fn import_archive<'a>(
     socket: &'a Path,
     archive: &'a Path,

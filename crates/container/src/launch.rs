@@ -1,4 +1,4 @@
-//! Starting shims: the process that they are forked from is started when the first is wanted, and again if it was killed.
+//! Starts shims. Their zygote is started with the first shim, and again if it was killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader};
@@ -11,41 +11,41 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::mount::{OpenTreeFlags, open_tree};
-use sys::mounts::Attributes;
+use sys::mounts::MountAttributes;
 
-use crate::shim::{Report, SUBCOMMAND, Task, nursery};
+use crate::shim::{Report, SUBCOMMAND, Task, zygote};
 
-/// Arguments are made this long, so that every shim has room to say in lists of processes what it is for.
-const TITLE: usize = 256;
+/// Length that arguments are padded to, so that every shim has space for its process title.
+const TITLE_LENGTH: usize = 256;
 
-/// Starts shims.
+/// Starts shims through the zygote.
 #[derive(Clone, Debug)]
 pub struct Launcher {
-    /// The binary to execute again.
+    /// The binary to re-execute.
     program: PathBuf,
-    nursery: Arc<Mutex<Option<Nursery>>>,
+    zygote: Arc<Mutex<Option<Zygote>>>,
 }
 
-/// The process that shims are forked from.
+/// The zygote: the process that shims are forked from.
 #[derive(Debug)]
-struct Nursery {
+struct Zygote {
     process: Child,
     requests: UnixStream,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    #[error("start a shim")]
+    #[error("failed to start shim")]
     Spawn(#[source] io::Error),
-    #[error("hear from the shim")]
-    Listen(#[source] io::Error),
-    #[error("the shim ended without a word")]
-    Silent,
+    #[error("failed to read shim report")]
+    ReadReport(#[source] io::Error),
+    #[error("shim exited without a report")]
+    NoReport,
     #[error("{0}")]
     Failed(String),
 }
 
-impl Nursery {
+impl Zygote {
     fn start(program: &Path) -> io::Result<Self> {
         let (requests, theirs) = sys::sockets::packets()?;
         let sealed = seal(program)?;
@@ -53,7 +53,7 @@ impl Nursery {
         let process = Command::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()))
             .arg0("ferry")
             .arg(SUBCOMMAND)
-            .arg("-".repeat(TITLE))
+            .arg("-".repeat(TITLE_LENGTH))
             .env_clear()
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
@@ -63,8 +63,8 @@ impl Nursery {
     }
 }
 
-impl Drop for Nursery {
-    /// It ends when nobody can ask it for anything any more, after what was asked before.
+impl Drop for Zygote {
+    /// The zygote exits when its request socket is closed, after handling pending requests.
     fn drop(&mut self) {
         let _ = self.requests.shutdown(std::net::Shutdown::Both);
         let _ = self.process.wait();
@@ -74,59 +74,59 @@ impl Drop for Nursery {
 impl Launcher {
     #[must_use]
     pub fn new(program: PathBuf) -> Self {
-        Self { program, nursery: Arc::default() }
+        Self { program, zygote: Arc::default() }
     }
 
-    /// Starts a shim; what it complains about goes to a file. It gets the lock, if there is one.
+    /// Starts a shim with its stderr in a file. The shim inherits the lock, if there is one.
     pub fn spawn(
         &self,
         task: Task,
         argument: &Path,
-        complaints: &Path,
+        stderr: &Path,
         lock: Option<File>,
     ) -> Result<UnixStream, LaunchError> {
         let start = || -> io::Result<UnixStream> {
             let (ours, theirs) = UnixStream::pair()?;
-            let complaints = OpenOptions::new().create(true).append(true).open(complaints)?;
-            let mut files = vec![theirs.as_fd(), complaints.as_fd()];
+            let stderr = OpenOptions::new().create(true).append(true).open(stderr)?;
+            let mut files = vec![theirs.as_fd(), stderr.as_fd()];
             files.extend(lock.as_ref().map(File::as_fd));
-            self.ask(&nursery::encode(task, argument), &files)?;
+            self.send_request(&zygote::encode(task, argument), &files)?;
             Ok(ours)
         };
         start().map_err(LaunchError::Spawn)
     }
 
-    fn ask(&self, request: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut nursery = self.nursery.lock();
-        if let Some(there) = &*nursery
+    fn send_request(&self, request: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut zygote = self.zygote.lock();
+        if let Some(there) = &*zygote
             && sys::sockets::send(&there.requests, request, files).is_ok()
         {
             return Ok(());
         }
-        // There is none yet, or it is gone: whoever asked it last hears of that on the socket they gave it.
-        let new = nursery.insert(Nursery::start(&self.program)?);
+        // No zygote yet, or it has exited: callers of the previous one get EOF on their own sockets.
+        let new = zygote.insert(Zygote::start(&self.program)?);
         sys::sockets::send(&new.requests, request, files)
     }
 
-    /// Starts a shim and waits until it has said what came of it and is gone.
+    /// Starts a shim and waits until it has reported its result and exited.
     pub fn run(
         &self,
         task: Task,
         argument: &Path,
-        complaints: &Path,
+        stderr: &Path,
         lock: Option<File>,
     ) -> Result<Report, LaunchError> {
-        let socket = self.spawn(task, argument, complaints, lock)?;
+        let socket = self.spawn(task, argument, stderr, lock)?;
         let mut socket = BufReader::new(&socket);
-        let said = hear(&mut socket);
-        io::copy(&mut socket, &mut io::sink()).map_err(LaunchError::Listen)?;
-        said
+        let report = read_report(&mut socket);
+        io::copy(&mut socket, &mut io::sink()).map_err(LaunchError::ReadReport)?;
+        report
     }
 }
 
-/// The program behind a read-only mount of its own that is attached nowhere, so that no process that gets hold of
-/// `/proc/PID/exe` of a shim can write to it (CVE-2019-5736). It takes no memory, unlike a copy: that is made only where
-/// the file cannot be mounted.
+/// Opens the program behind a detached read-only mount of its own, so that no process with access to `/proc/PID/exe`
+/// of a shim can write to it (CVE-2019-5736). This takes no memory, unlike a copy, which is made only where the file
+/// cannot be mounted.
 fn seal(program: &Path) -> io::Result<OwnedFd> {
     match seal_by_mount(program) {
         Ok(sealed) => Ok(sealed),
@@ -139,7 +139,7 @@ fn seal(program: &Path) -> io::Result<OwnedFd> {
 
 fn seal_by_mount(program: &Path) -> io::Result<OwnedFd> {
     use rustix::fs::{CWD, fstat, stat};
-    // The name, since `/proc/self/exe` may be of another mount namespace, and what it leads to must be the same file.
+    // By name, since `/proc/self/exe` may be of another mount namespace; the opened file must be the same one.
     let name = std::fs::canonicalize(program)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = open_tree(CWD, &name, flags)?;
@@ -147,16 +147,17 @@ fn seal_by_mount(program: &Path) -> io::Result<OwnedFd> {
     if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino) {
         return Err(io::Error::other(format!("{} was replaced", name.display())));
     }
-    let attributes = Attributes { read_only: true, no_suid: true, no_dev: true, ..Attributes::default() };
+    let attributes =
+        MountAttributes { read_only: true, no_suid: true, no_dev: true, ..MountAttributes::default() };
     sys::mounts::restrict_opened(tree.as_fd(), attributes)?;
     Ok(tree)
 }
 
-/// A sealed copy in memory.
+/// Returns a sealed in-memory copy.
 fn seal_by_copy(program: &Path) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels from 6.3 on require a flag for executable memory files; those before do not know the flag.
+    // Kernels from 6.3 on require a flag for executable memory files; earlier ones reject it.
     let copy = memfd_create("ferry-shim", flags | MemfdFlags::EXEC)
         .or_else(|_| memfd_create("ferry-shim", flags))?;
     let mut copy = File::from(copy);
@@ -166,8 +167,8 @@ fn seal_by_copy(program: &Path) -> io::Result<OwnedFd> {
     Ok(copy.into())
 }
 
-/// A lock on a directory for as long as a shim that inherits it has not said what came of its work, also when whoever
-/// started it is gone: see [`settled`].
+/// Locks a directory until the shim that inherits the lock has reported its result, even if the process that started
+/// it has exited: see [`settled`].
 pub fn lock(directory: &Path) -> io::Result<File> {
     use rustix::fs::{FlockOperation, flock};
     let file = File::create(directory.join("starting"))?;
@@ -175,7 +176,7 @@ pub fn lock(directory: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Waits until no shim is at work on a directory that has not said what came of it.
+/// Waits until every shim working on a directory has reported its result.
 pub fn settled(directory: &Path) {
     use rustix::fs::{FlockOperation, flock};
     if let Ok(file) = File::open(directory.join("starting")) {
@@ -183,14 +184,14 @@ pub fn settled(directory: &Path) {
     }
 }
 
-/// Reads one report; a failure is an error.
-pub fn hear(socket: &mut impl io::BufRead) -> Result<Report, LaunchError> {
+/// Reads one report; a reported failure is an error.
+pub fn read_report(socket: &mut impl io::BufRead) -> Result<Report, LaunchError> {
     let mut line = String::new();
-    io::Read::take(&mut *socket, 64 << 10).read_line(&mut line).map_err(LaunchError::Listen)?;
+    io::Read::take(&mut *socket, 64 << 10).read_line(&mut line).map_err(LaunchError::ReadReport)?;
     if line.is_empty() {
-        return Err(LaunchError::Silent);
+        return Err(LaunchError::NoReport);
     }
-    match serde_json::from_str(&line).map_err(|error| LaunchError::Listen(error.into()))? {
+    match serde_json::from_str(&line).map_err(|error| LaunchError::ReadReport(error.into()))? {
         Report::Failed { message } => Err(LaunchError::Failed(message)),
         report => Ok(report),
     }
@@ -215,7 +216,7 @@ mod tests {
         }
         for sealed in sealed {
             let path = format!("/proc/self/fd/{}", sealed.as_raw_fd());
-            // Nobody runs the file, so it is not busy.
+            // The file is not executing, so it is not busy.
             let written = OpenOptions::new()
                 .write(true)
                 .open(&path)

@@ -1,7 +1,9 @@
 //! The embedded container runtime: images, snapshots, sandboxes, containers, logs, streaming, networks.
 //!
-//! [`Runtime`] is the daemon's side and implements CRI; [`shim`] is the other side, a small process per container.
-//! Everything that must survive the daemon is in files, so that a new one finds what the old one left.
+//! [`Runtime`] runs in the daemon and implements CRI; [`shim`] is a small process per container.
+//! Everything that must survive the daemon is in files, from which a restarted daemon restores its state.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod attach;
 pub mod control;

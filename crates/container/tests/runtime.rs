@@ -1,6 +1,6 @@
-//! The runtime with real containers: this program is the daemon, and executes itself as shim and network plugin.
+//! The runtime with real containers: this program is the daemon, and re-executes itself as shim and network plugin.
 //!
-//! Everything happens in a mount and a network namespace of its own, so that nothing is left behind.
+//! Everything runs in separate mount and network namespaces, so that nothing is left behind.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         let outcome = tokio::task::LocalSet::new().block_on(&runtime, async {
             let node = Node::start().await;
             let handle = tokio::task::spawn_local(test(node.clone()));
-            // Whoever asks for more kills by hand has more time.
+            // A run with a higher number of kills has a longer time limit.
             let patience = if std::env::var_os(battery::KILLS).is_some() { 3600 } else { 300 };
             let bounded = tokio::time::timeout(Duration::from_secs(patience), handle).await;
             let left = node.clean_up().await;
@@ -84,24 +84,24 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How long anything may take on a machine that is busy with something else.
+/// Time limit for any operation on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Set for the tests that have control groups of version 2 only.
+/// Set for the tests that run with cgroup v2 only.
 const VERSION_2: &str = "FERRY_TEST_CGROUP_VERSION_2";
 
-/// In the tests' own mount namespace there is nothing of version 1.
+/// Removes cgroup v1 from the tests' mount namespace.
 fn only_version_2() {
-    let place = Path::new("/sys/fs/cgroup");
+    let mount_point = Path::new("/sys/fs/cgroup");
     let mounted: Vec<_> = sys::mounts::list().expect("mounts");
     for mount in mounted.iter().rev().filter(|mount| mount.filesystem.starts_with("cgroup")) {
         sys::mounts::unmount(&mount.target).expect("unmounted");
     }
     let flags = sys::mounts::MountFlags::empty();
-    sys::mounts::mount("cgroup2", place, "cgroup2", flags, "").expect("version 2");
+    sys::mounts::mount("cgroup2", mount_point, "cgroup2", flags, "").expect("version 2");
 }
 
-/// A daemon of its own, for tests that kill it.
+/// A separate daemon, for tests that kill it.
 fn daemon(root: &Path) -> ExitCode {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio");
@@ -152,7 +152,7 @@ impl Node {
         Self { root, cri, daemon, cgroup }
     }
 
-    /// Ends the daemon, not its containers, and starts another.
+    /// Stops the daemon, not its containers, and starts another.
     pub async fn restart(&self) {
         let before = self.daemon.lock().clone();
         let _ = before.drain(Duration::from_secs(5)).await;
@@ -160,7 +160,7 @@ impl Node {
         *self.daemon.lock() = tasks;
     }
 
-    /// Removes everything and says what is left.
+    /// Removes everything and returns what is left.
     async fn clean_up(&self) -> Result<(), String> {
         let mut cri = self.cri.clone();
         let sandboxes = cri.runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await;
@@ -174,7 +174,7 @@ impl Node {
         let tasks = self.daemon.lock().clone();
         let _ = tasks.drain(Duration::from_secs(5)).await;
         let mut left = Vec::new();
-        // The file system in memory stays with the machine; what containers had there does not.
+        // The tmpfs outlives the tests; private data of containers does not.
         let private = self.root.join("state/private");
         let entries = std::fs::read_dir(&private).into_iter().flatten().flatten();
         left.extend(entries.map(|entry| format!("private/{}", entry.file_name().to_string_lossy())));
@@ -189,13 +189,13 @@ impl Node {
         let mut netlink = sys::netlink::Netlink::open().map_err(|error| error.to_string())?;
         let links = netlink.links().map_err(|error| error.to_string())?;
         left.extend(links.iter().filter(|link| link.name.starts_with("fe-")).map(|link| format!("{link:?}")));
-        for place in ["containers", "sandboxes", "addresses"] {
+        for mount_point in ["containers", "sandboxes", "addresses"] {
             for entry in
-                std::fs::read_dir(self.root.join("state").join(place)).into_iter().flatten().flatten()
+                std::fs::read_dir(self.root.join("state").join(mount_point)).into_iter().flatten().flatten()
             {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if !["lock", "last4"].contains(&name.as_str()) {
-                    left.push(format!("{place}/{name}"));
+                    left.push(format!("{mount_point}/{name}"));
                 }
             }
         }
@@ -206,7 +206,7 @@ impl Node {
             let _ = group.kill(Duration::from_secs(5));
         }
         let directories = group.directories();
-        // The pods' groups are the caller's, that is ours; what is in them is not.
+        // The pods' cgroups belong to the caller, here the test; their children do not.
         let pods =
             directories.iter().flat_map(std::fs::read_dir).flatten().flatten().map(|entry| entry.path());
         let below = pods.filter(|path| path.is_dir()).flat_map(std::fs::read_dir).flatten().flatten();
@@ -246,7 +246,7 @@ impl Node {
         ContainerConfig {
             metadata: Some(ContainerMetadata { name: name.to_owned(), attempt: 0 }),
             image: Some(ImageSpec { image: "busybox:test".to_owned(), ..ImageSpec::default() }),
-            command: command.iter().map(|&word| word.to_owned()).collect(),
+            command: command.iter().map(|&part| part.to_owned()).collect(),
             log_path: format!("{name}.log"),
             linux: Some(LinuxContainerConfig {
                 security_context: Some(LinuxContainerSecurityContext {
@@ -294,7 +294,7 @@ impl Node {
             .container_id
     }
 
-    /// A container that cannot be created, in a pod of its own that is gone again; says why.
+    /// Creates a container that must fail, in a pod that is removed again; returns the error.
     pub async fn refused(&self, pod: &str, config: ContainerConfig) -> String {
         let pod_config = self.pod(pod);
         let pod = self.run_pod(&pod_config).await;
@@ -313,7 +313,7 @@ impl Node {
         self.cri.clone().runtime.start_container(request).await.expect("the container starts");
     }
 
-    /// A pod with one container that runs.
+    /// A pod with one running container.
     pub async fn run(&self, name: &str, config: ContainerConfig) -> (String, String) {
         let pod_config = self.pod(name);
         let pod = self.run_pod(&pod_config).await;
@@ -347,7 +347,7 @@ impl Node {
         .await
     }
 
-    /// Waits for something, and at the end says what was seen last.
+    /// Waits for a condition; on timeout reports the last observation.
     pub async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Result<T, String>) -> T {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -364,7 +364,7 @@ impl Node {
     pub async fn exec(&self, id: &str, command: &[&str]) -> (i32, String, String) {
         let request = ExecSyncRequest {
             container_id: id.to_owned(),
-            cmd: command.iter().map(|&word| word.to_owned()).collect(),
+            cmd: command.iter().map(|&part| part.to_owned()).collect(),
             timeout: 30,
         };
         let answer = self.cri.clone().runtime.exec_sync(request).await.expect("exec").into_inner();
@@ -372,7 +372,7 @@ impl Node {
         (answer.exit_code, text(&answer.stdout), text(&answer.stderr))
     }
 
-    /// The lines of a log, without their times.
+    /// The lines of a log, without timestamps.
     pub fn log(&self, pod: &str, name: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.root.join("logs").join(pod).join(format!("{name}.log")));
         text.unwrap_or_default()

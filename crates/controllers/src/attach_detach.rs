@@ -1,5 +1,5 @@
-//! The attach-detach loop. Watches nodes, pods, claims, volumes and attachments; keeps an attachment for every CSI volume
-//! that a pod on a node needs, and tells the node's status which volumes are attached.
+//! The attach-detach loop. Watches nodes, pods, claims, volumes and attachments; keeps a VolumeAttachment for every
+//! CSI volume that a pod on a node needs, and lists attached volumes in the node's status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
 use crate::node_lifecycle::{BY_NODE, index_by_node};
-use crate::pod_facts;
-use crate::pvc_protection::claims_of;
+use crate::shared::pod_facts;
+use crate::shared::pod_facts::claims_of;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "persistentvolume-attach-detach-controller",
@@ -23,7 +23,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 4,
 };
 
-/// A node that does not answer keeps its volumes this long after its pods are gone: it may still write.
+/// Time for which an unresponsive node keeps its volumes after its pods are deleted: it may still write.
 const FORCE_DETACH: std::time::Duration = std::time::Duration::from_secs(6 * 60);
 
 struct AttachDetach {
@@ -35,15 +35,15 @@ struct AttachDetach {
     attachments: Cache<VolumeAttachment>,
 }
 
-/// A volume that must be attached: the name kubelets know it by.
+/// A volume to attach: its unique name as used by kubelets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+struct AttachableVolume {
     volume: String,
     driver: String,
     handle: String,
 }
 
-impl Wanted {
+impl AttachableVolume {
     fn unique_name(&self) -> String {
         format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
     }
@@ -56,7 +56,7 @@ impl Wanted {
     }
 }
 
-/// Whether this loop made an attachment of this name; what others make is theirs to remove.
+/// True if this loop created an attachment of this name; other attachments are left to their creators.
 fn is_ours(name: &str) -> bool {
     name.strip_prefix("csi-")
         .is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -176,7 +176,7 @@ impl Loop for AttachDetach {
 
 impl AttachDetach {
     /// Attachments that the pods of a node need, by name.
-    fn wanted(&self, node: &str) -> BTreeMap<String, Wanted> {
+    fn wanted(&self, node: &str) -> BTreeMap<String, AttachableVolume> {
         let mut wanted = BTreeMap::new();
         for pod in self.pods.indexed(BY_NODE, node) {
             if pod_facts::is_finished(&pod) {
@@ -195,26 +195,26 @@ impl AttachDetach {
         wanted
     }
 
-    /// CSI volumes, and those of drivers that have moved to CSI, are attached unless their driver says that they need not
-    /// be.
-    fn attachable(&self, volume: &PersistentVolume) -> Option<Wanted> {
+    /// CSI volumes, and those of migrated in-tree plugins, are attached unless their driver sets `attachRequired:
+    /// false`.
+    fn attachable(&self, volume: &PersistentVolume) -> Option<AttachableVolume> {
         let csi = csi_source(volume)?;
         let driver = self.drivers.get("", &csi.driver);
         if driver.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
             return None;
         }
-        Some(Wanted {
+        Some(AttachableVolume {
             volume: volume.metadata.name.clone()?,
             driver: csi.driver.clone(),
             handle: csi.volume_handle.clone(),
         })
     }
 
-    fn volume_of(&self, attachment: &VolumeAttachment) -> Option<Wanted> {
+    fn volume_of(&self, attachment: &VolumeAttachment) -> Option<AttachableVolume> {
         let name = attachment.spec.source.persistent_volume_name.as_deref()?;
         let volume = self.volumes.get("", name)?;
         let csi = csi_source(&volume)?;
-        Some(Wanted {
+        Some(AttachableVolume {
             volume: name.to_owned(),
             driver: csi.driver.clone(),
             handle: csi.volume_handle.clone(),
@@ -227,8 +227,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_that_drivers_expect() {
-        let volume = Wanted { volume: "pv".into(), driver: "d.example.com".into(), handle: "h".into() };
+    fn attachment_names_match_kubernetes() {
+        let volume =
+            AttachableVolume { volume: "pv".into(), driver: "d.example.com".into(), handle: "h".into() };
         assert_eq!(volume.unique_name(), "kubernetes.io/csi/d.example.com^h");
         let name = volume.attachment_name("n");
         assert!(name.starts_with("csi-") && name.len() == 68, "{name}");

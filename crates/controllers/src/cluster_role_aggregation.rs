@@ -1,5 +1,5 @@
-//! The cluster role aggregation loop. Watches cluster roles; a role with an aggregation rule gets the rules of all roles
-//! it selects.
+//! The cluster role aggregation loop. Watches cluster roles; writes the rules of all selected roles to each role with
+//! an aggregation rule.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use objects::rbac::v1::{ClusterRole, PolicyRule};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
-use crate::selector;
+use crate::shared::selector;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "clusterrole-aggregation-controller",
@@ -52,7 +52,7 @@ impl Loop for Aggregation {
     }
 }
 
-/// The rules the role should have, if they are not those it has. `roles` are sorted by name.
+/// Aggregated rules of the role, if they differ from its current ones. `roles` are sorted by name.
 fn plan(role: &ClusterRole, roles: &[Arc<ClusterRole>]) -> Option<Vec<PolicyRule>> {
     let aggregation = role.aggregation_rule.as_ref()?;
     let mut rules: Vec<PolicyRule> = Vec::new();
@@ -73,12 +73,12 @@ fn plan(role: &ClusterRole, roles: &[Arc<ClusterRole>]) -> Option<Vec<PolicyRule
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::meta;
+    use crate::shared::fixture::meta;
     use objects::meta::v1::LabelSelector;
     use objects::rbac::v1::AggregationRule;
 
     #[test]
-    fn rules_of_selected_roles_are_joined_once() {
+    fn rules_of_selected_roles_are_deduplicated() {
         let labels = Some([("to-admin".to_owned(), "true".to_owned())].into());
         let rule = |verb: &str| PolicyRule { verbs: vec![verb.into()], ..PolicyRule::default() };
         let role = |name: &str, selected: bool, rules: &[PolicyRule]| {

@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
-use crate::{pod_facts, requeue};
+use crate::requeue;
+use crate::shared::pod_facts;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "device-taint-eviction-controller",
@@ -27,7 +28,7 @@ struct DeviceEviction {
     pods: Cache<Pod>,
     claims: Cache<ResourceClaim>,
     slices: Cache<ResourceSlice>,
-    /// Pods that are to go in a while.
+    /// Pods with a pending eviction.
     waiting: Mutex<HashSet<Key>>,
 }
 
@@ -116,14 +117,14 @@ impl Loop for DeviceEviction {
     }
 }
 
-/// When the user of these claims must go; none if it may stay.
+/// Time at which a user of these claims must be evicted; `None` if it may stay.
 fn plan(claims: &[Arc<ResourceClaim>], slices: &[Arc<ResourceSlice>], now: Timestamp) -> Option<Timestamp> {
     let mut earliest: Option<Timestamp> = None;
     for result in claims.iter().flat_map(|claim| results(claim)) {
         let is_pool = |slice: &&Arc<ResourceSlice>| {
             slice.spec.driver == result.driver && slice.spec.pool.name == result.pool
         };
-        // While a pool is published anew, what it was before no longer counts.
+        // While a pool is republished, its older generation no longer counts.
         let generation = slices.iter().filter(is_pool).map(|slice| slice.spec.pool.generation).max();
         let pool =
             slices.iter().filter(is_pool).filter(|slice| Some(slice.spec.pool.generation) == generation);
@@ -150,7 +151,7 @@ fn end(taint: &DeviceTaint, tolerations: &[DeviceToleration], now: Timestamp) ->
     if matching.peek().is_none() {
         return Some(since);
     }
-    // The first toleration that never ends, or the shortest.
+    // The first toleration without an end, or the shortest.
     let mut shortest: Option<i64> = None;
     for toleration in matching {
         let seconds = toleration.toleration_seconds?;
@@ -159,7 +160,7 @@ fn end(taint: &DeviceTaint, tolerations: &[DeviceToleration], now: Timestamp) ->
     since.checked_add(SignedDuration::from_secs(shortest?.max(0))).ok()
 }
 
-/// Unlike with nodes, only what names the effect tolerates it.
+/// Unlike for nodes, only a toleration that names the effect tolerates it.
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     if toleration.effect.as_deref() != Some(&taint.effect) {
@@ -178,10 +179,10 @@ fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, time};
+    use crate::shared::fixture::{at, time};
 
     #[test]
-    fn devices_drive_their_users_away_in_time() {
+    fn tainted_device_evicts_after_toleration() {
         let slice: ResourceSlice = serde_json::from_value(json!({
             "spec": { "driver": "d", "pool": { "name": "p", "generation": 1, "resourceSliceCount": 1 }, "devices": [
                 { "name": "gpu0", "taints": [{ "key": "broken", "effect": "NoExecute", "timeAdded": time(100) }] },
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(when(claim("gpu0", tolerate(json!(-5)))), Some(at(100)));
         assert_eq!(when(claim("gpu0", tolerate(json!(null)))), None);
         assert_eq!(when(claim("gpu0", json!([{ "operator": "Exists" }]))), Some(at(100)), "no effect");
-        // The pool as it was before.
+        // Older generation of the pool.
         let mut newer = slice;
         newer.spec.pool.generation = 2;
         newer.spec.devices.iter_mut().flatten().for_each(|device| device.taints = None);

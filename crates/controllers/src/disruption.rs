@@ -1,5 +1,5 @@
-//! The disruption loop. Watches disruption budgets and the pods they select; says in each budget's status how many pods
-//! may be evicted now. Also takes back promises of disruption that nobody kept.
+//! The disruption loop. Watches disruption budgets and the pods they select; writes the number of allowed disruptions
+//! to each budget's status. Also resets stale DisruptionTarget conditions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use objects::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError, controller_of};
 use serde_json::{Value, json};
 
-use crate::percent::scaled;
-use crate::{pod_facts, requeue, selector};
+use crate::requeue;
+use crate::shared::percent::scaled;
+use crate::shared::{pod_facts, selector};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "disruption-controller",
@@ -26,16 +27,16 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 5,
 };
 
-/// An evicted pod that is not gone by then counts as healthy again.
+/// Time after which an evicted pod that still exists counts as healthy again.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_secs(120);
-/// A pod marked for disruption that was not deleted by then is unmarked.
+/// Time after which the DisruptionTarget condition of a pod that was not deleted is reset.
 const STALE_DISRUPTION: SignedDuration = SignedDuration::from_secs(120);
 
 #[derive(Debug, thiserror::Error)]
 enum DisruptionError {
     #[error("found no controllers for pod {0:?}")]
     NoController(String),
-    #[error("the scale of {0} could not be read")]
+    #[error("failed to get the scale of {0}")]
     Scale(String, #[source] ClientError),
 }
 
@@ -48,7 +49,7 @@ struct Disruption {
     replication_controllers: Cache<ReplicationController>,
 }
 
-/// Keys of pods begin like this: both kinds share one queue.
+/// Prefix of pod keys: both kinds share one queue.
 const POD: &str = "pod:";
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
@@ -81,7 +82,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     })
 }
 
-/// An empty selector selects every pod of the namespace, none at all selects nothing.
+/// An empty selector selects every pod of the namespace, a missing one selects none.
 fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let wanted = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     wanted.is_some_and(|wanted| selector::matches(wanted, pod.metadata.labels.as_ref()))
@@ -130,7 +131,7 @@ impl Disruption {
         ctx.client.update_status(&updated).await.map(|_| ())
     }
 
-    /// How many pods the controllers of these pods want, where the budget is relative to that.
+    /// Replicas wanted by the controllers of these pods, if the budget is relative to that.
     async fn expected_scale(
         &self,
         budget: &PodDisruptionBudget,
@@ -232,7 +233,7 @@ impl Disruption {
         }
     }
 
-    /// Takes back the mark of a pod that was to be disrupted and was not.
+    /// Resets the DisruptionTarget condition of a pod that was not disrupted.
     async fn unmark(&self, namespace: &str, name: &str, ctx: &Context) -> Result<Action, LoopError> {
         let Some(pod) = self.pods.get(namespace, name) else { return Ok(Action::Done) };
         let now = ctx.clock.now();
@@ -251,7 +252,7 @@ impl Disruption {
     }
 }
 
-/// How long until the mark of a disruption that did not happen is stale.
+/// Time until the condition of a disruption that did not happen is stale.
 fn stale_in(pod: &Pod, now: Timestamp) -> Option<SignedDuration> {
     if pod_facts::is_deleting(pod) || pod_facts::is_finished(pod) {
         return None;
@@ -264,7 +265,7 @@ fn stale_in(pod: &Pod, now: Timestamp) -> Option<SignedDuration> {
     Some(time_left(STALE_DISRUPTION, since, now))
 }
 
-/// The status of the budget, and when to look again. `scale` is what controllers want, where it matters.
+/// Status of the budget, and the requeue time. `scale` is the controllers' replica count, where it matters.
 fn plan(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],
@@ -348,7 +349,7 @@ fn with_condition(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, meta, pod, ready_at, time};
+    use crate::shared::fixture::{at, meta, pod, ready_at, time};
     use objects::core::v1::PodCondition;
     use objects::policy::v1::PodDisruptionBudgetSpec;
 
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn budgets_allow_what_stays_healthy_without() {
+    fn allowed_disruptions_by_healthy_pods() {
         let int = IntOrString::Int;
         let percent = |text: &str| IntOrString::String(text.into());
         for (min, max, scale, ready, all, expected) in [
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn promised_evictions_count_until_they_time_out() {
+    fn disrupted_pods_count_until_timeout() {
         let mut budget = budget(Some(IntOrString::Int(1)), None);
         let disrupted = [("p0".to_owned(), time(100)), ("gone".to_owned(), time(100))];
         budget.status =
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_go_stale() {
+    fn disruption_condition_becomes_stale() {
         let mut marked = pod("p", "Running");
         marked.status.get_or_insert_default().conditions = Some(vec![PodCondition {
             type_: "DisruptionTarget".into(),

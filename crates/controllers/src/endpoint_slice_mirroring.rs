@@ -1,5 +1,5 @@
-//! The endpoint slice mirroring loop. Watches endpoints that people write for services without a selector; keeps slices
-//! that say the same.
+//! The endpoint slice mirroring loop. Watches user-managed endpoints of services without a selector; keeps equivalent
+//! endpoint slices.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use objects::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, Endpoin
 use objects::meta::v1::ObjectMeta;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
-use crate::adoption::controller_reference;
+use crate::shared::adoption::controller_reference;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpointslice-mirroring-controller",
@@ -28,7 +28,7 @@ const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// Addresses of one subset that are mirrored, and endpoints of one slice.
+/// Mirrored addresses per subset, and endpoints per slice.
 const MOST_PER_SUBSET: usize = 1000;
 const MOST_PER_SLICE: usize = 1000;
 
@@ -98,7 +98,7 @@ fn wants_mirror(meta: &ObjectMeta) -> bool {
 /// Ports, and the endpoints that have them.
 type Group = (Vec<EndpointPort>, Vec<Endpoint>);
 
-/// Slices that say what the endpoints say: one family and one set of ports each.
+/// Slices equivalent to the endpoints: one family and one set of ports each.
 fn mirror(endpoints: &Endpoints) -> Vec<EndpointSlice> {
     let mut groups: BTreeMap<(String, &'static str), Group> = BTreeMap::new();
     for subset in endpoints.subsets.iter().flatten() {
@@ -167,7 +167,7 @@ fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
     }
 }
 
-/// Slices to create and slices to delete. A slice that says what is wanted is left alone.
+/// Slices to create and slices to delete. A slice with the desired content stays.
 fn difference(
     wanted: Vec<EndpointSlice>,
     known: &[Arc<EndpointSlice>],
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_told_apart() {
+    fn mirrored_slices_are_split_by_family() {
         let slices = mirror(&endpoints());
         let families: Vec<_> = slices.iter().map(|slice| slice.address_type.as_str()).collect();
         assert_eq!(families, ["IPv4", "IPv6"]);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_stays() {
+    fn equal_slice_is_not_rewritten() {
         let known: Vec<_> = mirror(&endpoints()).into_iter().map(Arc::new).collect();
         let (create, delete) = difference(mirror(&endpoints()), &known);
         assert!(create.is_empty() && delete.is_empty());
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn elections_are_not_mirrored() {
+    fn leader_election_endpoints_are_not_mirrored() {
         let mut meta = endpoints().metadata;
         assert!(wants_mirror(&meta));
         meta.annotations = Some([(LEADER.to_owned(), "x".to_owned())].into());

@@ -1,4 +1,5 @@
-//! The endpoints loop. Watches services, pods and endpoints; writes endpoints, for clients that know no slices.
+//! The endpoints loop. Watches services, pods and endpoints; writes endpoints, for clients without support for
+//! slices.
 //!
 //! Invariant: the endpoints of a service list the addresses of the pods it selects, ready and not.
 
@@ -12,8 +13,8 @@ use jiff::Timestamp;
 use objects::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
-use crate::trigger_times::{self, TriggerTimes};
-use crate::{pod_facts, services};
+use crate::shared::trigger_times::{self, TriggerTimes};
+use crate::shared::{pod_facts, services};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpoints-controller",
@@ -25,7 +26,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const MANAGED_BY: (&str, &str) = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
-/// Addresses in all, at most.
+/// Maximum number of addresses.
 const CAPACITY: usize = 1000;
 
 struct EndpointsOfServices {
@@ -43,8 +44,8 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     Box::new(EndpointsOfServices { services, pods, endpoints, times: TriggerTimes::default() })
 }
 
-/// Watches endpoints. Those that exist at the start are leftovers if their service is gone, records of leader elections
-/// aside; later, endpoints without a service are left alone.
+/// Watches endpoints. Those that exist at the start are leftovers if their service is deleted, leader election
+/// records aside; later, endpoints without a service are left alone.
 fn watch_endpoints(ctx: &Context, services: Cache<Service>) -> Cache<Endpoints> {
     let known = ctx.cache::<Endpoints>();
     let registering = Arc::new(AtomicBool::new(true));
@@ -64,7 +65,7 @@ impl Loop for EndpointsOfServices {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let Some(service) = self.services.get_key(key) else {
             self.times.forget(key);
-            // Endpoints written by users for a service without a selector go with it, too.
+            // User-managed endpoints of a service without a selector are deleted with it, too.
             let options = client::DeleteOptions::default();
             match ctx.client.delete::<Endpoints>(&key.namespace, &key.name, &options).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -95,7 +96,7 @@ fn is_election(endpoints: &Endpoints) -> bool {
     endpoints.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(LEADER))
 }
 
-/// The endpoints as they should be; nothing if they are. `since` is when they became due to change.
+/// Desired endpoints; `None` if they are up to date. `since` is the trigger time of the change.
 fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
@@ -136,7 +137,7 @@ fn plan(
     Some(new)
 }
 
-/// Addresses that have the same ports together, in a fixed order.
+/// Groups addresses with the same ports, in a fixed order.
 fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     type Addresses = BTreeMap<IpAddr, (EndpointAddress, bool)>;
     let mut groups: BTreeMap<Vec<services::Port>, Addresses> = BTreeMap::new();
@@ -181,14 +182,14 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
         .collect()
 }
 
-/// The address of the service's first family.
+/// Address of the service's first IP family.
 fn address_of(service: &Service, pod: &Pod) -> Option<IpAddr> {
     let families = service.spec.as_ref().and_then(|spec| spec.ip_families.as_ref());
     let wants_v6 = families.and_then(|families| families.first()).is_some_and(|family| family == "IPv6");
     services::addresses(pod).into_iter().find(|address| address.is_ipv6() == wants_v6)
 }
 
-/// Keeps as many addresses as fit, ready ones first; whether some had to go.
+/// Truncates to the maximum number of addresses, ready ones first; returns true if some were dropped.
 fn truncate(subsets: &mut [EndpointSubset]) -> bool {
     let total = |subsets: &[EndpointSubset]| -> usize {
         let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
@@ -215,7 +216,7 @@ fn truncate(subsets: &mut [EndpointSubset]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{meta, pod, ready_at, time};
+    use crate::shared::fixture::{meta, pod, ready_at, time};
     use objects::core::v1::{PodIP, ServicePort, ServiceSpec};
 
     fn service() -> Service {
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_and_unready_addresses_are_told_apart() {
+    fn addresses_are_split_by_readiness() {
         let pods = [
             with_ip(ready_at(pod("b", "Running"), 1), "10.1.0.2"),
             with_ip(ready_at(pod("a", "Running"), 1), "10.1.0.1"),
@@ -245,7 +246,7 @@ mod tests {
             Arc::new(pod("e", "Pending")),
         ];
         let new = plan(&service(), &pods, None, Some(time(5).0)).expect("new");
-        assert_eq!(new.metadata.annotations.as_ref().expect("told").len(), 1);
+        assert_eq!(new.metadata.annotations.as_ref().expect("annotations").len(), 1);
         let subset = &new.subsets.as_ref().expect("some")[0];
         let ips = |list: &Option<Vec<EndpointAddress>>| -> Vec<String> {
             list.iter().flatten().map(|address| address.ip.clone()).collect()
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_addresses_are_cut_and_said_so() {
+    fn addresses_over_capacity_are_truncated_and_annotated() {
         let many: Vec<Arc<Pod>> = (0..1200)
             .map(|n| {
                 let base = pod(&format!("p{n}"), "Running");
@@ -269,7 +270,7 @@ mod tests {
             })
             .collect();
         let new = plan(&service(), &many, None, None).expect("new");
-        assert_eq!(new.metadata.annotations.as_ref().expect("told")[OVER_CAPACITY], "truncated");
+        assert_eq!(new.metadata.annotations.as_ref().expect("annotations")[OVER_CAPACITY], "truncated");
         let subset = &new.subsets.as_ref().expect("some")[0];
         let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
         assert_eq!((count(&subset.addresses), count(&subset.not_ready_addresses)), (300, 700));

@@ -1,12 +1,12 @@
-//! The ephemeral volume loop. Watches pods; makes the claims of their generic ephemeral volumes, which go with the pod.
+//! The ephemeral volume loop. Watches pods; creates the claims of their generic ephemeral volumes, owned by the pod.
 
 use async_trait::async_trait;
 use objects::core::v1::{PersistentVolumeClaim, Pod, Volume};
 use objects::meta::v1::ObjectMeta;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
-use crate::adoption::controller_reference;
-use crate::pod_facts;
+use crate::shared::adoption::controller_reference;
+use crate::shared::pod_facts;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "ephemeral-volume-controller",
@@ -34,7 +34,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         }
     });
     let all = pods.clone();
-    // A claim that goes while its pod lives is made again.
+    // A claim deleted while its pod exists is recreated.
     let claims = ctx.watch::<PersistentVolumeClaim>(move |change| {
         let Change::Deleted(claim) = change else { return Vec::new() };
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
@@ -105,11 +105,11 @@ fn make_claim(pod: &Pod, volume: &Volume) -> PersistentVolumeClaim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::pod;
+    use crate::shared::fixture::pod;
     use serde_json::json;
 
     #[test]
-    fn claims_belong_to_their_pod() {
+    fn claim_is_owned_by_its_pod() {
         let mut pod = pod("p", "Pending");
         pod.spec = serde_json::from_value(json!({
             "containers": [],

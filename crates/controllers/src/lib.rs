@@ -1,13 +1,12 @@
-//! The control loops, one per file.
+//! The control loops, one file or folder each. `shared` has the rules that several of them use.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![warn(clippy::arithmetic_side_effects)]
 
-pub mod adoption;
 pub mod attach_detach;
 pub mod bootstrap;
 pub mod certificate;
 pub mod cluster_role_aggregation;
-pub mod condition;
 pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
@@ -17,55 +16,41 @@ pub mod endpoint_slice;
 pub mod endpoint_slice_mirroring;
 pub mod endpoints;
 pub mod ephemeral_volume;
-#[cfg(test)]
-mod fixture;
 pub mod garbage_collector;
-pub mod history;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
 pub mod namespace;
-pub mod namespaces;
-pub mod node_facts;
 pub mod node_ipam;
 pub mod node_lifecycle;
-pub mod percent;
 pub mod persistent_volume;
-pub mod pod_facts;
 pub mod pod_garbage_collector;
-pub mod pv_protection;
-pub mod pvc_protection;
+pub mod protection;
 pub mod replica_set;
 pub mod replicas;
 pub mod replication_controller;
 pub mod resource_claim;
 pub mod resource_quota;
-mod revisions;
 pub mod root_ca_publisher;
-mod select;
-pub mod selector;
 pub mod service_account;
 pub mod service_account_token;
 pub mod service_cidr;
-pub mod services;
-mod settings;
-pub mod slow_start;
+mod shared;
 pub mod stateful_set;
 pub mod storage_version_migrator;
 pub mod taint_eviction;
-mod trigger_times;
 pub mod ttl;
 pub mod ttl_after_finished;
-pub mod vac_protection;
 pub mod validating_admission_policy_status;
 pub mod volume_expand;
 
 use jiff::SignedDuration;
 use runtime::{Action, Row};
 
-pub use select::UnknownController;
-pub use settings::{AutoscalerSettings, Settings};
+pub use shared::metrics::ControllerMetrics;
+pub use shared::select::UnknownController;
+pub use shared::settings::{AutoscalerSettings, Settings};
 
-/// Every loop that is built here: how it is called, and how it is made.
+/// Table of all loops of this crate: descriptor and constructor.
 pub const LOOPS: &[Row] = &[
     Row { descriptor: &deployment::DESCRIPTOR, build: deployment::build, by_default: true },
     Row { descriptor: &endpoint_slice::DESCRIPTOR, build: endpoint_slice::build, by_default: true },
@@ -123,9 +108,21 @@ pub const LOOPS: &[Row] = &[
     },
     Row { descriptor: &ephemeral_volume::DESCRIPTOR, build: ephemeral_volume::build, by_default: true },
     Row { descriptor: &persistent_volume::DESCRIPTOR, build: persistent_volume::build, by_default: true },
-    Row { descriptor: &pv_protection::DESCRIPTOR, build: pv_protection::build, by_default: true },
-    Row { descriptor: &pvc_protection::DESCRIPTOR, build: pvc_protection::build, by_default: true },
-    Row { descriptor: &vac_protection::DESCRIPTOR, build: vac_protection::build, by_default: true },
+    Row {
+        descriptor: &protection::persistent_volume::DESCRIPTOR,
+        build: protection::persistent_volume::build,
+        by_default: true,
+    },
+    Row {
+        descriptor: &protection::persistent_volume_claim::DESCRIPTOR,
+        build: protection::persistent_volume_claim::build,
+        by_default: true,
+    },
+    Row {
+        descriptor: &protection::volume_attributes_class::DESCRIPTOR,
+        build: protection::volume_attributes_class::build,
+        by_default: true,
+    },
     Row { descriptor: &resource_quota::DESCRIPTOR, build: resource_quota::build, by_default: true },
     Row {
         descriptor: &service_account_token::DESCRIPTOR,
@@ -168,12 +165,12 @@ pub const LOOPS: &[Row] = &[
     },
 ];
 
-/// The loops that `--controllers` asks for.
+/// Loops that `--controllers` selects.
 pub fn selected(controllers: &[String]) -> Result<Vec<&'static Row>, UnknownController> {
-    select::selected(LOOPS, controllers)
+    shared::select::selected(LOOPS, controllers)
 }
 
-/// Look again after a while, or when something changes.
+/// Requeues after this time, or on the next change.
 fn requeue(after: Option<SignedDuration>) -> Action {
     match after.map(|after| after.unsigned_abs()) {
         Some(after) => Action::RequeueAfter(after),
@@ -186,7 +183,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Counts the files under a folder that describe a loop.
+    /// Counts the files below a folder that describe a loop.
     fn described(folder: &Path) -> usize {
         let entries = std::fs::read_dir(folder).expect("the sources");
         let count = |path: &Path| {
@@ -200,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_loop_has_a_row_and_a_name_of_its_own() {
+    fn every_loop_has_row_and_unique_name() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         assert_eq!(described(&sources), LOOPS.len());
         let mut names: Vec<_> = LOOPS.iter().map(|row| row.descriptor.name).collect();

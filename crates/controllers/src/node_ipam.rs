@@ -1,18 +1,19 @@
-//! The node IPAM loop. Watches nodes; gives each its part of the cluster's pod addresses.
+//! The node IPAM loop. Watches nodes; allocates each its part of the cluster's pod CIDRs.
 //!
-//! Invariant: no two nodes have overlapping ranges, whatever the cache shows.
+//! Invariant: no two nodes have overlapping CIDRs, even if the cache is stale.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use async_trait::async_trait;
 use client::Patch;
+use ipnet::IpNet;
 use objects::core::v1::Node;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
-use crate::node_facts;
+use crate::shared::node_facts;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "node-ipam-controller",
@@ -21,98 +22,48 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 1,
 };
 
-/// Setting: the ranges that nodes get their parts of, one per family; without it the loop does nothing.
+/// Setting: the CIDRs from which nodes are served, one per IP family; without it the loop does nothing.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterCidrs {
-    /// Ranges and the prefix length of a node's part.
-    pub ranges: Vec<(Cidr, u8)>,
-    /// Addresses of services, which no node may have.
-    pub reserved: Vec<Cidr>,
+    /// CIDRs and the mask size of a node's part.
+    pub ranges: Vec<(IpNet, u8)>,
+    /// Service CIDRs, which are excluded.
+    pub reserved: Vec<IpNet>,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no range of addresses")]
+#[error("invalid CIDR {0:?}")]
 pub struct InvalidCidr(String);
 
-/// A range of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cidr {
-    base: u128,
-    length: u8,
-    v6: bool,
+/// Parses a CIDR; host bits are cleared.
+pub fn parse_cidr(text: &str) -> Result<IpNet, InvalidCidr> {
+    text.parse::<IpNet>().map(|cidr| cidr.trunc()).map_err(|_| InvalidCidr(text.to_owned()))
 }
 
-impl Cidr {
-    pub fn parse(text: &str) -> Result<Self, InvalidCidr> {
-        let invalid = || InvalidCidr(text.to_owned());
-        let (address, length) = text.split_once('/').ok_or_else(invalid)?;
-        let address: IpAddr = address.parse().map_err(|_| invalid())?;
-        let length: u8 = length.parse().map_err(|_| invalid())?;
-        let (bits, v6) = match address {
-            IpAddr::V4(address) => (u128::from(address.to_bits()), false),
-            IpAddr::V6(address) => (address.to_bits(), true),
-        };
-        let range = Self { base: bits, length, v6 };
-        if length > range.width() {
-            return Err(invalid());
-        }
-        Ok(Self { base: bits & !range.host_mask(), ..range })
-    }
-
-    fn width(self) -> u8 {
-        if self.v6 { 128 } else { 32 }
-    }
-
-    fn host_mask(self) -> u128 {
-        let host = u32::from(self.width() - self.length);
-        if host == 128 { u128::MAX } else { (1_u128 << host) - 1 }
-    }
-
-    #[must_use]
-    pub fn is_v6(self) -> bool {
-        self.v6
-    }
-
-    /// The range of one address.
-    #[must_use]
-    pub fn of_address(text: &str) -> Option<Self> {
-        let length = if text.contains(':') { 128 } else { 32 };
-        Self::parse(&format!("{text}/{length}")).ok()
-    }
-
-    #[must_use]
-    pub fn overlaps(self, other: Self) -> bool {
-        let (first, last) =
-            (self.base.max(other.base), (self.base | self.host_mask()).min(other.base | other.host_mask()));
-        self.v6 == other.v6 && first <= last
-    }
-
-    /// The n-th part of this length.
-    fn part(self, length: u8, index: u128) -> Option<Self> {
-        let parts = u32::from(length.checked_sub(self.length)?);
-        if length > self.width() || (parts < 128 && index >= (1_u128 << parts)) {
-            return None;
-        }
-        let shift = u32::from(self.width() - length);
-        Some(Self { base: self.base | index.checked_shl(shift).unwrap_or(0), length, v6: self.v6 })
-    }
+fn overlap(one: IpNet, other: IpNet) -> bool {
+    one.contains(&other) || other.contains(&one)
 }
 
-impl std::fmt::Display for Cidr {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.v6 {
-            return write!(f, "{}/{}", std::net::Ipv6Addr::from_bits(self.base), self.length);
-        }
-        let base = u32::try_from(self.base).unwrap_or(0);
-        write!(f, "{}/{}", std::net::Ipv4Addr::from_bits(base), self.length)
+/// The n-th subnet of a CIDR with this mask size.
+fn subnet(cidr: IpNet, length: u8, index: u128) -> Option<IpNet> {
+    let parts = u32::from(length.checked_sub(cidr.prefix_len())?);
+    let shift = u32::from(cidr.max_prefix_len().checked_sub(length)?);
+    if parts < 128 && index >= (1_u128 << parts) {
+        return None;
     }
+    let offset = index.checked_shl(shift).unwrap_or(0);
+    let address: IpAddr = match cidr.network() {
+        IpAddr::V4(base) => Ipv4Addr::from_bits(base.to_bits() | u32::try_from(offset).ok()?).into(),
+        IpAddr::V6(base) => Ipv6Addr::from_bits(base.to_bits() | offset).into(),
+    };
+    IpNet::new(address, length).ok()
 }
 
 struct NodeIpam {
     nodes: Cache<Node>,
-    /// Given to nodes whose new spec the cache may not show yet.
-    given: Mutex<HashMap<String, Vec<Cidr>>>,
-    /// Where the next search begins, per range: parts are reused as late as possible.
+    /// Allocations to nodes whose new spec the cache may not show yet.
+    given: Mutex<HashMap<String, Vec<IpNet>>>,
+    /// Start of the next search by CIDR: subnets are reused as late as possible.
     next: Mutex<Vec<u128>>,
 }
 
@@ -124,10 +75,10 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     Box::new(NodeIpam { nodes, given: Mutex::default(), next: Mutex::default() })
 }
 
-fn cidrs(node: &Node) -> Vec<Cidr> {
+fn cidrs(node: &Node) -> Vec<IpNet> {
     let Some(spec) = &node.spec else { return Vec::new() };
     let all = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
-    let mut parsed: Vec<_> = all.filter_map(|text| Cidr::parse(text).ok()).collect();
+    let mut parsed: Vec<_> = all.filter_map(|text| parse_cidr(text).ok()).collect();
     parsed.dedup();
     parsed
 }
@@ -167,23 +118,23 @@ impl Loop for NodeIpam {
             ctx.recorder.normal(&*node, "CIDRAssignmentFailed", note);
             return Err(error.into());
         }
-        tracing::debug!(node = node_facts::name(&node), cidrs = ?texts, "addresses for the pods of a node");
+        tracing::debug!(node = node_facts::name(&node), cidrs = ?texts, "allocated pod CIDRs");
         Ok(Action::Done)
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no range of pod addresses is left")]
+#[error("no remaining pod CIDRs to allocate")]
 struct Exhausted;
 
 impl NodeIpam {
-    fn allocate(&self, name: &str, settings: &ClusterCidrs) -> Option<Vec<Cidr>> {
+    fn allocate(&self, name: &str, settings: &ClusterCidrs) -> Option<Vec<IpNet>> {
         let mut given = self.given.lock();
         if let Some(known) = given.get(name) {
             return Some(known.clone());
         }
         let nodes = self.nodes.all();
-        let mut taken: HashSet<Cidr> = nodes.iter().flat_map(|node| cidrs(node)).collect();
+        let mut taken: HashSet<IpNet> = nodes.iter().flat_map(|node| cidrs(node)).collect();
         taken.extend(given.values().flatten().copied());
         let mut next = self.next.lock();
         next.resize(settings.ranges.len(), 0);
@@ -198,25 +149,29 @@ impl NodeIpam {
     }
 }
 
-/// The first free part at or after `from`, around the end if need be, and where to look next.
+/// First free subnet at or after `from`, wrapping around, and the start of the next search.
 fn find(
-    range: Cidr,
+    range: IpNet,
     length: u8,
     from: u128,
-    taken: &HashSet<Cidr>,
-    reserved: &[Cidr],
-) -> Option<(Cidr, u128)> {
-    // Parts of one length that are taken are equal; anything else is compared.
-    let odd: Vec<Cidr> =
-        taken.iter().filter(|cidr| cidr.length != length && cidr.v6 == range.v6).copied().collect();
-    let free =
-        |part: Cidr| !taken.contains(&part) && !odd.iter().chain(reserved).any(|other| part.overlaps(*other));
+    taken: &HashSet<IpNet>,
+    reserved: &[IpNet],
+) -> Option<(IpNet, u128)> {
+    // Allocated subnets of the same size are equal; others are compared for overlap.
+    let odd: Vec<IpNet> = taken
+        .iter()
+        .filter(|cidr| cidr.prefix_len() != length && cidr.addr().is_ipv6() == range.addr().is_ipv6())
+        .copied()
+        .collect();
+    let free = |part: IpNet| {
+        !taken.contains(&part) && !odd.iter().chain(reserved).any(|other| overlap(part, *other))
+    };
     let mut tried = 0_u64;
     for index in (from..).chain(0..from) {
-        let Some(part) = range.part(length, index) else {
+        let Some(part) = subnet(range, length, index) else {
             if index >= from && from > 0 {
                 return (0..from).find_map(|index| {
-                    let part = range.part(length, index)?;
+                    let part = subnet(range, length, index)?;
                     free(part).then_some((part, index + 1))
                 });
             }
@@ -237,12 +192,12 @@ fn find(
 mod tests {
     use super::*;
 
-    fn cidr(text: &str) -> Cidr {
-        Cidr::parse(text).expect("a range")
+    fn cidr(text: &str) -> IpNet {
+        parse_cidr(text).expect("a range")
     }
 
     #[test]
-    fn ranges_are_read_and_written() {
+    fn cidr_parse_and_display_round_trip() {
         for (text, expected) in [
             ("10.0.0.9/8", "10.0.0.0/8"),
             ("fd00::1/64", "fd00::/64"),
@@ -252,23 +207,23 @@ mod tests {
             assert_eq!(cidr(text).to_string(), expected);
         }
         for text in ["10.0.0.0", "10.0.0.0/33", "x/8", "fd00::/129", ""] {
-            assert!(Cidr::parse(text).is_err(), "{text}");
+            assert!(parse_cidr(text).is_err(), "{text}");
         }
-        assert!(cidr("10.0.0.0/8").overlaps(cidr("10.1.0.0/16")));
-        assert!(!cidr("10.0.0.0/16").overlaps(cidr("10.1.0.0/16")));
+        assert!(overlap(cidr("10.0.0.0/8"), cidr("10.1.0.0/16")));
+        assert!(!overlap(cidr("10.0.0.0/16"), cidr("10.1.0.0/16")));
         assert_eq!(
-            cidr("10.0.0.0/8").part(24, 257).map(|part| part.to_string()).as_deref(),
+            subnet(cidr("10.0.0.0/8"), 24, 257).map(|part| part.to_string()).as_deref(),
             Some("10.1.1.0/24")
         );
-        assert_eq!(cidr("10.0.0.0/24").part(25, 2), None);
+        assert_eq!(subnet(cidr("10.0.0.0/24"), 25, 2), None);
         assert_eq!(
-            cidr("fd00::/48").part(64, 3).map(|part| part.to_string()).as_deref(),
+            subnet(cidr("fd00::/48"), 64, 3).map(|part| part.to_string()).as_deref(),
             Some("fd00:0:0:3::/64")
         );
     }
 
     #[test]
-    fn parts_are_given_once_and_around_the_end() {
+    fn subnets_are_allocated_once_and_wrap_around() {
         let range = cidr("10.0.0.0/22");
         let mut taken = HashSet::from([cidr("10.0.1.0/24")]);
         let (first, next) = find(range, 24, 0, &taken, &[]).expect("a part");

@@ -1,7 +1,7 @@
-//! The pod garbage collector. Watches pods and nodes; deletes pods nobody else will.
+//! The pod garbage collector. Watches pods and nodes; deletes pods that no other component deletes.
 //!
-//! Invariant: no pod stays that is bound to a node that is gone or out of service, that was deleted before it was bound,
-//! or that finished while very many others have.
+//! Invariant: no pod stays that is bound to a deleted or out-of-service node, that was deleted before it was bound,
+//! or that finished beyond the threshold of finished pods.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::Settings;
-use crate::pod_facts;
+use crate::shared::pod_facts;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "pod-garbage-collector-controller",
@@ -25,7 +25,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 2,
 };
 
-/// How long a node must have been missing: it may only not have been seen yet.
+/// Time for which a node must be missing: the cache may not have seen it yet.
 const QUARANTINE: Duration = Duration::from_secs(40);
 const BY_NODE: &str = "node";
 const FINISHED_INDEX: &str = "finished";
@@ -37,7 +37,7 @@ struct PodGarbage {
     missing: Mutex<HashMap<String, Instant>>,
 }
 
-/// The key under which finished pods are counted.
+/// Key under which finished pods are counted.
 fn count_key() -> Key {
     Key::new("", "finished pods")
 }
@@ -80,31 +80,35 @@ fn is_out_of_service(node: &Node) -> bool {
     !ready && taints.iter().any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-/// What is known of the node of a pod.
+/// State of a pod's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Host {
+enum NodeState {
     None,
-    There,
+    Present,
     OutOfService,
     Missing { since: Duration },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    Stays,
-    /// Its node may yet show up.
-    LookAgain(Duration),
-    /// It goes at once; if it has not finished, it says first that its end was not its own doing.
-    Goes(&'static str),
+    Keep,
+    /// The node may still appear.
+    RequeueAfter(Duration),
+    /// Deletes it immediately; an unfinished pod is failed first, with the DisruptionTarget condition if it had a node.
+    Delete(&'static str),
 }
 
-fn plan(pod: &Pod, host: Host) -> Verdict {
+fn plan(pod: &Pod, host: NodeState) -> Verdict {
     match host {
-        Host::None if pod_facts::is_deleting(pod) => Verdict::Goes("PodGC: the pod was never bound"),
-        Host::OutOfService if pod_facts::is_deleting(pod) => Verdict::Goes("PodGC: node is out of service"),
-        Host::Missing { since } if since >= QUARANTINE => Verdict::Goes("PodGC: node no longer exists"),
-        Host::Missing { since } => Verdict::LookAgain(QUARANTINE.saturating_sub(since)),
-        Host::None | Host::There | Host::OutOfService => Verdict::Stays,
+        NodeState::None if pod_facts::is_deleting(pod) => Verdict::Delete("PodGC: the pod was never bound"),
+        NodeState::OutOfService if pod_facts::is_deleting(pod) => {
+            Verdict::Delete("PodGC: node is out of service")
+        }
+        NodeState::Missing { since } if since >= QUARANTINE => {
+            Verdict::Delete("PodGC: node no longer exists")
+        }
+        NodeState::Missing { since } => Verdict::RequeueAfter(QUARANTINE.saturating_sub(since)),
+        NodeState::None | NodeState::Present | NodeState::OutOfService => Verdict::Keep,
     }
 }
 
@@ -117,20 +121,20 @@ impl Loop for PodGarbage {
         let Some(pod) = self.pods.get_key(key) else { return Ok(Action::Done) };
         let node = node_of(&pod).map(|name| (name, self.nodes.get("", name)));
         let host = match &node {
-            None => Host::None,
-            Some((name, None)) => Host::Missing { since: self.missing_since(name) },
-            Some((_, Some(node))) if is_out_of_service(node) => Host::OutOfService,
-            Some(_) => Host::There,
+            None => NodeState::None,
+            Some((name, None)) => NodeState::Missing { since: self.missing_since(name) },
+            Some((_, Some(node))) if is_out_of_service(node) => NodeState::OutOfService,
+            Some(_) => NodeState::Present,
         };
         if let Some((name, Some(_))) = &node {
             self.missing.lock().remove(*name);
         }
         match plan(&pod, host) {
-            Verdict::Stays => Ok(Action::Done),
-            Verdict::LookAgain(wait) => Ok(Action::RequeueAfter(wait)),
-            Verdict::Goes(why) => {
-                if let (Host::Missing { .. }, Some((name, _))) = (host, node) {
-                    // The cache may be behind; the pod's end cannot be undone.
+            Verdict::Keep => Ok(Action::Done),
+            Verdict::RequeueAfter(wait) => Ok(Action::RequeueAfter(wait)),
+            Verdict::Delete(why) => {
+                if let (NodeState::Missing { .. }, Some((name, _))) = (host, node) {
+                    // The cache may be stale; a deletion cannot be undone.
                     match ctx.client.get::<Node>("", name).await {
                         Err(error) if error.is_not_found() => {}
                         outcome => {
@@ -148,7 +152,7 @@ impl Loop for PodGarbage {
 impl PodGarbage {
     fn missing_since(&self, node: &str) -> Duration {
         let mut missing = self.missing.lock();
-        // Nodes that came back, or whose pods are gone, are of no interest.
+        // Forgets nodes that exist again or have no pods left.
         missing.retain(|name, _| {
             self.nodes.get("", name).is_none() && !self.pods.indexed(BY_NODE, name).is_empty()
         });
@@ -158,7 +162,7 @@ impl PodGarbage {
     async fn delete(
         &self,
         pod: &Arc<Pod>,
-        host: Host,
+        host: NodeState,
         why: &str,
         ctx: &Context,
     ) -> Result<Action, LoopError> {
@@ -167,7 +171,7 @@ impl PodGarbage {
             (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
         if !pod_facts::is_finished(pod) {
             let mut status = json!({"phase": "Failed"});
-            if host != Host::None {
+            if host != NodeState::None {
                 status["conditions"] = json!([{
                     "type": "DisruptionTarget",
                     "status": "True",
@@ -217,20 +221,20 @@ async fn remove(pod: &Pod, ctx: &Context) -> Result<Action, LoopError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{pod, time};
+    use crate::shared::fixture::{pod, time};
 
     #[test]
-    fn verdicts() {
+    fn verdict_by_pod_and_node_state() {
         let running = pod("a", "Running");
         let mut leaving = running.clone();
         leaving.metadata.deletion_timestamp = Some(time(1));
-        let missing = |seconds| Host::Missing { since: Duration::from_secs(seconds) };
-        assert_eq!(plan(&running, Host::None), Verdict::Stays);
-        assert!(matches!(plan(&leaving, Host::None), Verdict::Goes(_)));
-        assert_eq!(plan(&leaving, Host::There), Verdict::Stays);
-        assert!(matches!(plan(&leaving, Host::OutOfService), Verdict::Goes(_)));
-        assert_eq!(plan(&running, Host::OutOfService), Verdict::Stays);
-        assert_eq!(plan(&running, missing(10)), Verdict::LookAgain(Duration::from_secs(30)));
-        assert!(matches!(plan(&running, missing(40)), Verdict::Goes(_)));
+        let missing = |seconds| NodeState::Missing { since: Duration::from_secs(seconds) };
+        assert_eq!(plan(&running, NodeState::None), Verdict::Keep);
+        assert!(matches!(plan(&leaving, NodeState::None), Verdict::Delete(_)));
+        assert_eq!(plan(&leaving, NodeState::Present), Verdict::Keep);
+        assert!(matches!(plan(&leaving, NodeState::OutOfService), Verdict::Delete(_)));
+        assert_eq!(plan(&running, NodeState::OutOfService), Verdict::Keep);
+        assert_eq!(plan(&running, missing(10)), Verdict::RequeueAfter(Duration::from_secs(30)));
+        assert!(matches!(plan(&running, missing(40)), Verdict::Delete(_)));
     }
 }

@@ -1,6 +1,6 @@
 //! The replica set loop. Watches replica sets and pods; creates and deletes pods, writes the status of replica sets.
 //!
-//! Invariant: as many active pods match a replica set as it asks for. The mechanism is in [`crate::replicas`].
+//! Invariant: a replica set has as many active pods as its `replicas`. The mechanism is in [`crate::replicas`].
 
 use objects::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus};
 use runtime::{Context, Descriptor, Loop};

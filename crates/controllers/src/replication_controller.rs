@@ -1,7 +1,7 @@
 //! The replication controller loop. Watches replication controllers and pods; creates and deletes pods, writes the
 //! status of replication controllers.
 //!
-//! Invariant: as many active pods match a replication controller as it asks for. The mechanism is in
+//! Invariant: a replication controller has as many active pods as its `replicas`. The mechanism is in
 //! [`crate::replicas`].
 
 use objects::core::v1::{

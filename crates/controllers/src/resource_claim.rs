@@ -1,5 +1,5 @@
-//! The resource claim loop. Watches pods and resource claims; makes the claims that pods' templates ask for, and lets
-//! claims go that their pods no longer need.
+//! The resource claim loop. Watches pods and resource claims; creates the claims of pods' templates, and releases
+//! claims that their pods no longer need.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use objects::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
-use crate::adoption::controller_reference;
-use crate::pod_facts;
+use crate::shared::adoption::controller_reference;
+use crate::shared::pod_facts;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "resourceclaim-controller",
@@ -21,10 +21,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 10,
 };
 
-/// On a generated claim: the entry of the pod it is for.
+/// Annotation of a generated claim: its entry in the pod.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// Keys of claims begin like this: both kinds share one queue.
+/// Prefix of claim keys: both kinds share one queue.
 const CLAIM: &str = "claim:";
 
 #[derive(Debug, thiserror::Error)]
@@ -98,13 +98,13 @@ impl Loop for Claims {
 }
 
 impl Claims {
-    /// Makes claims of templates, and tells the pod their names.
+    /// Creates claims from templates, and writes their names to the pod's status.
     async fn make_claims(&self, pod: &Pod, ctx: &Context) -> Result<(), LoopError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         for entry in entries(pod) {
             let Some(template) = &entry.resource_claim_template_name else { continue };
-            if told(pod, &entry.name).is_some() {
+            if claim_status(pod, &entry.name).is_some() {
                 continue;
             }
             let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -144,7 +144,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Takes away reservations of pods that are done, then the allocation, then the claim if it was made for its pod.
+    /// Removes reservations of finished pods, then the allocation, then the claim if it was generated for its pod.
     async fn sync_claim(&self, claim: &ResourceClaim, ctx: &Context) -> Result<(), ClientError> {
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
         let mut updated = claim.clone();
@@ -217,7 +217,7 @@ impl Claims {
     }
 }
 
-fn told<'a>(pod: &'a Pod, entry: &str) -> Option<&'a str> {
+fn claim_status<'a>(pod: &'a Pod, entry: &str) -> Option<&'a str> {
     let statuses = pod.status.as_ref()?.resource_claim_statuses.as_ref()?;
     statuses.iter().find(|status| status.name == entry).map(|status| status.name.as_str())
 }
@@ -227,7 +227,7 @@ fn from_template(pod: &Pod, entry: &str, template: &ResourceClaimTemplate) -> Re
     let mut annotations = meta.annotations.unwrap_or_default();
     annotations.insert(POD_CLAIM.to_owned(), entry.to_owned());
     let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
-    // Room for the entry's name and what the server adds.
+    // Leaves space for the entry's name and the server's suffix.
     let prefix: String = pod_name.chars().take(55_usize.saturating_sub(entry.len())).collect();
     ResourceClaim {
         metadata: ObjectMeta {
@@ -246,10 +246,10 @@ fn from_template(pod: &Pod, entry: &str, template: &ResourceClaimTemplate) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{meta, pod};
+    use crate::shared::fixture::{meta, pod};
 
     #[test]
-    fn generated_claims_belong_to_their_pod() {
+    fn generated_claim_is_owned_by_its_pod() {
         let template = ResourceClaimTemplate { metadata: meta("t"), ..ResourceClaimTemplate::default() };
         let claim = from_template(&pod("p", "Pending"), "gpu", &template);
         assert_eq!(claim.metadata.generate_name.as_deref(), Some("p-gpu-"));

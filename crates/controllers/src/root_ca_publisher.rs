@@ -1,6 +1,6 @@
 //! The root CA publisher. Watches namespaces and config maps; writes the config map `kube-root-ca.crt`.
 //!
-//! Invariant: every namespace that is not going away tells its pods which authority vouches for the API server.
+//! Invariant: every namespace that is not terminating has the CA bundle of the API server for its pods.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use objects::core::v1::{ConfigMap, Namespace};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
-use crate::{Settings, namespaces};
+use crate::Settings;
+use crate::shared::namespaces;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "root-ca-certificate-publisher-controller",
@@ -44,7 +45,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     Box::new(Publisher { namespaces, maps, root_ca })
 }
 
-/// What to write.
+/// Pending write.
 #[derive(Debug, PartialEq)]
 enum Write {
     Create(ConfigMap),
@@ -54,7 +55,7 @@ enum Write {
 #[async_trait]
 impl Loop for Publisher {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
-        // A manager that was not told the authority publishes none.
+        // Without a configured CA, nothing is published.
         let Some(root_ca) = &self.root_ca else { return Ok(Action::Done) };
         let (namespace, map) = (self.namespaces.get_key(key), self.maps.get(&key.name, NAME));
         let outcome = match plan(namespace.as_deref(), map.as_deref(), root_ca) {
@@ -99,10 +100,10 @@ fn plan(namespace: Option<&Namespace>, map: Option<&ConfigMap>, root_ca: &str) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{meta, time};
+    use crate::shared::fixture::{meta, time};
 
     #[test]
-    fn the_map_is_made_kept_and_mended() {
+    fn config_map_is_created_and_repaired() {
         let alive = Namespace { metadata: meta("a"), ..Namespace::default() };
         let Some(Write::Create(map)) = plan(Some(&alive), None, "pem") else { panic!("created") };
         assert_eq!(map.data.as_ref().expect("data")["ca.crt"], "pem");

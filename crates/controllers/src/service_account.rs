@@ -1,12 +1,12 @@
 //! The service account loop. Watches namespaces and service accounts; creates service accounts.
 //!
-//! Invariant: every namespace that is not going away has the service account `default`.
+//! Invariant: every namespace that is not terminating has the service account `default`.
 
 use async_trait::async_trait;
 use objects::core::v1::{Namespace, ServiceAccount};
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
-use crate::namespaces;
+use crate::shared::namespaces;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "serviceaccount-controller",
@@ -49,7 +49,7 @@ impl Loop for ServiceAccounts {
     }
 }
 
-/// The account to create, if one is missing.
+/// Account to create, if it is missing.
 fn plan(namespace: Option<&Namespace>, there: bool) -> Option<ServiceAccount> {
     if there || !namespace.is_some_and(namespaces::is_active) {
         return None;
@@ -62,10 +62,10 @@ fn plan(namespace: Option<&Namespace>, there: bool) -> Option<ServiceAccount> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{meta, time};
+    use crate::shared::fixture::{meta, time};
 
     #[test]
-    fn only_living_namespaces_get_one() {
+    fn terminating_namespace_gets_no_account() {
         let alive = Namespace { metadata: meta("a"), ..Namespace::default() };
         let mut going = alive.clone();
         going.metadata.deletion_timestamp = Some(time(1));

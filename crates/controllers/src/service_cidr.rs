@@ -1,14 +1,16 @@
-//! The service CIDR loop. Watches service CIDRs and IP addresses; a CIDR is ready once it is seen, and goes only when no
-//! address depends on it alone.
+//! The service CIDR loop. Watches service CIDRs and IP addresses; sets each CIDR ready, and removes the finalizer of
+//! a deleted one when no address depends on it alone.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use ipnet::IpNet;
 use objects::networking::v1::{IPAddress, ServiceCIDR};
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
-use crate::condition;
-use crate::node_ipam::Cidr;
+use crate::node_ipam::parse_cidr;
+use crate::shared::condition;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "service-cidr-controller",
@@ -27,7 +29,7 @@ struct ServiceCidrs {
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let cidrs = ctx.cache::<ServiceCIDR>();
     let all = cidrs.clone();
-    // Another range may cover what one that goes still holds.
+    // Another CIDR may cover the addresses of a terminating one.
     ctx.watch::<ServiceCIDR>(move |_| all.all().iter().map(|cidr| Key::of(&**cidr)).collect());
     let all = cidrs.clone();
     let addresses = ctx.watch::<IPAddress>(move |change| {
@@ -80,36 +82,35 @@ impl Loop for ServiceCidrs {
     }
 }
 
-/// No address of this range would be left without one.
+/// True if another CIDR covers every address of this one.
 fn plan(going: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddress>]) -> bool {
-    let ranges = |cidr: &ServiceCIDR| -> Vec<Cidr> {
+    let ranges = |cidr: &ServiceCIDR| -> Vec<IpNet> {
         let texts = cidr.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
-        texts.into_iter().filter_map(|text| Cidr::parse(text).ok()).collect()
+        texts.into_iter().filter_map(|text| parse_cidr(text).ok()).collect()
     };
     let own = ranges(going);
-    let others: Vec<Cidr> = all
+    let others: Vec<IpNet> = all
         .iter()
         .filter(|other| {
             other.metadata.uid != going.metadata.uid && other.metadata.deletion_timestamp.is_none()
         })
         .flat_map(|other| ranges(other))
         .collect();
-    addresses.iter().filter_map(|address| Cidr::of_address(address.metadata.name.as_deref()?)).all(
-        |address| {
-            let within = |ranges: &[Cidr]| ranges.iter().any(|range| range.overlaps(address));
-            !within(&own) || within(&others)
-        },
-    )
+    let addresses = addresses.iter().filter_map(|address| address.metadata.name.as_deref()?.parse().ok());
+    addresses.into_iter().all(|address: IpAddr| {
+        let within = |ranges: &[IpNet]| ranges.iter().any(|range| range.contains(&address));
+        !within(&own) || within(&others)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::meta;
+    use crate::shared::fixture::meta;
     use objects::networking::v1::ServiceCIDRSpec;
 
     #[test]
-    fn ranges_go_when_nothing_depends_on_them_alone() {
+    fn cidr_is_released_when_other_cidrs_cover_addresses() {
         let cidr = |name: &str, range: &str| {
             let spec = Some(ServiceCIDRSpec { cidrs: Some(vec![range.into()]) });
             Arc::new(ServiceCIDR { metadata: meta(name), spec, status: None })

@@ -1,5 +1,5 @@
-//! The storage version migrator. Watches migrations; writes every object of a migration's resource anew, unchanged, so
-//! that it is stored in the version of today. Of one resource one migration runs at a time, the oldest first.
+//! The storage version migrator. Watches migrations; rewrites every object of a migration's resource unchanged, so
+//! that it is stored in the current version. Migrations of one resource run one at a time, the oldest first.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use objects::storagemigration::v1beta1::StorageVersionMigration;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
-use crate::{condition, requeue};
+use crate::requeue;
+use crate::shared::condition;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "storage-version-migrator-controller",
@@ -21,11 +22,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const PAGE: u32 = 500;
-/// What must be possible with a resource.
+/// Verbs that a resource must support.
 const VERBS: [&str; 3] = ["update", "patch", "list"];
-/// A resource that nobody serves may just have been defined: for so long it is looked for again.
+/// Retry limit for a resource that is not served: it may just have been defined.
 const UNKNOWN: SignedDuration = SignedDuration::from_secs(60);
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
+const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 
 struct Migrator {
     migrations: Cache<StorageVersionMigration>,
@@ -34,7 +35,7 @@ struct Migrator {
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let all = ctx.cache::<StorageVersionMigration>();
     let migrations = ctx.watch::<StorageVersionMigration>(move |change| {
-        // Whoever waits for this one may go on.
+        // Migrations that wait for this one may continue.
         let changed = change.object();
         let others = all.all();
         let waiting =
@@ -56,9 +57,9 @@ fn is_over(migration: &StorageVersionMigration) -> bool {
     has(migration, "Succeeded") || has(migration, "Failed")
 }
 
-/// What is next for a migration.
+/// Next step of a migration.
 #[derive(Debug, PartialEq)]
-enum Plan {
+enum MigrationPlan {
     Nothing,
     Start,
     Run,
@@ -70,25 +71,25 @@ impl Loop for Migrator {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let Some(migration) = self.migrations.get_key(key) else { return Ok(Action::Done) };
         match plan(&migration, &self.migrations.all()) {
-            Plan::Nothing => {}
-            Plan::Start => {
+            MigrationPlan::Nothing => {}
+            MigrationPlan::Start => {
                 set(ctx, &migration, ("Running", true, "MigrationRunning", "The migration is running"))
                     .await?;
             }
-            Plan::Finish => {
+            MigrationPlan::Finish => {
                 set(ctx, &migration, ("Running", false, "MigrationCompleted", "Migration completed")).await?;
             }
-            Plan::Run => return run(ctx, &migration).await,
+            MigrationPlan::Run => return run(ctx, &migration).await,
         }
         Ok(Action::Done)
     }
 }
 
-fn plan(migration: &StorageVersionMigration, all: &[Arc<StorageVersionMigration>]) -> Plan {
+fn plan(migration: &StorageVersionMigration, all: &[Arc<StorageVersionMigration>]) -> MigrationPlan {
     match (has(migration, "Running"), is_over(migration)) {
-        (true, true) => return Plan::Finish,
-        (false, true) => return Plan::Nothing,
-        (true, false) => return Plan::Run,
+        (true, true) => return MigrationPlan::Finish,
+        (false, true) => return MigrationPlan::Nothing,
+        (true, false) => return MigrationPlan::Run,
         (false, false) => {}
     }
     let age = |of: &StorageVersionMigration| {
@@ -99,7 +100,7 @@ fn plan(migration: &StorageVersionMigration, all: &[Arc<StorageVersionMigration>
             && !is_over(other)
             && (has(other, "Running") || age(other) < age(migration))
     };
-    if all.iter().any(|other| comes_first(other)) { Plan::Nothing } else { Plan::Start }
+    if all.iter().any(|other| comes_first(other)) { MigrationPlan::Nothing } else { MigrationPlan::Start }
 }
 
 /// Writes one condition.
@@ -127,7 +128,7 @@ async fn run(ctx: &Context, migration: &StorageVersionMigration) -> Result<Actio
         let created =
             migration.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         if ctx.clock.now().duration_since(created) < UNKNOWN {
-            return Ok(requeue(Some(LOOK_AGAIN)));
+            return Ok(requeue(Some(RETRY_INTERVAL)));
         }
         return fail(ctx, migration, "resource does not exist in discovery").await;
     };
@@ -142,7 +143,7 @@ async fn run(ctx: &Context, migration: &StorageVersionMigration) -> Result<Actio
     let Some(until) =
         status.and_then(|status| status.resource_version.clone()).filter(|until| !until.is_empty())
     else {
-        // What is written from now on is written in the version of today.
+        // Later writes are stored in the current version.
         let newest = objects.list_metadata("", &ListOptions { limit: 1, ..ListOptions::default() }).await?;
         let mut updated = migration.clone();
         updated.status.get_or_insert_default().resource_version = Some(newest.resource_version().to_owned());
@@ -159,7 +160,7 @@ async fn run(ctx: &Context, migration: &StorageVersionMigration) -> Result<Actio
             set(ctx, migration, ("Succeeded", true, "StorageVersionMigrationSucceeded", "")).await?;
             Ok(Action::Done)
         }
-        // A server that is busy or away may do it later; what it refuses, it refuses again.
+        // An overloaded or unavailable server is retried; a rejection is final.
         Err(error) if error.code().is_some_and(|code| code != 429 && code != 410 && code < 500) => {
             fail(ctx, migration, &format!("migration encountered unhandled error: {error}")).await
         }
@@ -167,7 +168,7 @@ async fn run(ctx: &Context, migration: &StorageVersionMigration) -> Result<Actio
     }
 }
 
-/// Writes every object anew that has not been written since.
+/// Rewrites every object that has not been written since.
 async fn migrate(objects: &Dynamic, info: &ResourceInfo, until: u64) -> Result<(), ClientError> {
     let mut options = ListOptions { limit: PAGE, ..ListOptions::default() };
     loop {
@@ -186,7 +187,7 @@ async fn migrate(objects: &Dynamic, info: &ResourceInfo, until: u64) -> Result<(
                 object: json!({
                     "apiVersion": info.key.api_version(),
                     "kind": info.kind,
-                    // An object that has come anew under this name is another one.
+                    // A recreated object of this name is another one.
                     "metadata": {
                         "name": name, "namespace": meta.namespace, "uid": meta.uid,
                         "resourceVersion": meta.resource_version,
@@ -194,7 +195,7 @@ async fn migrate(objects: &Dynamic, info: &ResourceInfo, until: u64) -> Result<(
                 }),
             };
             match objects.patch(namespace, name, None, &patch).await {
-                // Gone, or written by somebody else meanwhile, which is as good.
+                // Deleted, or written by another client meanwhile, which has the same effect.
                 Err(error) if error.is_not_found() || error.is_conflict() => {}
                 other => drop(other?),
             }
@@ -209,7 +210,7 @@ async fn migrate(objects: &Dynamic, info: &ResourceInfo, until: u64) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::time;
+    use crate::shared::fixture::time;
 
     fn migration(
         name: &str,
@@ -231,22 +232,22 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_and_the_oldest_first() {
+    fn oldest_migration_of_resource_runs_first() {
         let old = migration("old", "secrets", 1, &[]);
         let new = migration("new", "secrets", 2, &[]);
         let other = migration("other", "configmaps", 3, &[]);
         let all = [new.clone(), old.clone(), other.clone()];
-        assert_eq!(plan(&old, &all), Plan::Start);
-        assert_eq!(plan(&new, &all), Plan::Nothing);
-        assert_eq!(plan(&other, &all), Plan::Start);
+        assert_eq!(plan(&old, &all), MigrationPlan::Start);
+        assert_eq!(plan(&new, &all), MigrationPlan::Nothing);
+        assert_eq!(plan(&other, &all), MigrationPlan::Start);
         let running = migration("new", "secrets", 2, &[("Running", "True")]);
         let all = [running.clone(), old.clone()];
-        assert_eq!(plan(&running, &all), Plan::Run);
-        assert_eq!(plan(&old, &all), Plan::Nothing);
+        assert_eq!(plan(&running, &all), MigrationPlan::Run);
+        assert_eq!(plan(&old, &all), MigrationPlan::Nothing);
         let over = migration("new", "secrets", 2, &[("Running", "True"), ("Succeeded", "True")]);
-        assert_eq!(plan(&over, std::slice::from_ref(&over)), Plan::Finish);
-        assert_eq!(plan(&old, &[over, old.clone()]), Plan::Start);
+        assert_eq!(plan(&over, std::slice::from_ref(&over)), MigrationPlan::Finish);
+        assert_eq!(plan(&old, &[over, old.clone()]), MigrationPlan::Start);
         let done = migration("done", "secrets", 0, &[("Running", "False"), ("Failed", "True")]);
-        assert_eq!(plan(&done, std::slice::from_ref(&done)), Plan::Nothing);
+        assert_eq!(plan(&done, std::slice::from_ref(&done)), MigrationPlan::Nothing);
     }
 }

@@ -14,7 +14,8 @@ use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
 use crate::node_lifecycle::{BY_NODE, index_by_node};
-use crate::{node_facts, pod_facts, requeue};
+use crate::requeue;
+use crate::shared::{metrics, node_facts, pod_facts};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "taint-eviction-controller",
@@ -26,7 +27,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 struct TaintEviction {
     pods: Cache<Pod>,
     nodes: Cache<Node>,
-    /// Since when pods are to go, by uid.
+    /// Start of the pending evictions, by pod uid.
     since: Mutex<HashMap<String, Timestamp>>,
 }
 
@@ -98,6 +99,7 @@ impl Loop for TaintEviction {
         }
         ctx.recorder.normal(&*pod, "TaintManagerEviction", format!("Marking for deletion Pod {full}"));
         evict(&pod, ctx, now).await?;
+        metrics::taint_eviction(ctx, left.abs());
         self.since.lock().remove(&uid);
         Ok(Action::Done)
     }
@@ -131,7 +133,7 @@ async fn evict(pod: &Pod, ctx: &Context, now: Timestamp) -> Result<(), ClientErr
     }
 }
 
-/// How long the pod may stay; none if for good.
+/// Time for which the pod may stay; `None` if unlimited.
 fn plan(taints: &[Taint], tolerations: &[Toleration]) -> Option<SignedDuration> {
     if taints.is_empty() {
         return None;
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_toleration_counts() {
+    fn shortest_toleration_decides_eviction() {
         let taint = |key: &str| Taint { key: key.into(), effect: "NoExecute".into(), ..Taint::default() };
         let toleration = |key: &str, seconds| Toleration {
             key: Some(key.into()),

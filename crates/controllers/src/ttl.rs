@@ -1,5 +1,5 @@
-//! The TTL loop. Watches nodes; annotates each with how long its kubelet may keep secrets and config maps, which grows
-//! with the cluster.
+//! The TTL loop. Watches nodes; annotates each with the time for which its kubelet may cache secrets and config maps,
+//! which grows with the cluster.
 
 use async_trait::async_trait;
 use client::Patch;
@@ -17,7 +17,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 
-/// From how many nodes, up to how many, which TTL in seconds. The ranges overlap so that it does not flap.
+/// Minimum and maximum number of nodes, and the TTL in seconds. The ranges overlap to avoid flapping.
 const STEPS: [(usize, usize, u32); 5] =
     [(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
 
@@ -52,7 +52,7 @@ impl Loop for Ttl {
 }
 
 impl Ttl {
-    /// The TTL for a cluster of this size; when it changes, all nodes are looked at again.
+    /// TTL for a cluster of this size; when it changes, all nodes are requeued.
     fn wanted(&self, ctx: &Context) -> String {
         let mut step = self.step.lock();
         let next = next_step(*step, self.nodes.count());
@@ -64,7 +64,7 @@ impl Ttl {
     }
 }
 
-/// The step for so many nodes, coming from another.
+/// Step for this number of nodes, starting from the current one.
 fn next_step(mut step: usize, nodes: usize) -> usize {
     while nodes > STEPS[step].1 {
         step += 1;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_do_not_flap() {
+    fn ttl_steps_do_not_flap() {
         for (step, nodes, expected) in
             [(0, 100, 0), (0, 101, 1), (1, 95, 1), (1, 89, 0), (0, 5000, 4), (4, 1, 0)]
         {

@@ -1,4 +1,4 @@
-//! The TTL-after-finished loop. Watches jobs; deletes those that have been finished for longer than they asked to stay.
+//! The TTL-after-finished loop. Watches jobs; deletes those that have been finished for longer than their TTL.
 
 use async_trait::async_trait;
 use client::{Propagation, delete_options};
@@ -7,6 +7,7 @@ use objects::batch::v1::Job;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::requeue;
+use crate::shared::metrics;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "ttl-after-finished-controller",
@@ -35,7 +36,7 @@ impl Loop for TtlAfterFinished {
         if wait.is_positive() {
             return Ok(requeue(Some(wait)));
         }
-        // The job may have been given more time since the cache saw it.
+        // The job's TTL may have been raised since the cache was updated.
         let fresh: Job = match ctx.client.get(&key.namespace, &key.name).await {
             Err(error) if error.is_not_found() => return Ok(Action::Done),
             fresh => fresh?,
@@ -46,12 +47,15 @@ impl Loop for TtlAfterFinished {
         let options = delete_options(fresh.metadata.uid.as_deref(), Some(Propagation::Foreground));
         match ctx.client.delete::<Job>(&key.namespace, &key.name, &options).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
-            _ => Ok(Action::Done),
+            _ => {
+                metrics::ttl_deletion(ctx, wait.abs());
+                Ok(Action::Done)
+            }
         }
     }
 }
 
-/// How long the job may still stay.
+/// Remaining time of the job.
 fn wait(job: &Job, now: Timestamp) -> Option<SignedDuration> {
     if job.metadata.deletion_timestamp.is_some() {
         return None;
@@ -72,11 +76,11 @@ fn expiry(job: &Job) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, meta, time};
+    use crate::shared::fixture::{at, meta, time};
     use objects::batch::v1::{JobCondition, JobSpec, JobStatus};
 
     #[test]
-    fn only_finished_jobs_with_a_limit_expire() {
+    fn only_finished_jobs_with_ttl_expire() {
         let job = |ttl, kind: &str, status: &str| Job {
             metadata: meta("j"),
             spec: Some(JobSpec { ttl_seconds_after_finished: ttl, ..JobSpec::default() }),

@@ -1,5 +1,5 @@
-//! The volume expansion loop. Watches claims; tells of bound claims that ask for more than they have who is to make them
-//! larger.
+//! The volume expansion loop. Watches claims; records an event that names the external resizer of bound claims that
+//! request more than their capacity.
 
 use async_trait::async_trait;
 use machinery::quantity::Quantity;
@@ -49,7 +49,7 @@ impl Loop for Expander {
     }
 }
 
-/// Bound, and smaller than it asks to be.
+/// True if bound, and smaller than its request.
 fn wants_more(claim: &PersistentVolumeClaim) -> bool {
     let status = claim.status.as_ref();
     let bound = status.and_then(|status| status.phase.as_deref()) == Some("Bound");
@@ -66,7 +66,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_bound_claims_that_ask_for_more_matter() {
+    fn only_bound_claims_below_request_are_expanded() {
         let claim = |phase: &str, asks: &str| -> PersistentVolumeClaim {
             serde_json::from_value(json!({
                 "spec": { "resources": { "requests": { "storage": asks } } },

@@ -1,4 +1,4 @@
-//! Connecting to a container runtime.
+//! Connections to a container runtime.
 
 use futures_util::future::BoxFuture;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::v1::{ImageServiceClient, RuntimeServiceClient};
 
-/// The largest message that either side accepts: as Kubernetes has it.
+/// Maximum message size of either side, as in Kubernetes.
 pub const MAX_MESSAGE: usize = 16 << 20;
 
-/// Both services of one runtime. Clones share the connection.
+/// Clients of both services of a runtime. Clones share the connection.
 #[derive(Clone)]
 pub struct Runtime {
     pub runtime: RuntimeServiceClient,
@@ -21,13 +21,13 @@ pub struct Runtime {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("{0} is no unix socket address: it must be unix:///PATH or an absolute path")]
+    #[error("invalid unix socket address {0}: must be unix:///PATH or an absolute path")]
     Address(String),
-    #[error("connect to the container runtime at {0}")]
+    #[error("failed to connect to the container runtime at {0}")]
     Connect(PathBuf, #[source] tonic::transport::Error),
 }
 
-/// Connects to `unix:///path` or `/path`. A connection that breaks later is made again with the next call.
+/// Connects to `unix:///path` or `/path`. A broken connection is re-established with the next call.
 pub fn connect<'a>(address: &'a str, timeout: Duration) -> BoxFuture<'a, Result<Runtime, ConnectError>> {
     Box::pin(async move {
         let (path, endpoint) = endpoint(address)?;
@@ -36,13 +36,13 @@ pub fn connect<'a>(address: &'a str, timeout: Duration) -> BoxFuture<'a, Result<
     })
 }
 
-/// As [`connect`], but connects with the first call, so that the runtime may come later.
-/// It must be called in an async runtime.
+/// Like [`connect`], but connects with the first call, so that the runtime may start later. Must be called in an
+/// async runtime.
 pub fn connect_lazily(address: &str) -> Result<Runtime, ConnectError> {
     Ok(Runtime::over(endpoint(address)?.1.connect_lazy()))
 }
 
-/// A connection for clients of other services, made with the first call. It must be called in an async runtime.
+/// A lazy connection for clients of other services. Must be called in an async runtime.
 pub fn channel(address: &str) -> Result<Channel, ConnectError> {
     Ok(endpoint(address)?.1.connect_lazy())
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
+    fn socket_addresses_parse() {
         for (address, path) in [
             ("unix:///run/a.sock", Some("/run/a.sock")),
             ("/run/b", Some("/run/b")),

@@ -1,8 +1,10 @@
 //! The container runtime interface: messages, client and server plumbing.
 //!
-//! [`v1`] holds the messages, a client and a server trait per service, generated and checked in;
-//! [`client`] connects to a runtime's unix socket, [`server`] serves on one. The same goes for the other services that
-//! are spoken on a node: [`csi`] of storage drivers, and [`registration`] by which plugins make themselves known.
+//! [`v1`] holds the messages, a client and a server trait per service, generated and checked in; [`client`] connects
+//! to a runtime's unix socket, [`server`] serves on one. The same applies to the other gRPC services of a node:
+//! [`csi`] of storage drivers, and [`registration`] of plugins.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod client;
 pub mod csi;

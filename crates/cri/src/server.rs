@@ -1,4 +1,4 @@
-//! Serving gRPC on a unix socket: HTTP/2 by hyper, messages by tonic, routes by the generated functions.
+//! Serves gRPC on a unix socket: HTTP/2 by hyper, messages by tonic, routes by the generated functions.
 
 use std::future::Future;
 use std::io;
@@ -19,18 +19,18 @@ use tonic_prost::ProstCodec;
 use crate::client::MAX_MESSAGE;
 use crate::v1::{ImageService, RuntimeService, serve_image_service, serve_runtime_service};
 
-/// What a streaming method answers.
+/// Response stream of a streaming method.
 pub type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// A method's answer to come.
+/// Future of a method's response.
 pub type Answer<T> = BoxFuture<'static, Result<Response<T>, Status>>;
 
-/// The same, encoded.
+/// Future of an encoded response.
 pub type HttpAnswer = BoxFuture<'static, http::Response<Body>>;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A request's body, as HTTP servers hand it over.
+/// Request body of the HTTP server.
 pub trait RequestBody: http_body::Body<Data: Send, Error: Into<BoxError> + Send> + Send + 'static {}
 
 impl<B: http_body::Body<Data: Send, Error: Into<BoxError> + Send> + Send + 'static> RequestBody for B {}
@@ -39,7 +39,7 @@ struct Call<F>(Option<F>);
 
 impl<F> Call<F> {
     fn once(&mut self) -> Result<F, Status> {
-        self.0.take().ok_or_else(|| Status::internal("a method was called twice for one request"))
+        self.0.take().ok_or_else(|| Status::internal("method called twice for one request"))
     }
 }
 
@@ -88,7 +88,7 @@ where
         .max_encoding_message_size(MAX_MESSAGE)
 }
 
-/// Decodes one request, calls the method, encodes its answer.
+/// Decodes one request, calls the method, encodes its response.
 pub fn unary<Req, Res, B, F>(request: http::Request<B>, method: F) -> HttpAnswer
 where
     Req: prost::Message + Default + Send + 'static,
@@ -99,7 +99,7 @@ where
     Box::pin(async move { grpc::<Req, Res>().unary(Call(Some(method)), request).await })
 }
 
-/// As [`unary`], for methods that answer many messages.
+/// Like [`unary`], for server-streaming methods.
 pub fn server_streaming<Req, Res, B, F>(request: http::Request<B>, method: F) -> HttpAnswer
 where
     Req: prost::Message + Default + Send + 'static,
@@ -111,14 +111,14 @@ where
     Box::pin(async move { grpc::<Req, Res>().server_streaming(method, request).await })
 }
 
-/// Listens on `path`, for root alone; a socket that a dead process left there is replaced.
+/// Listens on `path`, accessible to root only; replaces a stale socket.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     use std::os::unix::fs::PermissionsExt as _;
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process is listening on the socket"));
     }
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -129,7 +129,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves both services of CRI until `stop` completes; then connections finish what they are at, streams are cut.
+/// Serves both CRI services until `stop` completes; then connections finish requests in progress, streams are cut.
 pub async fn serve<S>(listener: UnixListener, service: Arc<S>, stop: impl Future<Output = ()> + Send)
 where
     S: RuntimeService + ImageService,
@@ -148,7 +148,7 @@ where
     serve_routes(listener, route, stop).await;
 }
 
-/// Serves whatever `route` answers: for other services, or several on one socket.
+/// Serves the responses of `route`: for other services, or several on one socket.
 pub async fn serve_routes<R, Fut>(listener: UnixListener, route: R, stop: impl Future<Output = ()> + Send)
 where
     R: Fn(http::Request<hyper::body::Incoming>) -> Fut + Clone + Send + Sync + 'static,
@@ -164,7 +164,7 @@ where
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => connections.push(connection(stream, route.clone())),
                 Err(error) => {
-                    tracing::warn!(%error, "a connection to the socket could not be accepted");
+                    tracing::warn!(%error, "failed to accept connection");
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
             },
@@ -185,7 +185,7 @@ where
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {
-        tracing::debug!(%error, "a connection to the socket ended");
+        tracing::debug!(%error, "connection closed with error");
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_services_over_a_socket() {
+    async fn both_services_respond_over_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/ferry.sock");
         let listener = bind(&path).unwrap();
@@ -252,6 +252,6 @@ mod tests {
         assert_eq!(unwritten.code(), tonic::Code::Unimplemented);
         stop.send(()).unwrap();
         serving.await.unwrap();
-        bind(&path).expect("what a dead server left is replaced");
+        bind(&path).expect("a stale socket is replaced");
     }
 }

@@ -1,4 +1,4 @@
-//! Answers of other servers, kept while they are fresh: bounded in number, in size and in time.
+//! Cache of upstream replies: bounded in number, in size and in time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::wire::{HEADER, Query, flags, rcode, rtype, skip_name};
 
-/// What is asked of others, and under which terms.
+/// Cache key: an upstream question and its flags.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     name: Box<[u8]>,
@@ -31,9 +31,9 @@ impl Key {
     }
 }
 
-/// A reply of another server, ready to be sent to others who ask the same.
+/// An upstream reply, reusable for the same question.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct CachedReply {
     /// The message without its OPT record.
     message: Vec<u8>,
     question: usize,
@@ -41,22 +41,22 @@ pub struct Kept {
     ttl: u32,
 }
 
-impl Kept {
-    /// Reads a reply to `query`. `None` if it is not one, or makes no sense.
+impl CachedReply {
+    /// Parses a reply to `query`. `None` if it is malformed or does not match the query.
     #[must_use]
     pub fn read(query: &Query<'_>, mut message: Vec<u8>, max_ttl: u32) -> Option<Self> {
         let question = query.question.len();
         let head = message.get(..HEADER + question)?;
-        let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-        if word(2) & flags::RESPONSE == 0
-            || word(4) != 1
+        let field = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        if field(2) & flags::RESPONSE == 0
+            || field(4) != 1
             || !head[HEADER..].eq_ignore_ascii_case(query.question)
         {
             return None;
         }
-        let code = (word(2) & 0xf) as u8;
-        let truncated = word(2) & flags::TRUNCATED != 0;
-        let counts = [word(6), word(8), word(10)];
+        let code = (field(2) & 0xf) as u8;
+        let truncated = field(2) & flags::TRUNCATED != 0;
+        let counts = [field(6), field(8), field(10)];
         let mut at = HEADER + question;
         let (mut ttls, mut ttl) = (Vec::new(), max_ttl);
         let mut soa_minimum = None;
@@ -87,7 +87,7 @@ impl Kept {
         }
         message.truncate(at);
         match opt {
-            // Names may point across a record in the middle, which therefore stays.
+            // Later names may point across an OPT record in the middle, which therefore stays.
             Some((start, end)) if end == at => {
                 message.truncate(start);
                 message[10..12].copy_from_slice(&(counts[2] - 1).to_be_bytes());
@@ -98,7 +98,7 @@ impl Kept {
         ttl = match (code, empty, soa_minimum) {
             (rcode::NO_ERROR, false, _) => ttl,
             (rcode::NO_ERROR | rcode::NAME_ERROR, _, Some(minimum)) => ttl.min(minimum),
-            // A failure is not repeated to the upstream for a moment, and not remembered for longer.
+            // A failure is cached briefly, to protect the upstream.
             _ => 0,
         };
         if truncated {
@@ -117,7 +117,13 @@ impl Kept {
         self.message[3] & 0xf
     }
 
-    /// The message, for those who want to read its records.
+    /// Reports whether the reply has no records: the name or the type does not exist.
+    #[must_use]
+    pub fn is_denial(&self) -> bool {
+        self.code() != rcode::NO_ERROR || self.message[6..8] == [0, 0]
+    }
+
+    /// The message, for reading its records.
     #[must_use]
     pub fn message(&self) -> &[u8] {
         &self.message
@@ -126,9 +132,9 @@ impl Kept {
     /// Writes the reply to `query`, `age` seconds after it was received.
     pub fn write(&self, query: &Query<'_>, age: u32, limit: usize, buffer: &mut Vec<u8>) {
         let opt = query.edns.is_some();
-        let room = limit - if opt { 11 } else { 0 };
+        let space = limit - if opt { 11 } else { 0 };
         buffer.clear();
-        let whole = self.message.len() <= room;
+        let whole = self.message.len() <= space;
         buffer.extend(if whole { &self.message[..] } else { &self.message[..HEADER + self.question] });
         buffer[..2].copy_from_slice(&query.id.to_be_bytes());
         let desired = (query.flags & flags::RECURSION_DESIRED) >> 8;
@@ -153,13 +159,13 @@ impl Kept {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    kept: Arc<Kept>,
+    cached: Arc<CachedReply>,
     stored: Instant,
     expires: Instant,
 }
 
-/// The cache: two generations, each at most half of the entries. What is used moves to the young one; when that is
-/// full the old one is forgotten.
+/// The cache: two generations, each at most half of the entries. Used entries move to the young generation; when that
+/// is full, the old one is dropped.
 #[derive(Debug)]
 pub struct Cache {
     half: usize,
@@ -178,9 +184,9 @@ impl Cache {
         Self { half: (entries / 2).max(1), generations: Mutex::default() }
     }
 
-    /// A fresh answer and its age in seconds.
+    /// A fresh reply and its age in seconds.
     #[must_use]
-    pub fn get(&self, key: &Key, now: Instant) -> Option<(Arc<Kept>, u32)> {
+    pub fn get(&self, key: &Key, now: Instant) -> Option<(Arc<CachedReply>, u32)> {
         let mut generations = self.generations.lock();
         if let Some(entry) = generations.young.get(key) {
             return entry.fresh(now);
@@ -193,12 +199,25 @@ impl Cache {
         found
     }
 
-    pub fn put(&self, key: Key, kept: Arc<Kept>, now: Instant) {
-        if kept.ttl == 0 {
+    pub fn put(&self, key: Key, cached: Arc<CachedReply>, now: Instant) {
+        if cached.ttl == 0 {
             return;
         }
-        let expires = now + Duration::from_secs(u64::from(kept.ttl));
-        self.generations.lock().insert(key, Entry { kept, stored: now, expires }, self.half);
+        let expires = now + Duration::from_secs(u64::from(cached.ttl));
+        self.generations.lock().insert(key, Entry { cached, stored: now, expires }, self.half);
+    }
+
+    /// Number of entries with records, and of denials.
+    #[must_use]
+    pub fn entries(&self) -> (usize, usize) {
+        let generations = self.generations.lock();
+        let all = generations.young.values().chain(generations.old.values());
+        all.fold(
+            (0, 0),
+            |(success, denial), entry| {
+                if entry.cached.is_denial() { (success, denial + 1) } else { (success + 1, denial) }
+            },
+        )
     }
 
     #[must_use]
@@ -223,9 +242,9 @@ impl Generations {
 }
 
 impl Entry {
-    fn fresh(&self, now: Instant) -> Option<(Arc<Kept>, u32)> {
+    fn fresh(&self, now: Instant) -> Option<(Arc<CachedReply>, u32)> {
         let age = now.saturating_duration_since(self.stored).as_secs();
-        (now < self.expires).then(|| (Arc::clone(&self.kept), u32::try_from(age).unwrap_or(u32::MAX)))
+        (now < self.expires).then(|| (Arc::clone(&self.cached), u32::try_from(age).unwrap_or(u32::MAX)))
     }
 }
 
@@ -254,15 +273,15 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ages_and_goes_to_clients_of_both_kinds() {
-        let asked = question(b"\x01a\x00", true);
-        let query = Query::parse(&asked).expect("a query");
-        let kept = Kept::read(&query, answered(&query, 300), 30).expect("a reply");
-        assert_eq!(kept.ttl, 30);
+    fn cached_reply_ages_and_serves_clients_with_and_without_edns() {
+        let key_of = question(b"\x01a\x00", true);
+        let query = Query::parse(&key_of).expect("a query");
+        let cached = CachedReply::read(&query, answered(&query, 300), 30).expect("a reply");
+        assert_eq!(cached.ttl, 30);
         let plain = question(b"\x01A\x00", false);
         let plain = Query::parse(&plain).expect("a query");
         let mut out = Vec::new();
-        kept.write(&plain, 10, 512, &mut out);
+        cached.write(&plain, 10, 512, &mut out);
         assert_eq!(
             out,
             [
@@ -272,36 +291,36 @@ mod tests {
             ]
             .concat()
         );
-        kept.write(&query, 10, 512, &mut out);
+        cached.write(&query, 10, 512, &mut out);
         assert_eq!(out.len(), 12 + 7 + 16 + 11);
         assert_eq!(out[10..12], [0, 1]);
-        kept.write(&query, 10, 32, &mut out);
+        cached.write(&query, 10, 32, &mut out);
         assert_eq!((out[2] & 2, out.len()), (2, 12 + 7 + 11));
     }
 
     #[test]
-    fn replies_to_something_else_are_not_taken() {
-        let asked = question(b"\x01a\x00", false);
-        let query = Query::parse(&asked).expect("a query");
+    fn replies_to_other_questions_are_rejected() {
+        let key_of = question(b"\x01a\x00", false);
+        let query = Query::parse(&key_of).expect("a query");
         let other = question(b"\x01b\x00", false);
         let other = Query::parse(&other).expect("a query");
-        assert_eq!(Kept::read(&query, answered(&other, 300), 30), None);
-        assert_eq!(Kept::read(&query, asked.clone(), 30), None);
+        assert_eq!(CachedReply::read(&query, answered(&other, 300), 30), None);
+        assert_eq!(CachedReply::read(&query, key_of.clone(), 30), None);
         let mut cut = answered(&query, 300);
         cut.truncate(cut.len() - 1);
-        assert_eq!(Kept::read(&query, cut, 30), None);
+        assert_eq!(CachedReply::read(&query, cut, 30), None);
     }
 
     #[test]
-    fn the_cache_is_bounded_and_forgets() {
+    fn cache_is_bounded_and_evicts() {
         let cache = Cache::new(10);
         let now = Instant::now();
         let mut keys = Vec::new();
         for letter in 0..100_u8 {
-            let asked = question(&[1, letter, 0], false);
-            let query = Query::parse(&asked).expect("a query");
-            let kept = Arc::new(Kept::read(&query, answered(&query, 5), 30).expect("a reply"));
-            cache.put(Key::of(&query), kept, now);
+            let key_of = question(&[1, letter, 0], false);
+            let query = Query::parse(&key_of).expect("a query");
+            let cached = Arc::new(CachedReply::read(&query, answered(&query, 5), 30).expect("a reply"));
+            cache.put(Key::of(&query), cached, now);
             keys.push(Key::of(&query));
             assert!(cache.len() <= 10, "{}", cache.len());
         }
@@ -313,14 +332,14 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_reply_makes_it_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            let asked = question(b"\x01a\x00", false);
-            let query = Query::parse(&asked).expect("a query");
+        fn decoding_a_reply_never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let key_of = question(b"\x01a\x00", false);
+            let query = Query::parse(&key_of).expect("a query");
             let mut message = vec![0, 9, 0x81, 0x80, 0, 1, 0, 2, 0, 1, 0, 1];
             message.extend(query.question);
             message.extend(bytes);
-            if let Some(kept) = Kept::read(&query, message, 30) {
-                kept.write(&query, 1, 512, &mut Vec::new());
+            if let Some(cached) = CachedReply::read(&query, message, 30) {
+                cached.write(&query, 1, 512, &mut Vec::new());
             }
         }
     }

@@ -1,80 +1,48 @@
 //! Admission of DNS clients: pods, services and nodes, and this machine itself.
 //!
-//! Queries from other addresses are dropped. An open server can be abused for amplification and discloses the names of
-//! all services to whoever reaches the machine.
+//! Queries from other addresses are dropped. An open server can be abused for amplification and discloses the names
+//! of all services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use parking_lot::RwLock;
 
-/// A range of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClientRange {
-    network: IpAddr,
-    prefix: u8,
-}
-
-/// A text that is no range of addresses.
+/// Error of a text that is not an address range.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no range of addresses such as 10.244.0.0/16")]
 pub struct RangeError(String);
 
-impl ClientRange {
-    /// From `10.244.0.0/16`, or from one address.
-    pub fn parse(text: &str) -> Result<Self, RangeError> {
-        let wrong = || RangeError(text.to_owned());
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| wrong())?)),
-            None => (text, None),
-        };
-        let network: IpAddr = address.parse().map_err(|_| wrong())?;
-        let most = if network.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.unwrap_or(most);
-        if prefix > most {
-            return Err(wrong());
-        }
-        Ok(Self { network, prefix })
-    }
-
-    fn contains(&self, address: IpAddr) -> bool {
-        match (self.network, address) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-                u32::from(network) & mask == u32::from(address) & mask
-            }
-            (IpAddr::V6(network), IpAddr::V6(address)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
-                u128::from(network) & mask == u128::from(address) & mask
-            }
-            _ => false,
-        }
-    }
+/// Parses `10.244.0.0/16` or one address.
+pub fn parse_range(text: &str) -> Result<IpNet, RangeError> {
+    let range = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+    range.ok_or_else(|| RangeError(text.to_owned()))
 }
 
-/// Those who are answered. Ranges can change while the server runs, as nodes come and go.
+/// Admitted clients. Ranges change while the server runs, as nodes are added and removed.
 #[derive(Debug, Default)]
 pub struct Clients {
-    /// Everybody, if nothing was ever said.
-    ranges: RwLock<Option<BTreeSet<ClientRange>>>,
+    /// All clients, until ranges are set.
+    ranges: RwLock<Option<BTreeSet<IpNet>>>,
     /// The server's own addresses.
     own: BTreeSet<IpAddr>,
 }
 
 impl Clients {
-    /// Answers everybody until [`Self::set`] is called, unless there are `ranges`. `own` are the server's addresses.
+    /// Admits all clients until [`Self::set`] is called, unless there are `ranges`. `own` are the server's addresses.
     #[must_use]
-    pub fn new(ranges: &[ClientRange], own: impl IntoIterator<Item = IpAddr>) -> Self {
+    pub fn new(ranges: &[IpNet], own: impl IntoIterator<Item = IpAddr>) -> Self {
         let ranges = (!ranges.is_empty()).then(|| ranges.iter().copied().collect());
         Self { ranges: RwLock::new(ranges), own: own.into_iter().collect() }
     }
 
     /// Replaces the ranges.
-    pub fn set(&self, ranges: impl IntoIterator<Item = ClientRange>) {
+    pub fn set(&self, ranges: impl IntoIterator<Item = IpNet>) {
         *self.ranges.write() = Some(ranges.into_iter().collect());
     }
 
-    /// Whether a client gets an answer.
+    /// True if a client is admitted.
     #[must_use]
     pub fn admits(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
@@ -83,7 +51,7 @@ impl Clients {
             Some(ranges) => {
                 client.is_loopback()
                     || self.own.contains(&client)
-                    || ranges.iter().any(|range| range.contains(client))
+                    || ranges.iter().any(|range| range.contains(&client))
             }
         }
     }
@@ -93,8 +61,8 @@ impl Clients {
 mod tests {
     use super::*;
 
-    fn range(text: &str) -> ClientRange {
-        ClientRange::parse(text).expect("a range")
+    fn range(text: &str) -> IpNet {
+        parse_range(text).expect("a range")
     }
 
     #[test]
@@ -123,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn range_out_of_bounds_is_refused() {
+    fn range_out_of_bounds_is_rejected() {
         for text in ["", "10.0.0.0/33", "fd00::/129", "10.0.0.0/x", "10.0.0/8"] {
-            assert_eq!(ClientRange::parse(text), Err(RangeError(text.to_owned())));
+            assert_eq!(parse_range(text), Err(RangeError(text.to_owned())));
         }
     }
 }

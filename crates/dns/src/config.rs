@@ -1,30 +1,29 @@
-//! What the server is told at start.
+//! Configuration of the server.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use crate::clients::ClientRange;
 use crate::wire::{Name, NameError};
 
 /// Settings of one server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses to serve on, UDP and TCP. Not wildcards: the answer must come from the address that was asked.
+    /// Addresses to serve on, UDP and TCP. Not wildcards: the reply must have the address that the client used.
     pub listen: Vec<SocketAddr>,
     pub domain: String,
-    /// How long clients may keep an answer about the cluster, in seconds.
+    /// TTL of records of the cluster, in seconds.
     pub ttl: u32,
-    /// Where clients in the cluster reach this server.
+    /// Address of this server for clients in the cluster.
     pub service_addresses: Vec<IpAddr>,
-    /// Who knows the names outside the cluster.
+    /// Upstream servers for names outside the cluster.
     pub upstreams: Vec<SocketAddr>,
-    /// Domains that servers of their own know.
+    /// Stub domains with their own servers.
     pub stub_domains: Vec<StubDomain>,
-    /// How many answers of others are kept, and for how many seconds at most.
+    /// Number of cached replies, and their longest TTL in seconds.
     pub cache_entries: usize,
     pub cache_ttl: u32,
     /// Ranges of admitted clients: pods, services and nodes. Empty admits all.
-    pub clients: Vec<ClientRange>,
+    pub clients: Vec<ipnet::IpNet>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +58,7 @@ impl StubDomain {
     }
 }
 
-/// Why a stub domain cannot be read.
+/// Error of a stub domain.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StubError {
     #[error("expected DOMAIN=ADDRESS[,ADDRESS...]")]
@@ -77,7 +76,7 @@ fn server(text: &str) -> Result<SocketAddr, StubError> {
         .map_err(|_| StubError::Server(text.to_owned()))
 }
 
-/// The name servers that a `resolv.conf` names, without those in `own`: a server that asks itself never answers.
+/// Name servers of a `resolv.conf`, without those in `own`: forwarding to itself would loop.
 pub fn upstreams_from(path: &Path, own: &[SocketAddr]) -> std::io::Result<Vec<SocketAddr>> {
     let text = std::fs::read_to_string(path)?;
     Ok(upstreams_in(&text).into_iter().filter(|server| !own.contains(server)).collect())
@@ -86,12 +85,12 @@ pub fn upstreams_from(path: &Path, own: &[SocketAddr]) -> std::io::Result<Vec<So
 fn upstreams_in(text: &str) -> Vec<SocketAddr> {
     text.lines()
         .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            if words.next()? != "nameserver" {
+            let mut fields = line.split_whitespace();
+            if fields.next()? != "nameserver" {
                 return None;
             }
-            // A zone of a link-local address has no meaning to the parser of addresses.
-            let address = words.next()?.split('%').next()?;
+            // The zone of a link-local address is not supported by the address parser.
+            let address = fields.next()?.split('%').next()?;
             Some(SocketAddr::new(address.parse().ok()?, 53))
         })
         .collect()
@@ -102,14 +101,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_servers_of_the_machine() {
+    fn resolv_conf_yields_name_servers_except_own() {
         let text = "# comment\nsearch example.org\nnameserver 192.0.2.1\nnameserver 2001:db8::1\nnameserver what\noptions ndots:5\n";
         let got: Vec<String> = upstreams_in(text).iter().map(ToString::to_string).collect();
         assert_eq!(got, ["192.0.2.1:53", "[2001:db8::1]:53"]);
     }
 
     #[test]
-    fn stub_domains() {
+    fn stub_domain_parses_servers_and_rejects_invalid() {
         let stub = StubDomain::parse("corp.example=10.0.0.53,10.0.0.54:5353").expect("a stub domain");
         assert_eq!(stub.domain.to_string(), "corp.example.");
         assert_eq!(stub.servers.len(), 2);

@@ -1,4 +1,4 @@
-//! From the API to the zone: follows services, endpoint slices and namespaces, and keeps the names up to date.
+//! Feeds the zone from the API: watches services, endpoint slices and namespaces, and keeps the names up to date.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use runtime::{Cache, Change, Informers};
 use crate::records::{Endpoint, Port, Service, Target};
 use crate::zone::Zone;
 
-/// The label of a slice that says whose it is.
+/// Label of a slice with the name of its service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const BY_SERVICE: &str = "service";
 
-/// The caches that the zone follows.
+/// The caches that feed the zone.
 #[derive(Clone)]
 pub struct Feed {
     zone: Arc<Zone>,
@@ -24,7 +24,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Begins to follow.
+    /// Starts the watches.
     #[must_use]
     pub fn start(zone: Arc<Zone>, informers: &Informers) -> Self {
         let feed =
@@ -59,7 +59,7 @@ impl Feed {
         feed
     }
 
-    /// Waits until all names of the cluster are known.
+    /// Waits until the caches have synced.
     pub async fn synced(&self) {
         self.services.synced().await;
         self.slices.synced().await;
@@ -93,7 +93,7 @@ fn service_of(slice: &EndpointSlice) -> Option<String> {
     Some(format!("{}/{name}", slice.metadata.namespace.as_deref().unwrap_or_default()))
 }
 
-/// What a service's name stands for; nothing as long as it has no address.
+/// Addresses of a service's name; none while it has no address.
 fn target(service: &core::Service, slices: &[Arc<EndpointSlice>]) -> Option<Target> {
     let spec = service.spec.as_ref()?;
     if spec.type_.as_deref() == Some("ExternalName") {
@@ -124,7 +124,7 @@ fn protocol(name: Option<&str>) -> &'static str {
     }
 }
 
-/// The endpoints of a slice that may be used; a service that publishes those not ready has them ready here.
+/// The usable endpoints of a slice; with `publishNotReadyAddresses` all of them count as ready.
 fn endpoints(slice: &EndpointSlice) -> Vec<Endpoint> {
     let ports: Vec<Port> = slice
         .ports

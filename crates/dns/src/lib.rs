@@ -1,7 +1,9 @@
 //! Cluster DNS: names of services and pods, everything else forwarded and cached.
 //!
-//! `wire` reads and writes messages, `zone` knows the cluster's names, `respond` answers a query from the zone
-//! (all three pure), `upstream` asks others, `server` does the sockets.
+//! `wire` decodes and encodes messages, `zone` has the cluster's names, `respond` responds to a query from the zone
+//! (all three pure), `upstream` forwards queries, `server` has the sockets.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod cache;
 pub mod clients;

@@ -1,4 +1,4 @@
-//! Names that stand for addresses: dashed pod names and the reverse trees.
+//! Names derived from addresses: dashed pod names and the reverse trees.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ pub fn endpoint_label(hostname: Option<&str>, address: IpAddr) -> String {
     }
 }
 
-/// The address a dashed label stands for: `10-1-0-2`, `fd00--2`.
+/// The address of a dashed label: `10-1-0-2`, `fd00--2`.
 #[must_use]
 pub fn dashed(label: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(label).ok()?;
@@ -25,7 +25,7 @@ pub fn dashed(label: &[u8]) -> Option<IpAddr> {
     if text.bytes().filter(|byte| *byte == b'-').count() == 3 { v4().or_else(v6) } else { v6() }
 }
 
-/// The address a reverse name stands for; `labels` leftmost first, without the root.
+/// The address of a reverse name; `labels` leftmost first, without the root.
 #[must_use]
 pub fn reverse(labels: &[&[u8]]) -> Option<IpAddr> {
     match labels {
@@ -48,7 +48,7 @@ pub fn reverse(labels: &[&[u8]]) -> Option<IpAddr> {
     }
 }
 
-/// Whether an address answers questions of this type.
+/// True if an address matches the record type.
 #[must_use]
 pub fn answers(address: IpAddr, kind: u16) -> bool {
     matches!((address, kind), (IpAddr::V4(_), rtype::A) | (IpAddr::V6(_), rtype::AAAA))
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dashes() {
+    fn dashed_label_round_trips_address() {
         for (label, want) in [
             ("10-1-0-2", Some("10.1.0.2")),
             ("fd00--2", Some("fd00::2")),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn reverse_names() {
+    fn reverse_name_yields_address() {
         let address = |text: &str| reverse(&text.split('.').map(str::as_bytes).collect::<Vec<_>>());
         assert_eq!(address("9.0.96.10.in-addr.arpa"), Some("10.96.0.9".parse().expect("v4")));
         let six = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa";

@@ -1,4 +1,4 @@
-//! From a service to its names: which records a service and its endpoints give the cluster. Pure.
+//! Records of a service and its endpoints. Pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::names::endpoint_label;
 use crate::wire::{Name, NameError};
 
-/// A service with its endpoints, as far as names go.
+/// A service with its endpoints, reduced to the data of DNS records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     pub namespace: String,
@@ -14,20 +14,20 @@ pub struct Service {
     pub target: Target,
 }
 
-/// What the service's name stands for.
+/// Target of the service's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Virtual addresses.
     ClusterIps { addresses: Vec<IpAddr>, ports: Vec<Port> },
-    /// No virtual address: the name stands for the endpoints that may be used.
+    /// No virtual address: the name resolves to the endpoints that may be used.
     Headless { endpoints: Vec<Endpoint> },
-    /// Another name, anywhere.
+    /// Another name, in the cluster or outside (`ExternalName`).
     External { name: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Empty for the only port of a service that has one without a name.
+    /// Empty for the only port of a service, if that is unnamed.
     pub name: String,
     /// `tcp`, `udp` or `sctp`.
     pub protocol: &'static str,
@@ -41,7 +41,7 @@ pub struct Endpoint {
     pub ports: Vec<Port>,
 }
 
-/// The records of one name. A name without any exists, and has nothing to say.
+/// Records of one name. A name without records exists, with an empty answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Records {
     pub ipv4: Vec<Ipv4Addr>,
@@ -80,7 +80,7 @@ pub struct Contribution {
     pub addresses: Vec<(IpAddr, Name)>,
 }
 
-/// What `service` contributes to the names under `services`, the domain of services (`svc.cluster.local`).
+/// Records of `service` under `services`, the domain of services (`svc.cluster.local`).
 pub fn contribution(service: &Service, services: &Name) -> Result<Contribution, NameError> {
     let own = services.under([service.name.as_str(), service.namespace.as_str()])?;
     let mut out = Contribution::default();
@@ -115,7 +115,8 @@ pub fn contribution(service: &Service, services: &Name) -> Result<Contribution, 
 }
 
 impl Contribution {
-    /// SRV records of a port: under `_name._protocol` of the service, and with all others at the service itself.
+    /// SRV records of a port: under `_name._protocol` of the service, and with those of all other ports at the service
+    /// itself.
     fn port(&mut self, service: &Name, port: &Port, target: &Name) -> Result<(), NameError> {
         self.names.entry(service.clone()).or_default().service(port.number, target);
         if port.name.is_empty() {

@@ -1,4 +1,4 @@
-//! The whole way of a query: the cluster's names, then the cache, then the server that may know.
+//! Resolution of a query: the cluster's names, then the cache, then upstream.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,28 +8,28 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::cache::{Cache, Kept, Key};
+use crate::cache::{Cache, CachedReply, Key};
 use crate::clients::Clients;
 use crate::config::Config;
-use crate::metrics::DnsMetrics;
-use crate::respond::{Foreign, Outcome, refuse, respond};
+use crate::metrics::{DnsMetrics, Exchange};
+use crate::respond::{Foreign, ResponseOutcome, refuse, respond};
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{CLASS_IN, HEADER, Name, Query, QueryError, Reply, flags, labels, rcode, rtype, skip_name};
 use crate::zone::Zone;
 
-/// How many questions may wait for others at a time; more are told to come back.
+/// Limit of concurrent upstream queries; further queries get SERVFAIL.
 const MAX_WAITING: usize = 1000;
 
-type Asking = Arc<OnceCell<Result<Arc<Kept>, Arc<UpstreamError>>>>;
+type Asking = Arc<OnceCell<Result<Arc<CachedReply>, Arc<UpstreamError>>>>;
 
-/// Answers queries.
+/// Resolves queries.
 #[derive(Debug)]
 pub struct Resolver {
     zone: Arc<Zone>,
-    cache: Cache,
+    cache: Arc<Cache>,
     upstream: Upstream,
     stubs: Vec<(Name, Upstream)>,
-    /// Questions on their way to others: who asks the same waits for the same answer.
+    /// Pending upstream queries: equal queries share one reply.
     asking: Mutex<HashMap<Key, Asking>>,
     waiting: Semaphore,
     /// Admitted clients.
@@ -37,7 +37,7 @@ pub struct Resolver {
     pub metrics: DnsMetrics,
 }
 
-/// How a query came, which says how large the reply may be.
+/// Transport of a query, which limits the size of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Udp,
@@ -53,15 +53,25 @@ impl Transport {
     }
 }
 
-/// What became of a query at first sight.
+/// Source of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Zone,
+    Cache,
+    Upstream,
+    /// The query was malformed.
+    Error,
+}
+
+/// Result of the synchronous part of a query.
 #[derive(Debug)]
 pub enum Step {
-    /// Nothing is to be sent.
+    /// No reply is sent.
     Silence,
     /// The reply is in the buffer.
-    Reply,
-    /// Others have to be asked: [`Resolver::finish`].
-    Ask,
+    Reply(Source),
+    /// Upstream is needed: [`Resolver::finish`].
+    Forward,
 }
 
 impl Resolver {
@@ -70,9 +80,11 @@ impl Resolver {
         let stub = |stub: &crate::config::StubDomain| {
             (stub.domain.clone(), Upstream::new(stub.servers.clone(), config.cache_ttl))
         };
+        let cache = Arc::new(Cache::new(config.cache_entries));
+        metrics.set_cache(&cache);
         Self {
             zone,
-            cache: Cache::new(config.cache_entries),
+            cache,
             upstream: Upstream::new(config.upstreams.clone(), config.cache_ttl),
             stubs: config.stub_domains.iter().map(stub).collect(),
             asking: Mutex::default(),
@@ -82,95 +94,96 @@ impl Resolver {
         }
     }
 
-    /// Answers at once what can be.
-    pub fn begin(&self, message: &[u8], transport: Transport, buffer: &mut Vec<u8>) -> Step {
+    /// Resolves from the zone and the cache, without waiting.
+    pub fn begin(&self, message: &[u8], exchange: &Exchange, buffer: &mut Vec<u8>) -> Step {
         let query = match Query::parse(message) {
             Ok(query) => query,
             Err(QueryError::Ignore) => return Step::Silence,
             Err(QueryError::Malformed { id, flags }) => {
                 Reply::bare(buffer, id, flags, rcode::FORMAT_ERROR);
-                return Step::Reply;
+                return Step::Reply(Source::Error);
             }
             Err(QueryError::Operation { id, flags }) => {
                 Reply::bare(buffer, id, flags, rcode::NOT_IMPLEMENTED);
-                return Step::Reply;
+                return Step::Reply(Source::Error);
             }
         };
-        self.metrics.asked(query.rtype);
-        let limit = transport.limit(&query);
+        self.metrics.record_query(exchange, query.rtype, message.len());
+        let limit = exchange.transport.limit(&query);
         match respond(&self.zone, &query, limit, None, buffer) {
-            Outcome::Answered => Step::Reply,
-            Outcome::Alias { .. } => Step::Ask,
-            Outcome::Elsewhere => match self.cache.get(&Key::of(&query), Instant::now()) {
-                Some((kept, age)) => {
-                    self.metrics.cache_hits.inc();
-                    kept.write(&query, age, limit, buffer);
-                    Step::Reply
+            ResponseOutcome::Answered => Step::Reply(Source::Zone),
+            ResponseOutcome::Alias { .. } => Step::Forward,
+            ResponseOutcome::Elsewhere => {
+                self.metrics.cache_requests.inc();
+                match self.cache.get(&Key::of(&query), Instant::now()) {
+                    Some((reply, age)) => {
+                        self.metrics.cache_hit(&reply);
+                        reply.write(&query, age, limit, buffer);
+                        Step::Reply(Source::Cache)
+                    }
+                    None => {
+                        self.metrics.cache_misses.inc();
+                        Step::Forward
+                    }
                 }
-                None => {
-                    self.metrics.cache_misses.inc();
-                    Step::Ask
-                }
-            },
+            }
         }
     }
 
-    /// Answers what others had to be asked for.
+    /// Resolves a query that needs upstream.
     pub async fn finish(&self, message: &[u8], transport: Transport, buffer: &mut Vec<u8>) {
         let Ok(query) = Query::parse(message) else { return };
         let limit = transport.limit(&query);
         match respond(&self.zone, &query, limit, None, buffer) {
-            Outcome::Answered => {}
-            Outcome::Elsewhere => match self.ask(&query).await {
-                Some((kept, age)) => kept.write(&query, age, limit, buffer),
+            ResponseOutcome::Answered => {}
+            ResponseOutcome::Elsewhere => match self.resolve(&query).await {
+                Some((reply, age)) => reply.write(&query, age, limit, buffer),
                 None => refuse(&query, buffer, rcode::SERVER_FAILURE),
             },
-            Outcome::Alias { target } => {
+            ResponseOutcome::Alias { target } => {
                 let question = question_for(&target, query.rtype);
                 let Ok(onward) = Query::parse(&question) else { return };
-                // Without the target's records the client has the alias and may follow it itself.
-                if let Some((kept, age)) = self.ask(&onward).await {
-                    let records = answers(kept.message(), age);
+                // Without the target's records the client gets the alias alone and may resolve it itself.
+                if let Some((reply, age)) = self.resolve(&onward).await {
+                    let records = answers(reply.message(), age);
                     respond(&self.zone, &query, limit, Some(&records), buffer);
                 }
             }
         }
     }
 
-    /// From the cache, from somebody who is asking already, or from the server that may know.
-    async fn ask(&self, query: &Query<'_>) -> Option<(Arc<Kept>, u32)> {
+    /// From the cache, from a pending equal query, or from upstream.
+    async fn resolve(&self, query: &Query<'_>) -> Option<(Arc<CachedReply>, u32)> {
         let key = Key::of(query);
         if let Some(found) = self.cache.get(&key, Instant::now()) {
             return Some(found);
         }
         let Ok(_waiting) = self.waiting.try_acquire() else {
-            self.metrics.refused.inc();
+            self.metrics.rejects.inc();
             return None;
         };
         let asking = Arc::clone(self.asking.lock().entry(key.clone()).or_default());
         let upstream = self.upstream_for(query.name());
         let outcome = asking
             .get_or_init(|| async {
-                self.metrics.forwarded.inc();
-                upstream.ask(query).await.map(Arc::new).map_err(Arc::new)
+                upstream.resolve(query, &self.metrics).await.map(Arc::new).map_err(Arc::new)
             })
             .await
             .clone();
         self.asking.lock().remove(&key);
         match outcome {
-            Ok(kept) => {
-                self.cache.put(key, Arc::clone(&kept), Instant::now());
-                Some((kept, 0))
+            Ok(reply) => {
+                self.cache.put(key, Arc::clone(&reply), Instant::now());
+                Some((reply, 0))
             }
             Err(error) => {
-                self.metrics.failed.inc();
-                tracing::debug!(name = query.name_text(), %error, "nobody answers");
+                tracing::debug!(name = query.name_text(), %error, "no upstream server responded");
                 None
             }
         }
     }
 
-    /// The stub domain with the longest match, or everybody's upstream.
+    /// Stub domain with the longest match, or the default upstream.
     fn upstream_for(&self, name: &[u8]) -> &Upstream {
         let under = |domain: &Name| {
             let mut rest = name;
@@ -201,7 +214,7 @@ fn question_for(name: &Name, kind: u16) -> Vec<u8> {
     message
 }
 
-/// The addresses and aliases in the answer section of a reply that [`Kept::read`] has accepted.
+/// Addresses and aliases in the answer section of a reply accepted by [`CachedReply::read`].
 fn answers(message: &[u8], age: u32) -> Vec<Foreign> {
     let mut out = Vec::new();
     let count = u16::from_be_bytes([message[6], message[7]]);
@@ -229,7 +242,7 @@ fn answers(message: &[u8], age: u32) -> Vec<Foreign> {
     out
 }
 
-/// The name at `at`, without compression. Pointers only lead backwards, so it ends.
+/// The name at `at`, uncompressed. Pointers only lead backwards, so this terminates.
 fn expand(message: &[u8], mut at: usize) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let mut before = at;

@@ -1,4 +1,4 @@
-//! From a query to the reply, as far as the cluster's own names go. Pure.
+//! Replies to queries for the cluster's own names. Pure.
 
 use std::net::IpAddr;
 
@@ -7,26 +7,26 @@ use crate::records::Records;
 use crate::wire::{Name, Query, Reply, Section, flags, rcode, rtype};
 use crate::zone::{Found, Zone};
 
-/// The version of the naming specification that is followed.
+/// The version of the DNS specification that is implemented.
 const VERSION: &[u8] = b"\x051.1.0";
-/// How often an alias may lead to another inside the cluster.
+/// Limit of aliases followed inside the cluster.
 const MAX_ALIASES: usize = 8;
 const REFRESH: u32 = 7200;
 const RETRY: u32 = 1800;
 const EXPIRE: u32 = 86400;
 
-/// What became of a query.
+/// Result of a query.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ResponseOutcome {
     /// The reply is in the buffer.
     Answered,
     /// Not a name of this cluster.
     Elsewhere,
-    /// An alias of a name elsewhere: the reply should have that name's records too. The buffer has one without.
+    /// An alias of an external name: the reply should include that name's records. The buffer has a reply without them.
     Alias { target: Name },
 }
 
-/// A record that somebody else answered with, its names uncompressed.
+/// An upstream record, its names uncompressed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
     pub owner: Vec<u8>,
@@ -35,24 +35,45 @@ pub struct Foreign {
     pub data: Vec<u8>,
 }
 
-/// Answers `query` from the zone into `buffer`. `resolved` are the records that an alias led to, once they are known.
+/// Responds to `query` from the zone into `buffer`. `resolved` are the records of an external alias, once resolved.
+///
+/// ```
+/// use dns::records::{Service, Target};
+/// use dns::respond::{ResponseOutcome, respond};
+/// use dns::wire::{CLASS_IN, Name, Query, rtype};
+/// use dns::zone::Zone;
+///
+/// let zone = Zone::new("cluster.local", 30, Vec::new())?;
+/// zone.set_namespace("default");
+/// let target = Target::ClusterIps { addresses: vec![[10, 96, 0, 9].into()], ports: Vec::new() };
+/// zone.set_service(&Service { namespace: "default".to_owned(), name: "web".to_owned(), target })?;
+///
+/// let mut message = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+/// message.extend(Name::parse("web.default.svc.cluster.local")?.wire());
+/// message.extend([rtype::A.to_be_bytes(), CLASS_IN.to_be_bytes()].concat());
+/// let query = Query::parse(&message).expect("a query");
+/// let mut reply = Vec::new();
+/// assert_eq!(respond(&zone, &query, 512, None, &mut reply), ResponseOutcome::Answered);
+/// assert!(reply.ends_with(&[10, 96, 0, 9]));
+/// # Ok::<(), dns::wire::NameError>(())
+/// ```
 pub fn respond(
     zone: &Zone,
     query: &Query<'_>,
     limit: usize,
     resolved: Option<&[Foreign]>,
     buffer: &mut Vec<u8>,
-) -> Outcome {
+) -> ResponseOutcome {
     if query.edns.is_some_and(|edns| edns.version != 0) {
         bad_version(query, buffer);
-        return Outcome::Answered;
+        return ResponseOutcome::Answered;
     }
     if !query.is_internet() || matches!(query.rtype, rtype::AXFR | rtype::IXFR) {
         refuse(query, buffer, rcode::REFUSED);
-        return Outcome::Answered;
+        return ResponseOutcome::Answered;
     }
     match zone.find(query.name()) {
-        Found::Elsewhere => return Outcome::Elsewhere,
+        Found::Elsewhere => return ResponseOutcome::Elsewhere,
         Found::Missing => negative(zone, query, rcode::NAME_ERROR, limit, buffer),
         Found::Records(records) => return from_records(zone, query, &records, limit, resolved, buffer),
         Found::Pod(address) => addresses(zone, query, &[address], limit, buffer),
@@ -69,15 +90,15 @@ pub fn respond(
         }),
         Found::Apex => apex(zone, query, limit, buffer),
     }
-    Outcome::Answered
+    ResponseOutcome::Answered
 }
 
-/// A reply without records, with a code that says why.
+/// A reply without records, with a response code.
 pub fn refuse(query: &Query<'_>, buffer: &mut Vec<u8>, code: u8) {
     Reply::begin(buffer, query, code, flags::RECURSION_AVAILABLE, usize::MAX).finish();
 }
 
-/// The client speaks a newer EDNS: say which one is spoken here. The upper bits of the code are in the OPT record.
+/// Unsupported EDNS version: reply with the supported one. The upper bits of the code are in the OPT record.
 fn bad_version(query: &Query<'_>, buffer: &mut Vec<u8>) {
     refuse(query, buffer, rcode::NO_ERROR);
     let extended = buffer.len() - 6;
@@ -164,7 +185,7 @@ fn from_records(
     limit: usize,
     resolved: Option<&[Foreign]>,
     buffer: &mut Vec<u8>,
-) -> Outcome {
+) -> ResponseOutcome {
     if let Some(alias) = &records.cname {
         return from_alias(zone, query, alias, limit, resolved, buffer);
     }
@@ -176,7 +197,7 @@ fn from_records(
     };
     if empty {
         negative(zone, query, rcode::NO_ERROR, limit, buffer);
-        return Outcome::Answered;
+        return ResponseOutcome::Answered;
     }
     let mut reply = begin(query, rcode::NO_ERROR, limit, buffer);
     if query.rtype == rtype::SRV {
@@ -185,10 +206,10 @@ fn from_records(
         own_addresses(zone, &mut reply, None, query.rtype, records);
     }
     reply.finish();
-    Outcome::Answered
+    ResponseOutcome::Answered
 }
 
-/// Addresses of `records` that answer `kind`, beginning with another one each time.
+/// Addresses of `records` of type `kind`, rotated with each reply.
 fn own_addresses(zone: &Zone, reply: &mut Reply<'_>, owner: Option<&[u8]>, kind: u16, records: &Records) {
     if kind == rtype::A {
         for &address in in_turn(&records.ipv4, zone) {
@@ -208,7 +229,7 @@ fn in_turn<'a, T>(all: &'a [T], zone: &Zone) -> impl Iterator<Item = &'a T> {
 
 fn services(zone: &Zone, reply: &mut Reply<'_>, records: &Records) {
     let weight = (100 / records.srv.len().max(1)).max(1) as u16;
-    // Where each target's name stands in the message, for the additional records to point at.
+    // Offset of each target's name in the message, for compression in the additional records.
     let mut written: Vec<(&Name, usize)> = Vec::new();
     let mut data = Vec::with_capacity(64);
     for srv in in_turn(&records.srv, zone) {
@@ -239,7 +260,7 @@ fn services(zone: &Zone, reply: &mut Reply<'_>, records: &Records) {
     }
 }
 
-/// An external name: the alias, and what it leads to where that is in this cluster too.
+/// An external name: the alias, and the records of its target if that is in this cluster too.
 fn from_alias(
     zone: &Zone,
     query: &Query<'_>,
@@ -247,15 +268,15 @@ fn from_alias(
     limit: usize,
     resolved: Option<&[Foreign]>,
     buffer: &mut Vec<u8>,
-) -> Outcome {
+) -> ResponseOutcome {
     if query.rtype != rtype::CNAME && !matches!(query.rtype, rtype::A | rtype::AAAA) {
         negative(zone, query, rcode::NO_ERROR, limit, buffer);
-        return Outcome::Answered;
+        return ResponseOutcome::Answered;
     }
     let mut reply = begin(query, rcode::NO_ERROR, limit, buffer);
     reply.record(Section::Answer, None, rtype::CNAME, zone.ttl, alias.wire());
     let mut at = alias.clone();
-    let mut outcome = Outcome::Answered;
+    let mut outcome = ResponseOutcome::Answered;
     for _ in 0..MAX_ALIASES {
         if query.rtype == rtype::CNAME {
             break;
@@ -269,7 +290,7 @@ fn from_alias(
                             reply.record(Section::Answer, Some(owner), *kind, *ttl, data);
                         }
                     }
-                    None => outcome = Outcome::Alias { target: at },
+                    None => outcome = ResponseOutcome::Alias { target: at },
                 }
                 break;
             }

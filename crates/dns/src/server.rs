@@ -1,4 +1,4 @@
-//! The sockets: UDP and TCP on every address, bounded in every direction.
+//! The sockets: UDP and TCP on every address, with limits on connections, queries and idle time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,15 +10,16 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::resolver::{Resolver, Step, Transport};
+use crate::metrics::Exchange;
+use crate::resolver::{Resolver, Source, Step, Transport};
 
-/// Connections at a time, and how long one may be silent.
+/// Limit of connections, and their idle timeout.
 const MAX_CONNECTIONS: usize = 512;
 const IDLE: Duration = Duration::from_secs(10);
-/// Questions over UDP that may wait for other servers at a time, per socket.
+/// Limit of UDP queries that wait for upstream, per socket.
 const MAX_PENDING: usize = 2048;
 
-/// Why the server cannot serve.
+/// Error of listening.
 #[derive(Debug, thiserror::Error)]
 #[error("listening on {address} for {protocol}")]
 pub struct ListenError {
@@ -35,7 +36,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds every address. Port 0 takes a free one, the same for UDP and TCP.
+    /// Binds every address. Port 0 selects a free port, the same for UDP and TCP.
     pub async fn bind(addresses: &[SocketAddr]) -> Result<Self, ListenError> {
         let mut server = Self { sockets: Vec::new(), addresses: Vec::new() };
         for &address in addresses {
@@ -57,47 +58,39 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it is served; ports are the real ones.
+    /// Bound addresses, with actual ports.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Serves until `tasks` are told to stop.
+    /// Serves until `tasks` stop.
     pub fn serve(self, resolver: &Arc<Resolver>, tasks: &TaskGroup) {
         for (udp, tcp) in self.sockets {
             let udp = Arc::new(udp);
             for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
                 let (udp, resolver, group) = (Arc::clone(&udp), Arc::clone(resolver), tasks.clone());
-                tasks.supervise("dns-udp", move || {
-                    let serving = serve_udp(Arc::clone(&udp), Arc::clone(&resolver), group.clone());
-                    until_stopped(serving, group.clone())
+                tasks.supervise_until_stopped("dns-udp", move || {
+                    serve_udp(Arc::clone(&udp), Arc::clone(&resolver), group.clone())
                 });
             }
             let (tcp, resolver, group) = (Arc::new(tcp), Arc::clone(resolver), tasks.clone());
-            tasks.supervise("dns-tcp", move || {
-                let serving = serve_tcp(Arc::clone(&tcp), Arc::clone(&resolver), group.clone());
-                until_stopped(serving, group.clone())
+            tasks.supervise_until_stopped("dns-tcp", move || {
+                serve_tcp(Arc::clone(&tcp), Arc::clone(&resolver), group.clone())
             });
         }
     }
 }
 
-async fn until_stopped(serving: impl Future<Output = ()>, tasks: TaskGroup) {
-    tokio::select! {
-        () = serving => {}
-        () = tasks.stopping() => {}
-    }
-}
-
 async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, tasks: TaskGroup) {
+    let _panics = resolver.metrics.panic_counter();
     let pending = Arc::new(Semaphore::new(MAX_PENDING));
     let mut message = vec![0; 4096];
     let mut reply = Vec::with_capacity(4096);
     loop {
         let (length, client) = match socket.recv_from(&mut message).await {
             Ok(received) => received,
-            // An earlier answer bounced; the socket itself is fine.
+            // ICMP error for an earlier reply; the socket itself is fine.
             Err(error) => {
                 tracing::trace!(%error, "receiving");
                 tokio::task::yield_now().await;
@@ -108,22 +101,24 @@ async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, tasks: TaskG
             continue;
         }
         let message = &message[..length];
-        match resolver.begin(message, Transport::Udp, &mut reply) {
+        let exchange = Exchange::new(Transport::Udp, client.ip());
+        match resolver.begin(message, &exchange, &mut reply) {
             Step::Silence => {}
-            Step::Reply => {
-                resolver.metrics.answered(&reply);
-                // A client that is gone, or a full socket: the client asks again.
+            Step::Reply(source) => {
+                resolver.metrics.answered(&exchange, source, &reply);
+                // The client vanished or the socket is full: clients retry.
                 let _ = socket.send_to(&reply, client).await;
             }
-            Step::Ask => {
-                // When too many wait already this one is dropped, and asked again by a client that still cares.
+            Step::Forward => {
+                // Beyond the limit the query is dropped; the client retries.
                 let Ok(permit) = Arc::clone(&pending).try_acquire_owned() else { continue };
                 let (socket, resolver, message) =
                     (Arc::clone(&socket), Arc::clone(&resolver), message.to_vec());
                 tasks.spawn(async move {
+                    let _panics = resolver.metrics.panic_counter();
                     let mut reply = Vec::with_capacity(512);
                     resolver.finish(&message, Transport::Udp, &mut reply).await;
-                    resolver.metrics.answered(&reply);
+                    resolver.metrics.answered(&exchange, Source::Upstream, &reply);
                     let _ = socket.send_to(&reply, client).await;
                     drop(permit);
                 });
@@ -138,14 +133,11 @@ async fn serve_tcp(listener: Arc<TcpListener>, resolver: Arc<Resolver>, tasks: T
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((_, client)) if !resolver.clients.admits(client.ip()) => {}
-            Ok((stream, _)) => {
-                let (resolver, stopping) = (Arc::clone(&resolver), tasks.stopping());
-                tasks.spawn(async move {
-                    tokio::select! {
-                        _ = converse(stream, &resolver) => {}
-                        () = stopping => {}
-                    }
-                    drop(permit);
+            Ok((stream, client)) => {
+                let resolver = Arc::clone(&resolver);
+                tasks.spawn_until_stopped(async move {
+                    let _guards = (permit, resolver.metrics.panic_counter());
+                    let _ = converse(stream, client, &resolver).await;
                 });
             }
             Err(error) => {
@@ -156,20 +148,24 @@ async fn serve_tcp(listener: Arc<TcpListener>, resolver: Arc<Resolver>, tasks: T
     }
 }
 
-/// Questions and answers, one after the other, until the client is done or silent for too long.
-async fn converse(mut stream: TcpStream, resolver: &Resolver) -> std::io::Result<()> {
+/// Serves queries sequentially until the client closes the connection or the idle timeout expires.
+async fn converse(mut stream: TcpStream, client: SocketAddr, resolver: &Resolver) -> std::io::Result<()> {
     let mut reply = Vec::new();
     let mut framed = Vec::new();
     loop {
         let length = timeout(IDLE, stream.read_u16()).await??;
         let mut message = vec![0; usize::from(length)];
         timeout(IDLE, stream.read_exact(&mut message)).await??;
-        match resolver.begin(&message, Transport::Tcp, &mut reply) {
+        let exchange = Exchange::new(Transport::Tcp, client.ip());
+        let source = match resolver.begin(&message, &exchange, &mut reply) {
             Step::Silence => return Ok(()),
-            Step::Reply => {}
-            Step::Ask => resolver.finish(&message, Transport::Tcp, &mut reply).await,
-        }
-        resolver.metrics.answered(&reply);
+            Step::Reply(source) => source,
+            Step::Forward => {
+                resolver.finish(&message, Transport::Tcp, &mut reply).await;
+                Source::Upstream
+            }
+        };
+        resolver.metrics.answered(&exchange, source, &reply);
         framed.clear();
         framed.extend(u16::try_from(reply.len()).unwrap_or(u16::MAX).to_be_bytes());
         framed.extend(&reply);

@@ -1,23 +1,24 @@
-//! Asking other servers: UDP first, TCP when the answer does not fit, the next server when one is silent.
+//! Forwards queries to upstream servers: UDP first, TCP if the reply is truncated, the next server after a timeout.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use crate::cache::Kept;
+use crate::cache::CachedReply;
+use crate::metrics::DnsMetrics;
 use crate::wire::{Query, rcode, rtype};
 
-/// How long one server may take.
+/// Timeout of one server.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many servers are tried before giving up.
+/// Number of servers tried.
 const ATTEMPTS: usize = 3;
 
-/// Why nobody answered.
+/// Error of all servers.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     #[error("there is no server to ask")]
@@ -30,11 +31,11 @@ pub enum UpstreamError {
     Nonsense { server: SocketAddr },
 }
 
-/// Servers that know the same names.
+/// Equivalent servers.
 #[derive(Debug)]
 pub struct Upstream {
     servers: Vec<SocketAddr>,
-    /// The server to begin with: the one after the last that failed.
+    /// Index of the server to try first: the one after the last that failed.
     first: AtomicUsize,
     max_ttl: u32,
 }
@@ -45,8 +46,12 @@ impl Upstream {
         Self { servers, first: AtomicUsize::new(0), max_ttl }
     }
 
-    /// The answer of the first server that has one. A server that fails is not the first to be asked next time.
-    pub async fn ask(&self, query: &Query<'_>) -> Result<Kept, UpstreamError> {
+    /// Reply of the first server that responds. A failed server is not tried first next time.
+    pub async fn resolve(
+        &self,
+        query: &Query<'_>,
+        metrics: &DnsMetrics,
+    ) -> Result<CachedReply, UpstreamError> {
         let mut last = UpstreamError::NoServers;
         let first = self.first.load(Ordering::Relaxed);
         for attempt in 0..ATTEMPTS.min(self.servers.len().max(1) * 2) {
@@ -54,9 +59,14 @@ impl Upstream {
                 break;
             };
             let failed_once = matches!(last, UpstreamError::NoServers);
-            match self.exchange(server, query).await {
-                Ok(kept) if kept.code() != rcode::SERVER_FAILURE || !failed_once => return Ok(kept),
-                Ok(kept) if self.servers.len() == 1 => return Ok(kept),
+            let begun = Instant::now();
+            let outcome = self.exchange(server, query).await;
+            metrics.forwarded(server, outcome.as_ref().ok().map(CachedReply::code), begun);
+            match outcome {
+                Ok(received) if received.code() != rcode::SERVER_FAILURE || !failed_once => {
+                    return Ok(received);
+                }
+                Ok(received) if self.servers.len() == 1 => return Ok(received),
                 Ok(_) => last = UpstreamError::Nonsense { server },
                 Err(error) => last = error,
             }
@@ -66,31 +76,31 @@ impl Upstream {
         Err(last)
     }
 
-    async fn exchange(&self, server: SocketAddr, query: &Query<'_>) -> Result<Kept, UpstreamError> {
+    async fn exchange(&self, server: SocketAddr, query: &Query<'_>) -> Result<CachedReply, UpstreamError> {
         let id: u16 = rand::rng().random();
         let message = request(id, query);
         let io = |source| UpstreamError::Io { server, source };
         let over_udp = timeout(PATIENCE, self.over_udp(server, id, query, &message)).await;
-        let kept = over_udp.map_err(|_| UpstreamError::Silent { server })?.map_err(io)?;
-        if !kept.is_truncated() {
-            return Ok(kept);
+        let received = over_udp.map_err(|_| UpstreamError::Silent { server })?.map_err(io)?;
+        if !received.is_truncated() {
+            return Ok(received);
         }
         let over_tcp = timeout(PATIENCE, over_tcp(server, &message)).await;
         let reply = over_tcp.map_err(|_| UpstreamError::Silent { server })?.map_err(io)?;
         if reply.get(..2) != Some(&id.to_be_bytes()[..]) {
             return Err(UpstreamError::Nonsense { server });
         }
-        Kept::read(query, reply, self.max_ttl).ok_or(UpstreamError::Nonsense { server })
+        CachedReply::read(query, reply, self.max_ttl).ok_or(UpstreamError::Nonsense { server })
     }
 
-    /// A socket per question: its port is as hard to guess as the id, and replies cannot be mixed up.
+    /// A socket per query: its port is as hard to guess as the ID, and replies cannot be confused.
     async fn over_udp(
         &self,
         server: SocketAddr,
         id: u16,
         query: &Query<'_>,
         message: &[u8],
-    ) -> std::io::Result<Kept> {
+    ) -> std::io::Result<CachedReply> {
         let any: SocketAddr = match server {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -102,11 +112,11 @@ impl Upstream {
         loop {
             let length = socket.recv(&mut buffer).await?;
             let reply = &buffer[..length];
-            // Anything that does not fit the question is somebody else's attempt; the real one may still come.
+            // A packet that does not match the query may be spoofed; the real reply may still arrive.
             if reply.get(..2) == Some(&id.to_be_bytes()[..])
-                && let Some(kept) = Kept::read(query, reply.to_vec(), self.max_ttl)
+                && let Some(received) = CachedReply::read(query, reply.to_vec(), self.max_ttl)
             {
-                return Ok(kept);
+                return Ok(received);
             }
         }
     }
@@ -124,7 +134,7 @@ async fn over_tcp(server: SocketAddr, message: &[u8]) -> std::io::Result<Vec<u8>
     Ok(reply)
 }
 
-/// The question as we ask it: with recursion and EDNS, whatever the client said.
+/// The upstream query: with recursion and EDNS, regardless of the client's flags.
 fn request(id: u16, query: &Query<'_>) -> Vec<u8> {
     let mut message = Vec::with_capacity(query.question.len() + 32);
     message.extend(id.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The cluster's names, kept up to date service by service. Readers never wait for more than one service's change.
+//! The cluster's names, updated per service. Readers wait for at most one service's update.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub struct Zone {
     pub(crate) soa_primary: Name,
     pub(crate) soa_mailbox: Name,
     pub(crate) ttl: u32,
-    /// Where this very server is reached, for the name of the zone's server.
+    /// Address of this server, for the zone's NS record.
     pub(crate) own_addresses: Vec<IpAddr>,
     serial: AtomicU32,
     turn: AtomicUsize,
@@ -35,21 +35,21 @@ struct Contents {
     namespaces: HashSet<Box<[u8]>>,
 }
 
-/// What a name is in this cluster.
+/// Result of a lookup in the zone.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Not a name of this cluster: somebody else may know it.
+    /// Not a name of this cluster: forwarded.
     Elsewhere,
-    /// There is no such name, and nobody else would know.
+    /// The name does not exist: NXDOMAIN, not forwarded.
     Missing,
     Records(Arc<Records>),
     /// A pod by its address.
     Pod(IpAddr),
-    /// An address of the cluster, asked for by its reverse name.
+    /// An address of the cluster, by its reverse name.
     Reverse(Vec<Name>),
     /// The domain itself.
     Apex,
-    /// The name of the zone's server.
+    /// The name of the zone's name server.
     Server,
     /// The version of the specification.
     Version,
@@ -80,12 +80,12 @@ impl Zone {
         self.serial.load(Ordering::Relaxed)
     }
 
-    /// A number that is another one each time, so that answers with several addresses begin with each in turn.
+    /// A counter, so that replies with several addresses start with a different one each time.
     pub(crate) fn turn(&self) -> usize {
         self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Puts a service's names in place of those it had.
+    /// Replaces a service's names.
     pub fn set_service(&self, service: &Service) -> Result<(), NameError> {
         let new = contribution(service, &self.services)?;
         let key = (service.namespace.clone(), service.name.clone());
@@ -123,7 +123,7 @@ impl Zone {
         self.contents.read().names.get(name).cloned()
     }
 
-    /// What `name` is, in wire form and lower case.
+    /// Looks up `name`, in wire form and lower case.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Found {
         let mut labels = [&[][..]; 128];
@@ -152,7 +152,7 @@ impl Zone {
         }
     }
 
-    /// The end of a name may look like the domain in the middle of a label; count labels to be sure.
+    /// A label may end in the bytes of the domain; count labels to be sure.
     fn is_under(&self, labels: &[&[u8]], domain: usize) -> bool {
         labels[labels.len() - domain..].iter().copied().eq(crate::wire::labels(self.domain.wire()))
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_takes_its_old_names_with_it() {
+    fn changed_service_removes_its_old_names() {
         let zone = zone();
         zone.set_service(&headless(&["10.1.0.1", "10.1.0.2"])).expect("names");
         assert!(matches!(find(&zone, "10-1-0-1.db.default.svc.cluster.local"), Found::Records(_)));

@@ -1,5 +1,5 @@
 //! A server on loopback with real sockets: the cluster's names, forwarding to another server, truncation and TCP,
-//! and what clients of doubtful manners get.
+//! and malformed queries.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn summary(reply: &[u8]) -> (u8, u16, bool) {
 }
 
 #[tokio::test]
-async fn small_answers_over_udp_large_ones_over_tcp() {
+async fn small_replies_use_udp_and_large_ones_tcp() {
     let running = start("cluster.local", Config::default(), 60).await;
     let message = question("db.default.svc.cluster.local", rtype::A);
     let reply = over_udp(running.address, &message).await;
@@ -82,7 +82,7 @@ async fn small_answers_over_udp_large_ones_over_tcp() {
 }
 
 #[tokio::test]
-async fn names_elsewhere_are_asked_for_once() {
+async fn equal_upstream_questions_are_sent_once() {
     let elsewhere = start("example.org", Config::default(), 3).await;
     let stub =
         StubDomain { domain: Name::parse("example.org").expect("a name"), servers: vec![elsewhere.address] };
@@ -92,19 +92,40 @@ async fn names_elsewhere_are_asked_for_once() {
         ("db.default.svc.example.org", (0, 3, false)),
         ("no.default.svc.example.org", (3, 0, false)),
         ("no.default.svc.example.org", (3, 0, false)),
-        // Nobody to ask.
+        // No upstream.
         ("example.net", (2, 0, false)),
     ] {
         let reply = over_udp(running.address, &question(name, rtype::A)).await;
         assert_eq!(summary(&reply), want, "{name}");
         assert_eq!(reply[..2], [0x0a, 0x0b], "the client's id");
     }
-    let text = String::from_utf8(elsewhere.metrics.encode().expect("metrics")).expect("text");
-    assert!(text.contains("ferry_dns_requests_total{type=\"A\"} 2\n"), "{text}");
+    let page =
+        |running: &Running| String::from_utf8(running.metrics.encode().expect("metrics")).expect("text");
+    let (text, own) = (page(&elsewhere), page(&running));
+    let block = "server=\"dns://:53\"";
+    let query = format!(
+        "coredns_dns_requests_total{{family=\"1\",proto=\"udp\",{block},type=\"A\",view=\"\",zone=\".\"}} 2\n"
+    );
+    assert!(text.contains(&query), "{text}");
+    let of_zone = format!("plugin=\"kubernetes\",rcode=\"NXDOMAIN\",{block},view=\"\",zone=\".\"}} 1\n");
+    assert!(text.contains(&of_zone), "{text}");
+    let to = elsewhere.address;
+    for row in [
+        format!("coredns_cache_hits_total{{{block},type=\"success\",view=\"\",zones=\".\"}} 1\n"),
+        format!("coredns_cache_hits_total{{{block},type=\"denial\",view=\"\",zones=\".\"}} 1\n"),
+        format!("coredns_cache_misses_total{{{block},view=\"\",zones=\".\"}} 3\n"),
+        format!("coredns_cache_entries{{{block},type=\"denial\",view=\"\",zones=\".\"}} 1\n"),
+        format!("coredns_forward_requests_total{{to=\"{to}\"}} 2\n"),
+        format!("coredns_forward_responses_total{{rcode=\"NXDOMAIN\",to=\"{to}\"}} 1\n"),
+        format!("coredns_dns_request_duration_seconds_count{{{block},view=\"\",zone=\".\"}} 5\n"),
+        format!("coredns_dns_response_size_bytes_count{{proto=\"udp\",{block},view=\"\",zone=\".\"}} 5\n"),
+    ] {
+        assert!(own.contains(&row), "{row} in {own}");
+    }
 }
 
 #[tokio::test]
-async fn an_alias_is_followed_out_of_the_cluster() {
+async fn alias_is_followed_out_of_the_cluster() {
     let elsewhere = start("example.org", Config::default(), 2).await;
     let config = Config { upstreams: vec![elsewhere.address], ..Config::default() };
     let zone = Arc::new(Zone::new("cluster.local", 30, vec![]).expect("a zone"));
@@ -120,20 +141,20 @@ async fn an_alias_is_followed_out_of_the_cluster() {
 }
 
 #[tokio::test]
-async fn bad_manners() {
+async fn malformed_queries_do_not_disturb_the_server() {
     let running = start("cluster.local", Config::default(), 1).await;
     let socket = UdpSocket::bind(LOOPBACK).await.expect("a socket");
     for noise in [&b""[..], b"x", &[0xff; 12], &[0; 600]] {
         socket.send_to(noise, running.address).await.expect("sent");
     }
-    // It still answers, and says what it does not do.
+    // It still responds, with NOTIMP.
     let mut update = question("db.default.svc.cluster.local", rtype::A);
     update[2] = 0x28;
     assert_eq!(summary(&over_udp(running.address, &update).await).0, 4);
     let mut two = question("db.default.svc.cluster.local", rtype::A);
     two[5] = 2;
     assert_eq!(summary(&over_udp(running.address, &two).await).0, 1);
-    // A connection that sends half a question does not keep others from theirs.
+    // A connection that sends half a question does not block others.
     let mut half = TcpStream::connect(running.address).await.expect("a connection");
     half.write_all(&[0, 40, 1]).await.expect("sent");
     let reply = over_udp(running.address, &question("db.default.svc.cluster.local", rtype::A)).await;

@@ -1,14 +1,14 @@
-//! What expressions about writes may use: match conditions of webhooks, and policies.
+//! CEL environments of admission: match conditions of webhooks, and policies.
 
 use crate::environment::Environment;
 use crate::functions::authorizer::{authorizer_type, resource_check_type};
 use crate::types::Type;
 
-/// What a policy may cost per binding and params.
+/// Cost limit of a policy per binding and params.
 pub const BUDGET: u64 = 10_000_000;
-/// What the match conditions of one policy or hook may cost.
+/// Cost limit of the match conditions of one policy or webhook.
 pub const CONDITIONS_BUDGET: u64 = 2_500_000;
-/// The variables of all environments here, in the order in which values are given.
+/// Variables of all environments in this file, in the order of their values.
 pub const VARIABLES: [&str; 7] = [
     "object",
     "oldObject",
@@ -18,10 +18,10 @@ pub const VARIABLES: [&str; 7] = [
     "authorizer",
     "authorizer.requestResource",
 ];
-/// Where composed variables are.
+/// Name of the variable whose fields are the composed variables.
 pub const COMPOSED: &str = "variables";
 
-/// What there is besides the objects and the request.
+/// Optional variables, besides the objects and the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     pub has_params: bool,
@@ -30,12 +30,13 @@ pub struct Options {
     pub has_composed: bool,
 }
 
-/// The environment with these. What an environment has not keeps its place, so that values are given to all alike.
+/// Builds the environment with these variables. An undeclared variable keeps its index, so that all environments take
+/// the same list of values.
 pub fn environment(options: Options) -> Environment {
     typed_environment(options, &Type::Dyn, &Type::Dyn)
 }
 
-/// The same, where it is known what objects and params are.
+/// Same as above, with known types of objects and params.
 pub fn typed_environment(options: Options, object: &Type, params: &Type) -> Environment {
     let variables = VARIABLES.into_iter().map(|name| {
         let of = match name {
@@ -48,7 +49,7 @@ pub fn typed_environment(options: Options, object: &Type, params: &Type) -> Envi
         };
         match of {
             Some(of) => (name, of),
-            // Nothing that can be written has this name.
+            // No identifier of the language has this name.
             None => ("", Type::Error),
         }
     });
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_there_is_depends_on_the_place() {
+    fn available_variables_depend_on_options() {
         let all = Options { has_params: true, has_authorizer: true, ..Options::default() };
         let none = Options::default();
         for (options, text, compiles) in [

@@ -1,8 +1,8 @@
-//! The type checker. It finds every mistake that needs no data, and plans the evaluation on its way.
+//! Type checker. Reports every error that needs no data, and builds the evaluation plan.
 
 use crate::environment::Environment;
 use crate::functions::{self, Function};
-use crate::parse::{MAX_SHOWN, Mistake, Positions};
+use crate::parse::{Issue, MAX_SHOWN, Positions};
 use crate::plan::{self, Loop, Node};
 use crate::types::{Fields, Signature, Type};
 use crate::unify::{Bindings, instantiate, most_general};
@@ -14,7 +14,7 @@ use cel::common::ast::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Expressions are evaluated by recursion, so they may be nested this deep and no deeper.
+/// Maximum nesting of an expression: evaluation is recursive.
 const MAX_DEPTH: usize = 250;
 
 /// A checked expression.
@@ -23,30 +23,30 @@ pub struct Checked {
     pub of: Type,
 }
 
-/// A part that has been checked; its type may still have variables in it.
+/// A checked subexpression; its type may still contain variables.
 type Part = (Node, Type);
 
-/// What the checker found out of the parts of an expression, by their ids.
+/// Results of the checker by expression id.
 #[derive(Default)]
-pub struct Facts {
+pub struct CheckResults {
     types: HashMap<u64, Type>,
-    calls: HashMap<u64, Called>,
+    calls: HashMap<u64, ResolvedCall>,
 }
 
-/// A function that is called.
-pub struct Called {
+/// A resolved function call.
+pub struct ResolvedCall {
     pub name: &'static str,
     pub is_member: bool,
-    /// All that fit.
+    /// All matching overloads.
     pub signatures: Vec<&'static Signature>,
 }
 
-impl Facts {
+impl CheckResults {
     pub fn type_of(&self, id: u64) -> Type {
         self.types.get(&id).cloned().unwrap_or(Type::Dyn)
     }
 
-    pub fn called(&self, id: u64) -> Option<&Called> {
+    pub fn called(&self, id: u64) -> Option<&ResolvedCall> {
         self.calls.get(&id)
     }
 }
@@ -55,41 +55,41 @@ pub fn check(
     environment: &Environment,
     positions: &Positions,
     tree: &IdedExpr,
-) -> Result<Checked, Vec<Mistake>> {
+) -> Result<Checked, Vec<Issue>> {
     run(environment, positions, tree, None).map(|(checked, _)| checked)
 }
 
-/// As [`check`], with what is known of every part.
+/// Same as [`check`], and returns the results for every subexpression.
 pub fn check_parts(
     environment: &Environment,
     positions: &Positions,
     tree: &IdedExpr,
-) -> Result<Facts, Vec<Mistake>> {
-    run(environment, positions, tree, Some(Facts::default())).map(|(_, facts)| facts)
+) -> Result<CheckResults, Vec<Issue>> {
+    run(environment, positions, tree, Some(CheckResults::default())).map(|(_, facts)| facts)
 }
 
 fn run(
     environment: &Environment,
     positions: &Positions,
     tree: &IdedExpr,
-    facts: Option<Facts>,
-) -> Result<(Checked, Facts), Vec<Mistake>> {
+    facts: Option<CheckResults>,
+) -> Result<(Checked, CheckResults), Vec<Issue>> {
     let mut checker = Checker {
         environment,
         positions,
         bindings: Bindings::default(),
         scope: Vec::new(),
-        mistakes: Vec::new(),
-        doubts: Vec::new(),
+        issues: Vec::new(),
+        literal_issues: Vec::new(),
         depth: 0,
         facts,
     };
     let (node, of) = checker.part(tree);
-    if checker.mistakes.is_empty() {
-        checker.mistakes.append(&mut checker.doubts);
+    if checker.issues.is_empty() {
+        checker.issues.append(&mut checker.literal_issues);
     }
-    if !checker.mistakes.is_empty() {
-        return Err(checker.mistakes);
+    if !checker.issues.is_empty() {
+        return Err(checker.issues);
     }
     let mut facts = checker.facts.unwrap_or_default();
     for of in facts.types.values_mut() {
@@ -102,22 +102,22 @@ struct Checker<'c> {
     environment: &'c Environment,
     positions: &'c Positions,
     bindings: Bindings,
-    /// Variables of loops, the innermost last; their place is their index.
+    /// Loop variables, the innermost last; a variable's slot is its index.
     scope: Vec<(String, Type)>,
-    mistakes: Vec<Mistake>,
-    /// What is wrong with literals; only said of expressions whose types are right.
-    doubts: Vec<Mistake>,
+    issues: Vec<Issue>,
+    /// Errors in literals; reported only if the types are correct.
+    literal_issues: Vec<Issue>,
     depth: usize,
-    /// What is found out of the parts, where somebody wants to know.
-    facts: Option<Facts>,
+    /// Results by subexpression, if requested.
+    facts: Option<CheckResults>,
 }
 
-/// What stands where the tree has a mistake.
+/// Placeholder for an erroneous subexpression.
 fn wrong() -> Part {
     (Node::Constant(Value::Null), Type::Error)
 }
 
-/// The dotted name that an expression spells, if it does.
+/// Dotted name that an expression spells, if any.
 fn qualified_name(of: &IdedExpr) -> Option<String> {
     let mut segments = Vec::new();
     let mut expr = &of.expr;
@@ -138,40 +138,40 @@ fn qualified_name(of: &IdedExpr) -> Option<String> {
 }
 
 impl Checker<'_> {
-    fn mistake(&mut self, id: u64, message: String) {
-        // Nobody is shown more; where the rest is need not be found.
-        if self.mistakes.len() >= MAX_SHOWN {
-            self.mistakes.push(Mistake { line: usize::MAX, column: 0, message: String::new() });
+    fn issue(&mut self, id: u64, message: String) {
+        // Further errors are not shown, so their positions are not computed.
+        if self.issues.len() >= MAX_SHOWN {
+            self.issues.push(Issue { line: usize::MAX, column: 0, message: String::new() });
             return;
         }
         let (line, column) = self.positions.of(id);
-        self.mistakes.push(Mistake { line, column, message });
+        self.issues.push(Issue { line, column, message });
     }
 
-    fn doubt(&mut self, id: u64, message: String) {
-        if self.doubts.len() >= MAX_SHOWN {
+    fn literal_issue(&mut self, id: u64, message: String) {
+        if self.literal_issues.len() >= MAX_SHOWN {
             return;
         }
         let (line, column) = self.positions.of(id);
-        self.doubts.push(Mistake { line, column, message });
+        self.literal_issues.push(Issue { line, column, message });
     }
 
     fn mismatch(&mut self, id: u64, expected: &Type, found: &Type) {
         let (expected, found) =
             (self.bindings.substitute(expected, false), self.bindings.substitute(found, false));
-        self.mistake(id, format!("expected type '{expected}' but found '{found}'"));
+        self.issue(id, format!("expected type '{expected}' but found '{found}'"));
     }
 
     fn undeclared(&mut self, id: u64, name: &str) -> Part {
-        self.mistake(id, format!("undeclared reference to '{name}' (in container '')"));
+        self.issue(id, format!("undeclared reference to '{name}' (in container '')"));
         wrong()
     }
 
     fn part(&mut self, expr: &IdedExpr) -> Part {
         if self.depth >= MAX_DEPTH {
             if self.depth == MAX_DEPTH {
-                self.mistake(expr.id, "expression is nested too deeply".to_owned());
-                // Said once, whatever else is as deep.
+                self.issue(expr.id, "expression is nested too deeply".to_owned());
+                // Reported once, even if other subexpressions are as deep.
                 self.depth = usize::MAX;
             }
             return wrong();
@@ -200,15 +200,15 @@ impl Checker<'_> {
         part
     }
 
-    /// What a name stands for: a loop's variable, one of the environment, or a type.
+    /// Resolves a name: a loop variable, a variable of the environment, or a type.
     fn name(&self, name: &str) -> Option<Part> {
         let name = name.strip_prefix('.').unwrap_or(name);
-        if let Some(place) = self.scope.iter().rposition(|(known, _)| known == name) {
-            let (_, of) = self.scope.get(place)?;
-            return Some((Node::Local(place), of.clone()));
+        if let Some(variable_index) = self.scope.iter().rposition(|(known, _)| known == name) {
+            let (_, of) = self.scope.get(variable_index)?;
+            return Some((Node::Local(variable_index), of.clone()));
         }
-        if let Some((place, of)) = self.environment.variable(name) {
-            return Some((Node::Variable(place), of.clone()));
+        if let Some((variable_index, of)) = self.environment.variable(name) {
+            return Some((Node::Variable(variable_index), of.clone()));
         }
         let of = self.environment.named_type(name)?;
         let shown = of.runtime_name();
@@ -220,12 +220,12 @@ impl Checker<'_> {
         if let Some(found) = qualified_name(expr).and_then(|name| self.name(&name)) {
             return found;
         }
-        if let Some(place) = self.composed(select) {
-            return match place {
-                Ok((place, of)) if !select.test => (Node::Composed(place), of),
+        if let Some(resolved) = self.composed(select) {
+            return match resolved {
+                Ok((variable_index, of)) if !select.test => (Node::Composed(variable_index), of),
                 Ok(_) => (Node::Constant(Value::Bool(true)), Type::Bool),
                 Err(()) => {
-                    self.mistake(expr.id, format!("undefined field '{}'", select.field));
+                    self.issue(expr.id, format!("undefined field '{}'", select.field));
                     wrong()
                 }
             };
@@ -239,7 +239,8 @@ impl Checker<'_> {
         (Node::Select(operand, field), of)
     }
 
-    /// The place of a composed variable, if that is what is selected; `Err`: it would be one, but there is none.
+    /// Index of the selected composed variable; `None` if the selection is on another operand, `Err` if no such
+    /// variable is declared.
     fn composed(&self, select: &SelectExpr) -> Option<Result<(usize, Type), ()>> {
         let Expr::Ident(name) = &select.operand.expr else {
             return None;
@@ -248,11 +249,11 @@ impl Checker<'_> {
             return None;
         }
         let composed = self.environment.composed.as_ref().filter(|composed| composed.name == *name)?;
-        let place = composed.variables.iter().rposition(|(name, _)| *name == select.field);
-        Some(place.and_then(|place| Some((place, composed.variables.get(place)?.1.clone()))).ok_or(()))
+        let index = composed.variables.iter().rposition(|(name, _)| *name == select.field);
+        Some(index.and_then(|index| Some((index, composed.variables.get(index)?.1.clone()))).ok_or(()))
     }
 
-    /// The type of a field of something of this type.
+    /// Type of a field of a value of this type.
     fn field(&mut self, id: u64, of: &Type, name: &str, optional: bool) -> Type {
         let of = self.bindings.substitute(of, false);
         let (target, is_optional) = match &of {
@@ -268,7 +269,7 @@ impl Checker<'_> {
                         Fields::None => format!("unexpected failed resolution of '{}'", object.name),
                         _ => format!("undefined field '{name}'"),
                     };
-                    self.mistake(id, message);
+                    self.issue(id, message);
                     Type::Error
                 }
             },
@@ -279,7 +280,7 @@ impl Checker<'_> {
             Type::Dyn | Type::Error => Type::Dyn,
             other => {
                 let message = format!("type '{other}' does not support field selection");
-                self.mistake(id, message);
+                self.issue(id, message);
                 Type::Dyn
             }
         };
@@ -298,7 +299,7 @@ impl Checker<'_> {
                 None => self.undeclared(expr.id, &call.func_name),
             };
         };
-        // `strings.quote(…)`: what looks like a target is the rest of the function's name.
+        // `strings.quote(…)`: the apparent receiver is a part of the function's name.
         if let Some(prefix) = qualified_name(target) {
             let full = format!("{}.{}", prefix.strip_prefix('.').unwrap_or(&prefix), call.func_name);
             if let Some(function) = self.environment.function(&full) {
@@ -316,7 +317,7 @@ impl Checker<'_> {
         let [operand, IdedExpr { expr: Expr::Literal(LiteralValue::String(name)), .. }] =
             call.args.as_slice()
         else {
-            self.mistake(expr.id, "unsupported optional field selection".to_owned());
+            self.issue(expr.id, "unsupported optional field selection".to_owned());
             return wrong();
         };
         let name = name.inner();
@@ -363,7 +364,7 @@ impl Checker<'_> {
                 _ => format!("({})", types.join(", ")),
             };
             let message = format!("found no matching overload for '{}' applied to '{shown}'", function.name);
-            self.mistake(expr.id, message);
+            self.issue(expr.id, message);
             return wrong();
         };
         self.check_literal(function.name, call);
@@ -379,11 +380,11 @@ impl Checker<'_> {
         signatures: Vec<&'static Signature>,
     ) {
         if let Some(facts) = &mut self.facts {
-            facts.calls.insert(id, Called { name: function.name, is_member, signatures });
+            facts.calls.insert(id, ResolvedCall { name: function.name, is_member, signatures });
         }
     }
 
-    /// What the function gives if it takes these.
+    /// Result type of the overload if it accepts these argument types.
     fn fits(&mut self, signature: &Signature, types: &[Type]) -> Option<Type> {
         let fresh: Vec<Type> = (0..signature.variables).map(|_| self.bindings.fresh()).collect();
         let wanted: Vec<Type> = signature.arguments.iter().map(|of| instantiate(of, &fresh)).collect();
@@ -411,7 +412,7 @@ impl Checker<'_> {
         (node, Type::Bool)
     }
 
-    /// Literals that can only fail when evaluated are mistakes.
+    /// Reports literals whose evaluation can only fail.
     fn check_literal(&mut self, name: &str, call: &CallExpr) {
         let Some(IdedExpr { id, expr: Expr::Literal(LiteralValue::String(text)) }) = call.args.last() else {
             return;
@@ -423,11 +424,11 @@ impl Checker<'_> {
             _ => return,
         };
         if !holds {
-            self.doubt(*id, format!("invalid {name} argument"));
+            self.literal_issue(*id, format!("invalid {name} argument"));
         }
     }
 
-    /// The common type of elements.
+    /// Common type of elements.
     fn join(&mut self, id: u64, before: Option<Type>, now: &Type) -> Type {
         let Some(before) = before else {
             return now.clone();
@@ -439,7 +440,7 @@ impl Checker<'_> {
         Type::Error
     }
 
-    /// What is inside an optional element.
+    /// Type inside an optional element.
     fn unwrapped(&mut self, id: u64, of: Type) -> Type {
         let of = self.bindings.substitute(&of, false);
         match of {
@@ -497,12 +498,12 @@ impl Checker<'_> {
             Some((_, Type::Type(Some(made)))) => match &*made {
                 Type::Object(object) => object.clone(),
                 other => {
-                    self.mistake(id, format!("'{}' is not a message type", other.runtime_name()));
+                    self.issue(id, format!("'{}' is not a message type", other.runtime_name()));
                     return wrong();
                 }
             },
             Some((_, other)) => {
-                self.mistake(id, format!("'{}' is not a type", other.runtime_name()));
+                self.issue(id, format!("'{}' is not a type", other.runtime_name()));
                 return wrong();
             }
         };
@@ -511,24 +512,24 @@ impl Checker<'_> {
             let EntryExpr::StructField(field) = &entry.expr else {
                 continue;
             };
-            let (value, mut given) = self.part(&field.value);
+            let (value, mut actual) = self.part(&field.value);
             let wanted = match made.field(&field.field) {
                 Some(of) => of,
                 None => {
-                    self.mistake(entry.id, format!("undefined field '{}'", field.field));
+                    self.issue(entry.id, format!("undefined field '{}'", field.field));
                     Type::Error
                 }
             };
             if field.optional {
-                given = self.unwrapped(field.value.id, given);
+                actual = self.unwrapped(field.value.id, actual);
             }
-            if !self.bindings.assignable(&wanted, &given) {
-                let given = self.bindings.substitute(&given, false);
+            if !self.bindings.assignable(&wanted, &actual) {
+                let actual = self.bindings.substitute(&actual, false);
                 let message = format!(
-                    "expected type of field '{}' is '{wanted}' but provided type is '{given}'",
+                    "expected type of field '{}' is '{wanted}' but provided type is '{actual}'",
                     field.field
                 );
-                self.mistake(entry.id, message);
+                self.issue(entry.id, message);
             }
             fields.push((Arc::from(field.field.as_str()), value, field.optional));
         }
@@ -552,7 +553,7 @@ impl Checker<'_> {
                 let message = format!(
                     "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
                 );
-                self.mistake(of.iter_range.id, message);
+                self.issue(of.iter_range.id, message);
                 (Type::Error, Type::Error)
             }
         };

@@ -1,5 +1,5 @@
-//! What calls cost, as Kubernetes counts: a unit is about a tenth of a microsecond of its own evaluator. The limits that
-//! users know are in these units.
+//! Cost of calls in the units of Kubernetes: one unit is about a tenth of a microsecond of its evaluator. The
+//! documented limits are in these units.
 
 use crate::value::{Fault, Value};
 use cel::common::ast::operators;
@@ -7,23 +7,23 @@ use cel::common::ast::operators;
 pub const LIST: u64 = 10;
 pub const MAP: u64 = 30;
 pub const STRUCT: u64 = 40;
-/// A question to the authorizer: two fit into one expression.
+/// Cost of an authorizer check: two fit into one expression.
 pub const CHECK: u64 = 350_000;
-/// No function may make more than this at once.
-const MAX_MADE: u64 = 16 * 1024 * 1024;
+/// Maximum size of the result of one call.
+const MAX_RESULT_SIZE: u64 = 16 * 1024 * 1024;
 
-/// Looking at every character of so many.
+/// Cost of traversing so many characters.
 fn traversal(size: u64) -> u64 {
     size.div_ceil(10)
 }
 
-/// Matching a text against a pattern.
+/// Cost of matching a text against a pattern.
 pub fn matches(text: u64, pattern: usize) -> u64 {
     let pattern = u64::try_from(pattern).unwrap_or(u64::MAX);
     traversal(text.saturating_add(1)).saturating_mul(pattern.div_ceil(4))
 }
 
-/// What a call has cost.
+/// Actual cost of a call.
 pub fn call(function: &str, arguments: &[Value<'_>], result: Option<&Value<'_>>) -> u64 {
     let size = |index: usize| arguments.get(index).map_or(0, Value::size);
     let first_is_string =
@@ -84,13 +84,13 @@ pub fn call(function: &str, arguments: &[Value<'_>], result: Option<&Value<'_>>)
         | operators::LESS_EQUALS
         | operators::GREATER
         | operators::GREATER_EQUALS => match (arguments.first(), arguments.get(1)) {
-            // All that is inside is compared, too.
+            // Comparison includes nested values.
             (Some(a @ (Value::List(_) | Value::Map(_))), Some(b @ (Value::List(_) | Value::Map(_)))) => {
                 traversal(a.weight().min(b.weight())).max(1)
             }
             _ => traversal(size(0).min(size(1))),
         },
-        // Joining copies; sets compare everything with everything.
+        // Concatenation copies; sets compare all pairs of elements.
         operators::ADD => traversal(size(0).saturating_add(size(1))).max(1),
         "sets.contains" | "sets.equivalent" | "sets.intersects" | "distinct" => {
             size(0).saturating_mul(size(1).max(1)).max(1)
@@ -102,10 +102,10 @@ pub fn call(function: &str, arguments: &[Value<'_>], result: Option<&Value<'_>>)
     }
 }
 
-/// Refuses calls that would make far more than they are given, before they do.
-pub fn refuse_excess(function: &str, arguments: &[Value<'_>]) -> Result<(), Fault> {
+/// Rejects calls whose result would be far larger than their arguments, before they run.
+pub fn reject_oversized_result(function: &str, arguments: &[Value<'_>]) -> Result<(), Fault> {
     let size = |index: usize| arguments.get(index).map_or(0, Value::size);
-    let made = match (function, arguments) {
+    let result_size = match (function, arguments) {
         ("lists.range", [Value::Int(count)]) => u64::try_from(*count).unwrap_or(0).saturating_mul(16),
         ("replace", [_, from, with, ..]) => {
             let times = size(0).saturating_add(1) / from.size().max(1);
@@ -122,5 +122,5 @@ pub fn refuse_excess(function: &str, arguments: &[Value<'_>]) -> Result<(), Faul
         ("distinct", _) => size(0).saturating_mul(size(0)) / 8,
         _ => 0,
     };
-    if made > MAX_MADE { Err(Fault::Cost) } else { Ok(()) }
+    if result_size > MAX_RESULT_SIZE { Err(Fault::Cost) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! What selectors of devices may use.
+//! CEL environment of device selectors.
 
 use crate::environment::Environment;
 use crate::types::{Type, library};
@@ -18,11 +18,11 @@ static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
     Environment::new([("device", device)]).with_bindings()
 });
 
-/// What is wrong with a selector's expression.
+/// Validation error of a selector's expression.
 pub fn check(text: &str) -> Result<(), String> {
     let program = ENVIRONMENT.compile(text).map_err(|error| error.to_string())?;
     match program.result_type() {
-        // An attribute may be a boolean itself.
+        // An attribute may itself be a boolean.
         Type::Bool | Type::Dyn => Ok(()),
         other => Err(format!("must evaluate to bool or the unknown type, not {}", other.runtime_name())),
     }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors() {
+    fn device_selectors_are_type_checked() {
         for (text, holds) in [
             ("device.driver == 'gpu.example.com'", true),
             ("device.attributes['gpu.example.com'].model == 'x' && device.allowMultipleAllocations", true),

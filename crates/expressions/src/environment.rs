@@ -1,22 +1,36 @@
-//! What expressions of one place may use, and compiling them.
+//! Environments: the variables, types and functions available to expressions, and their compilation.
 
 use crate::check;
 use crate::estimate::{self, Estimate, Extent};
 use crate::evaluate::Program;
 use crate::functions::{self, Function};
-use crate::parse::{self, Mistake};
+use crate::parse::{self, Issue};
 use crate::types::Type;
 
-/// Why an expression is refused before it is evaluated.
+/// Compilation error of an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     #[error("compilation failed: {0}")]
-    Mistakes(String),
+    Invalid(String),
     #[error("must evaluate to {0} but got {1}")]
     Type(String, String),
 }
 
 /// Variables, types and functions.
+///
+/// ```
+/// use expressions::{Environment, Inputs, Type, Value};
+/// use serde_json::json;
+///
+/// let environment = Environment::new([("object", Type::Dyn)]);
+/// assert!(environment.compile("object.spec.replicas +").is_err());
+/// let program = environment.compile("object.spec.replicas > 1 && object.metadata.name.startsWith('web')")?;
+/// let object = json!({"metadata": {"name": "web-1"}, "spec": {"replicas": 3}});
+/// let variables = [Value::from(&object)];
+/// let (outcome, _cost) = program.evaluate(&Inputs { variables: &variables, ..Inputs::default() });
+/// assert_eq!(outcome.expect("no fault").to_json(), Ok(json!(true)));
+/// # Ok::<(), expressions::CompileError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     variables: Vec<(String, Type)>,
@@ -33,34 +47,34 @@ pub(crate) struct Composed {
 }
 
 impl Environment {
-    /// Values are given to expressions in the order in which variables are declared.
+    /// Declares the variables; evaluation takes their values in this order.
     pub fn new<'n>(variables: impl IntoIterator<Item = (&'n str, Type)>) -> Self {
         let variables = variables.into_iter().map(|(name, of)| (name.to_owned(), of)).collect();
         Self { variables, ..Self::default() }
     }
 
-    /// The same, and expressions may make patches: `Object{…}`, `JSONPatch{…}`.
+    /// Also allows expressions to build patches: `Object{…}`, `JSONPatch{…}`.
     #[must_use]
     pub fn with_patch_types(mut self) -> Self {
         self.has_patch_types = true;
         self
     }
 
-    /// The same, and values may be given names: `cel.bind(…)`.
+    /// Also allows bindings: `cel.bind(…)`.
     #[must_use]
     pub fn with_bindings(mut self) -> Self {
         self.has_bindings = true;
         self
     }
 
-    /// The same, with composed variables below this name; there is none yet.
+    /// Also allows composed variables as fields of this name; initially there are none.
     #[must_use]
     pub fn with_composed(mut self, name: &str) -> Self {
         self.composed = Some(Composed { name: name.to_owned(), variables: Vec::new() });
         self
     }
 
-    /// Declares one more composed variable. Programs of composed variables are given in the same order.
+    /// Declares one more composed variable. Evaluation takes their programs in the same order.
     pub fn compose(&mut self, name: &str, of: Type) {
         if let Some(composed) = &mut self.composed {
             composed.variables.push((name.to_owned(), of));
@@ -72,7 +86,7 @@ impl Environment {
             .iter()
             .enumerate()
             .find(|(_, (known, _))| known == name)
-            .map(|(place, (_, of))| (place, of))
+            .map(|(variable_index, (_, of))| (variable_index, of))
     }
 
     pub(crate) fn function(&self, name: &str) -> Option<&'static Function> {
@@ -113,11 +127,11 @@ impl Environment {
         });
         match compiled.unwrap_or_else(|| Err(vec![unparsed()])) {
             Ok(checked) => Ok(Program::new(text, checked)),
-            Err(mistakes) => Err(CompileError::Mistakes(parse::show(text, &mistakes))),
+            Err(issues) => Err(CompileError::Invalid(parse::show(text, &issues))),
         }
     }
 
-    /// What an expression may cost at the most if all variables are as large as `extent` says.
+    /// Estimates the maximum cost of an expression if all variables have the sizes of `extent`.
     pub fn estimate(&self, text: &str, extent: &Extent) -> Result<Estimate, CompileError> {
         let estimated = parse::with_stack(text, || {
             let (tree, positions) = parse::parse(text, self.has_bindings)?;
@@ -126,7 +140,7 @@ impl Environment {
         });
         estimated
             .unwrap_or_else(|| Err(vec![unparsed()]))
-            .map_err(|mistakes| CompileError::Mistakes(parse::show(text, &mistakes)))
+            .map_err(|issues| CompileError::Invalid(parse::show(text, &issues)))
     }
 
     /// Compiles an expression that must be of one of these types.
@@ -148,7 +162,7 @@ impl Environment {
         Err(CompileError::Type(wanted, program.result_type().runtime_name()))
     }
 
-    /// Compiles an expression that is of one of these types as far as is known without data.
+    /// Compiles an expression that is of one of these types, or of a type known only at evaluation.
     pub fn compile_about(&self, text: &str, wanted: &[Type]) -> Result<Program, CompileError> {
         let program = self.compile(text)?;
         let of = program.result_type();
@@ -166,8 +180,8 @@ impl Environment {
     }
 }
 
-fn unparsed() -> Mistake {
-    Mistake { line: 1, column: 0, message: "the expression could not be parsed".to_owned() }
+fn unparsed() -> Issue {
+    Issue { line: 1, column: 0, message: "the expression could not be parsed".to_owned() }
 }
 
 /// One operation of a JSON patch.
@@ -178,12 +192,12 @@ pub fn json_patch_type() -> Type {
     )
 }
 
-/// What a patch by merging is.
+/// Type of a patch of type `ApplyConfiguration`.
 pub fn apply_configuration_type() -> Type {
     Type::open_object("Object")
 }
 
-/// Types of composed variables: what an object is inside stays its own secret.
+/// Type of a composed variable; types of objects become dynamic.
 pub fn composed_type(of: &Type) -> Type {
     match of {
         Type::List(inner) => Type::list(composed_type(inner)),

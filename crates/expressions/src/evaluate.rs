@@ -1,20 +1,20 @@
-//! Evaluation: values for variables in, a value out, and what it cost. Whatever an expression does, it ends when its
-//! limit is reached.
+//! Evaluation: computes a value and its cost from the values of variables. Every evaluation is bounded by its cost
+//! limit.
 
 use crate::check::Checked;
 use crate::cost;
-use crate::functions::authorizer::{Answers, Check};
+use crate::functions::authorizer::{Check, Decisions};
 use crate::functions::{self, Function, operators};
 use crate::plan::{Loop, Node, Step};
 use crate::types::Type;
-use crate::value::{Fault, Key, Made, Outcome, Text, Value};
+use crate::value::{BuiltObject, EvaluationResult, Fault, Key, Text, Value};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What one evaluation may cost.
+/// Cost limit of one evaluation.
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
-/// How many composed variables may be evaluated for the sake of one another.
+/// Maximum depth of composed variables that refer to each other.
 const MAX_COMPOSED_DEPTH: usize = 50;
 
 /// A compiled expression.
@@ -29,16 +29,16 @@ impl std::fmt::Debug for Program {
     }
 }
 
-/// What an expression is evaluated on.
+/// Input of an evaluation.
 #[derive(Clone, Copy)]
 pub struct Inputs<'e, 'a> {
-    /// In the order of their declaration.
+    /// Values in the order of declaration.
     pub variables: &'e [Value<'a>],
     pub composed: Option<&'e Composition<'e, 'a>>,
-    /// What the authorizer has said so far.
-    pub answers: Option<&'e Answers>,
-    /// Cost limit of the evaluation. Below [`PER_CALL_LIMIT`], one that costs more ends with [`Fault::Cost`] whatever its
-    /// value may be: it is to be repeated with the full limit.
+    /// Authorizer decisions so far.
+    pub answers: Option<&'e Decisions>,
+    /// Cost limit of the evaluation. Below [`PER_CALL_LIMIT`], an evaluation that costs more ends with
+    /// [`Fault::Cost`] regardless of its value, and must be repeated with the full limit.
     pub limit: u64,
 }
 
@@ -48,11 +48,11 @@ impl Default for Inputs<'_, '_> {
     }
 }
 
-/// The values of composed variables: each is evaluated when it is first used, and once.
+/// Values of composed variables, each evaluated once, on first use.
 pub struct Composition<'e, 'a> {
-    /// In the order of their declaration, with their names. An error is why one could not be compiled.
+    /// Programs with their names, in the order of declaration. An error is the compilation error.
     programs: &'e [(String, Result<Program, String>)],
-    values: RefCell<Vec<Option<Outcome<'a>>>>,
+    values: RefCell<Vec<Option<EvaluationResult<'a>>>>,
     depth: Cell<usize>,
     spent: Cell<u64>,
 }
@@ -63,16 +63,16 @@ impl<'e, 'a> Composition<'e, 'a> {
         Self { programs, values, depth: Cell::new(0), spent: Cell::new(0) }
     }
 
-    /// What variables have cost since this was last asked.
+    /// Returns and resets the cost of variables since the last call.
     pub fn take_cost(&self) -> u64 {
         self.spent.take()
     }
 
-    fn value(&self, place: usize, inputs: &Inputs<'_, 'a>) -> Outcome<'a> {
-        if let Some(known) = self.values.borrow().get(place).and_then(Clone::clone) {
+    fn value(&self, variable_index: usize, inputs: &Inputs<'_, 'a>) -> EvaluationResult<'a> {
+        if let Some(known) = self.values.borrow().get(variable_index).and_then(Clone::clone) {
             return known;
         }
-        let Some((name, program)) = self.programs.get(place) else {
+        let Some((name, program)) = self.programs.get(variable_index) else {
             return Err(Fault::new("no such variable"));
         };
         let program = program
@@ -89,12 +89,12 @@ impl<'e, 'a> Composition<'e, 'a> {
         }
         self.spent.set(self.spent.get().saturating_add(cost));
         let outcome = outcome.map_err(|fault| match fault {
-            Fault::Asks(check) => Fault::Asks(check),
+            Fault::NeedsDecision(check) => Fault::NeedsDecision(check),
             fault => Fault::new(format!("composited variable {name:?} fails to evaluate: {fault}")),
         });
-        // A question has an answer next time.
-        if !matches!(outcome, Err(Fault::Asks(_)))
-            && let Some(slot) = self.values.borrow_mut().get_mut(place)
+        // Not stored: the decision is available in the next evaluation.
+        if !matches!(outcome, Err(Fault::NeedsDecision(_)))
+            && let Some(slot) = self.values.borrow_mut().get_mut(variable_index)
         {
             *slot = Some(outcome.clone());
         }
@@ -115,31 +115,31 @@ impl Program {
         &self.checked.of
     }
 
-    /// True if the program refers to the variable that is declared at this place.
+    /// True if the program refers to the variable with this index.
     pub fn uses(&self, variable: usize) -> bool {
         self.checked.node.uses(variable)
     }
 
-    /// The result on these values of the variables, in the order of their declaration.
+    /// Evaluates with the values of variables in the order of declaration.
     pub fn evaluate_json(&self, variables: &[&serde_json::Value]) -> Result<serde_json::Value, String> {
         let variables: Vec<Value<'_>> = variables.iter().map(|json| Value::from(*json)).collect();
         let (outcome, _) = self.evaluate(&Inputs { variables: &variables, ..Inputs::default() });
         outcome.map_err(|fault| fault.to_string())?.to_json()
     }
 
-    /// As [`Program::evaluate_json`], for conditions.
+    /// Same as [`Program::evaluate_json`], for conditions.
     pub fn evaluate_bool(&self, variables: &[&serde_json::Value]) -> Result<bool, String> {
         let result = self.evaluate_json(variables)?;
         result.as_bool().ok_or_else(|| "the result is no boolean".to_owned())
     }
 
-    /// The result and its cost.
-    pub fn evaluate<'a>(&self, inputs: &Inputs<'_, 'a>) -> (Outcome<'a>, u64) {
+    /// Returns the result and its cost.
+    pub fn evaluate<'a>(&self, inputs: &Inputs<'_, 'a>) -> (EvaluationResult<'a>, u64) {
         functions::strings::begin_evaluation();
         self.run(inputs)
     }
 
-    fn run<'a>(&self, inputs: &Inputs<'_, 'a>) -> (Outcome<'a>, u64) {
+    fn run<'a>(&self, inputs: &Inputs<'_, 'a>) -> (EvaluationResult<'a>, u64) {
         let limit = inputs.limit.min(PER_CALL_LIMIT);
         let mut run = Run { inputs, locals: Vec::new(), cost: 0, limit };
         let outcome = run.value(&self.checked.node);
@@ -152,8 +152,8 @@ impl Program {
 
 struct Run<'e, 'a> {
     inputs: &'e Inputs<'e, 'a>,
-    /// Variables of loops. Errors are values here: a loop may get over them.
-    locals: Vec<Outcome<'a>>,
+    /// Loop variables. Errors are values here: a loop may absorb them.
+    locals: Vec<EvaluationResult<'a>>,
     cost: u64,
     limit: u64,
 }
@@ -164,22 +164,25 @@ impl<'a> Run<'_, 'a> {
         if self.cost > self.limit { Err(Fault::Cost) } else { Ok(()) }
     }
 
-    fn value(&mut self, node: &Node) -> Outcome<'a> {
+    fn value(&mut self, node: &Node) -> EvaluationResult<'a> {
         match node {
             Node::Constant(value) => Ok(value.clone()),
-            Node::Variable(place) => {
+            Node::Variable(variable_index) => {
                 self.charge(1)?;
-                let value = self.inputs.variables.get(*place);
+                let value = self.inputs.variables.get(*variable_index);
                 value.cloned().ok_or_else(|| Fault::new("no such attribute(s)"))
             }
-            Node::Composed(place) => {
+            Node::Composed(variable_index) => {
                 self.charge(2)?;
                 let composed = self.inputs.composed.ok_or_else(|| Fault::new("no such attribute(s)"))?;
-                composed.value(*place, self.inputs)
+                composed.value(*variable_index, self.inputs)
             }
-            Node::Local(place) => {
+            Node::Local(variable_index) => {
                 self.charge(1)?;
-                self.locals.get(*place).cloned().unwrap_or_else(|| Err(Fault::new("no such attribute(s)")))
+                self.locals
+                    .get(*variable_index)
+                    .cloned()
+                    .unwrap_or_else(|| Err(Fault::new("no such attribute(s)")))
             }
             Node::Select(operand, name) => {
                 let operand = self.value(operand)?;
@@ -209,7 +212,7 @@ impl<'a> Run<'_, 'a> {
                 self.charge(1)?;
                 match self.value(operand) {
                     Ok(Value::Bool(false)) => Ok(Value::Bool(false)),
-                    Err(fault @ (Fault::Cost | Fault::Asks(_))) => Err(fault),
+                    Err(fault @ (Fault::Cost | Fault::NeedsDecision(_))) => Err(fault),
                     _ => Ok(Value::Bool(true)),
                 }
             }
@@ -221,55 +224,63 @@ impl<'a> Run<'_, 'a> {
                 let text = operand.as_str().ok_or_else(Fault::no_such_overload)?;
                 Ok(Value::Bool(pattern.is_match(text)))
             }
-            Node::List(elements) => {
-                let mut made = Vec::with_capacity(elements.len());
-                for (element, optional) in elements {
-                    let value = self.value(element)?;
-                    made.extend(if *optional { unwrapped(value, "list element")? } else { Some(value) });
-                }
-                self.charge(cost::LIST)?;
-                Ok(Value::list(made))
-            }
-            Node::Map(entries) => {
-                let mut made = BTreeMap::new();
-                for (key, value, optional) in entries {
-                    let key = self.value(key)?;
-                    let value = self.value(value)?;
-                    let value = if *optional { unwrapped(value, "entry")? } else { Some(value) };
-                    if let Some(value) = value {
-                        insert(&mut made, &key, value, "unsupported key type")?;
-                    }
-                }
-                self.charge(cost::MAP)?;
-                Ok(Value::map(made))
-            }
-            Node::Make(name, fields) => {
-                let mut made = BTreeMap::new();
-                for (field, value, optional) in fields {
-                    let value = self.value(value)?;
-                    if let Some(value) = if *optional { unwrapped(value, "entry")? } else { Some(value) } {
-                        made.insert(field.clone(), value);
-                    }
-                }
-                self.charge(cost::STRUCT)?;
-                Ok(Value::Made(Arc::new(Made { type_name: name.clone(), fields: made })))
-            }
+            Node::List(elements) => self.list(elements),
+            Node::Map(entries) => self.map(entries),
+            Node::Make(name, fields) => self.make(name, fields),
             Node::Loop(parts) => self.repeat(parts),
         }
     }
 
-    /// `&&` and `||`: one side can decide whatever the other does. `decisive` is what decides.
-    fn logical(&mut self, left: &Node, right: &Node, decisive: bool) -> Outcome<'a> {
+    fn list(&mut self, elements: &[(Node, bool)]) -> EvaluationResult<'a> {
+        let mut made = Vec::with_capacity(elements.len());
+        for (element, optional) in elements {
+            made.extend(self.entry(element, *optional, "list element")?);
+        }
+        self.charge(cost::LIST)?;
+        Ok(Value::list(made))
+    }
+
+    fn map(&mut self, entries: &[(Node, Node, bool)]) -> EvaluationResult<'a> {
+        let mut made = BTreeMap::new();
+        for (key, value, optional) in entries {
+            let key = self.value(key)?;
+            if let Some(value) = self.entry(value, *optional, "entry")? {
+                insert(&mut made, &key, value, "unsupported key type")?;
+            }
+        }
+        self.charge(cost::MAP)?;
+        Ok(Value::map(made))
+    }
+
+    fn make(&mut self, name: &Arc<str>, fields: &[(Arc<str>, Node, bool)]) -> EvaluationResult<'a> {
+        let mut made = BTreeMap::new();
+        for (field, value, optional) in fields {
+            if let Some(value) = self.entry(value, *optional, "entry")? {
+                made.insert(field.clone(), value);
+            }
+        }
+        self.charge(cost::STRUCT)?;
+        Ok(Value::Object(Arc::new(BuiltObject { type_name: name.clone(), fields: made })))
+    }
+
+    /// Value of an element or entry; `None` for an optional one without a value.
+    fn entry(&mut self, node: &Node, optional: bool, what: &str) -> Result<Option<Value<'a>>, Fault> {
+        let value = self.value(node)?;
+        if optional { unwrapped(value, what) } else { Ok(Some(value)) }
+    }
+
+    /// `&&` and `||`: either operand can decide even if the other fails. `decisive` is the deciding value.
+    fn logical(&mut self, left: &Node, right: &Node, decisive: bool) -> EvaluationResult<'a> {
         let left = self.value(left);
         match &left {
             Ok(Value::Bool(flag)) if *flag == decisive => return Ok(Value::Bool(decisive)),
-            Err(Fault::Cost | Fault::Asks(_)) => return left,
+            Err(Fault::Cost | Fault::NeedsDecision(_)) => return left,
             _ => {}
         }
         let right = self.value(right);
         match (&left, &right) {
             (_, Ok(Value::Bool(flag))) if *flag == decisive => Ok(Value::Bool(decisive)),
-            (_, Err(Fault::Cost | Fault::Asks(_))) => right,
+            (_, Err(Fault::Cost | Fault::NeedsDecision(_))) => right,
             (Err(_), _) => left,
             (_, Err(_)) => right,
             (Ok(Value::Bool(_)), Ok(Value::Bool(_))) => Ok(Value::Bool(!decisive)),
@@ -277,24 +288,24 @@ impl<'a> Run<'_, 'a> {
         }
     }
 
-    fn call(&mut self, function: &Function, arguments: &[Node]) -> Outcome<'a> {
+    fn call(&mut self, function: &Function, arguments: &[Node]) -> EvaluationResult<'a> {
         let mut values = Vec::with_capacity(arguments.len());
         for argument in arguments {
             values.push(self.value(argument)?);
         }
-        if let Some(check) = asked(function, &values) {
+        if let Some(check) = authorizer_check(function, &values) {
             self.charge(cost::CHECK)?;
             let answer = self.inputs.answers.and_then(|answers| answers.get(&check));
-            return answer.map(Value::Decision).ok_or_else(|| Fault::Asks(Arc::new(check)));
+            return answer.map(Value::Decision).ok_or_else(|| Fault::NeedsDecision(Arc::new(check)));
         }
-        cost::refuse_excess(function.name, &values)?;
+        cost::reject_oversized_result(function.name, &values)?;
         let outcome = function.call(&values);
         let result = outcome.as_ref().ok();
         self.charge(cost::call(function.name, &values, result))?;
         outcome
     }
 
-    fn repeat(&mut self, parts: &Loop) -> Outcome<'a> {
+    fn repeat(&mut self, parts: &Loop) -> EvaluationResult<'a> {
         let range = self.value(&parts.range)?;
         let init = self.value(&parts.init);
         let base = self.locals.len();
@@ -304,13 +315,13 @@ impl<'a> Run<'_, 'a> {
         outcome
     }
 
-    fn rounds(&mut self, parts: &Loop, range: &Value<'a>, base: usize) -> Outcome<'a> {
-        let mut growing = match (&parts.step, self.locals.get(base)) {
-            (Step::General(_), _) => Growing::Not,
-            (Step::Append { .. }, Some(Ok(Value::List(list)))) => Growing::List(list.iter().collect()),
-            (Step::Insert { .. } | Step::Merge { .. }, Some(Ok(Value::Map(map)))) => {
-                Growing::Map(map.iter().filter_map(|(key, value)| Some((Key::of(&key)?, value))).collect())
-            }
+    fn rounds(&mut self, parts: &Loop, range: &Value<'a>, base: usize) -> EvaluationResult<'a> {
+        let mut accumulating = match (&parts.step, self.locals.get(base)) {
+            (Step::General(_), _) => Accumulator::Not,
+            (Step::Append { .. }, Some(Ok(Value::List(list)))) => Accumulator::List(list.iter().collect()),
+            (Step::Insert { .. } | Step::Merge { .. }, Some(Ok(Value::Map(map)))) => Accumulator::Map(
+                map.iter().filter_map(|(key, value)| Some((Key::of(&key)?, value))).collect(),
+            ),
             _ => return Err(Fault::no_such_overload()),
         };
         let two = parts.has_two_variables;
@@ -320,14 +331,14 @@ impl<'a> Run<'_, 'a> {
                     let Some(item) = list.get(index) else { break };
                     let index = i64::try_from(index).unwrap_or(i64::MAX);
                     let (first, second) = if two { (Value::Int(index), Some(item)) } else { (item, None) };
-                    if !self.round(parts, &mut growing, base, first, second)? {
+                    if !self.round(parts, &mut accumulating, base, first, second)? {
                         break;
                     }
                 }
             }
             Value::Map(map) => {
                 for (key, value) in map.iter() {
-                    if !self.round(parts, &mut growing, base, key, two.then_some(value))? {
+                    if !self.round(parts, &mut accumulating, base, key, two.then_some(value))? {
                         break;
                     }
                 }
@@ -335,11 +346,11 @@ impl<'a> Run<'_, 'a> {
             _ => return Err(Fault::new("unsupported comprehension range type")),
         }
         self.locals.truncate(base + 1);
-        let grown = match growing {
-            Growing::Not => None,
-            Growing::List(items) => Some(Ok(Value::list(items))),
-            Growing::Map(entries) => Some(Ok(Value::map(entries))),
-            Growing::Failed(fault) => Some(Err(fault)),
+        let grown = match accumulating {
+            Accumulator::Not => None,
+            Accumulator::List(items) => Some(Ok(Value::list(items))),
+            Accumulator::Map(entries) => Some(Ok(Value::map(entries))),
+            Accumulator::Failed(fault) => Some(Err(fault)),
         };
         if let (Some(grown), Some(accumulator)) = (grown, self.locals.get_mut(base)) {
             *accumulator = grown;
@@ -347,11 +358,11 @@ impl<'a> Run<'_, 'a> {
         self.value(&parts.result)
     }
 
-    /// One round; false: it was the last.
+    /// Runs one iteration; false if it was the last.
     fn round(
         &mut self,
         parts: &Loop,
-        growing: &mut Growing<'a>,
+        accumulating: &mut Accumulator<'a>,
         base: usize,
         first: Value<'a>,
         second: Option<Value<'a>>,
@@ -361,23 +372,23 @@ impl<'a> Run<'_, 'a> {
         self.locals.extend(second.map(Ok));
         match self.value(&parts.condition) {
             Ok(Value::Bool(true)) => {}
-            Err(fault @ (Fault::Cost | Fault::Asks(_))) => return Err(fault),
+            Err(fault @ (Fault::Cost | Fault::NeedsDecision(_))) => return Err(fault),
             _ => return Ok(false),
         }
         match &parts.step {
             Step::General(step) => {
                 let next = self.value(step);
-                if let Err(fault @ (Fault::Cost | Fault::Asks(_))) = next {
+                if let Err(fault @ (Fault::Cost | Fault::NeedsDecision(_))) = next {
                     return Err(fault);
                 }
                 if let Some(accumulator) = self.locals.get_mut(base) {
                     *accumulator = next;
                 }
             }
-            step => match self.grow(step, growing) {
-                Err(fault @ (Fault::Cost | Fault::Asks(_))) => return Err(fault),
+            step => match self.grow(step, accumulating) {
+                Err(fault @ (Fault::Cost | Fault::NeedsDecision(_))) => return Err(fault),
                 Err(fault) => {
-                    *growing = Growing::Failed(fault);
+                    *accumulating = Accumulator::Failed(fault);
                     return Ok(false);
                 }
                 Ok(()) => {}
@@ -386,7 +397,7 @@ impl<'a> Run<'_, 'a> {
         Ok(true)
     }
 
-    fn grow(&mut self, step: &Step, growing: &mut Growing<'a>) -> Result<(), Fault> {
+    fn grow(&mut self, step: &Step, accumulating: &mut Accumulator<'a>) -> Result<(), Fault> {
         let filter = match step {
             Step::Append { filter, .. } | Step::Insert { filter, .. } | Step::Merge { filter, .. } => filter,
             Step::General(_) => &None,
@@ -398,18 +409,18 @@ impl<'a> Run<'_, 'a> {
                 _ => return Err(Fault::no_such_overload()),
             }
         }
-        match (step, growing) {
-            (Step::Append { element, .. }, Growing::List(items)) => {
+        match (step, accumulating) {
+            (Step::Append { element, .. }, Accumulator::List(items)) => {
                 let element = self.value(element)?;
                 self.charge(cost::LIST + 2)?;
                 items.push(element);
             }
-            (Step::Insert { key, value, .. }, Growing::Map(entries)) => {
+            (Step::Insert { key, value, .. }, Accumulator::Map(entries)) => {
                 let (key, value) = (self.value(key)?, self.value(value)?);
                 self.charge(2)?;
                 insert(entries, &key, value, "unsupported key type")?;
             }
-            (Step::Merge { entries, .. }, Growing::Map(grown)) => {
+            (Step::Merge { entries, .. }, Accumulator::Map(grown)) => {
                 let Value::Map(entries) = self.value(entries)? else {
                     return Err(Fault::no_such_overload());
                 };
@@ -424,8 +435,8 @@ impl<'a> Run<'_, 'a> {
     }
 }
 
-/// What a loop makes, while it does.
-enum Growing<'a> {
+/// State of a loop that builds a list or map in place.
+enum Accumulator<'a> {
     Not,
     List(Vec<Value<'a>>),
     Map(BTreeMap<Key, Value<'a>>),
@@ -445,15 +456,15 @@ fn insert<'a>(
     Ok(())
 }
 
-/// The question, if the call is one to the authorizer.
-fn asked(function: &Function, values: &[Value<'_>]) -> Option<Check> {
+/// Authorizer check of a call, if it is one.
+fn authorizer_check(function: &Function, values: &[Value<'_>]) -> Option<Check> {
     match values {
         [Value::Check(check), Value::String(verb)] if function.name == "check" => check.with_verb(verb),
         _ => None,
     }
 }
 
-/// What an optional element adds: itself or nothing.
+/// Value of an optional element; `None` if it is absent.
 fn unwrapped<'a>(value: Value<'a>, what: &str) -> Result<Option<Value<'a>>, Fault> {
     match value {
         Value::Optional(inner) => Ok(inner.map(|inner| (*inner).clone())),
@@ -463,24 +474,24 @@ fn unwrapped<'a>(value: Value<'a>, what: &str) -> Result<Option<Value<'a>>, Faul
     }
 }
 
-/// A field if it is there.
+/// Value of a field, if present.
 fn find<'a>(of: &Value<'a>, name: &str) -> Option<Value<'a>> {
     match of {
         Value::Map(map) => map.field(name),
-        Value::Made(made) => made.fields.get(name).cloned(),
+        Value::Object(made) => made.fields.get(name).cloned(),
         Value::Optional(Some(inner)) => find(inner, name),
         _ => None,
     }
 }
 
-fn select<'a>(of: &Value<'a>, name: &Arc<str>) -> Outcome<'a> {
+fn select<'a>(of: &Value<'a>, name: &Arc<str>) -> EvaluationResult<'a> {
     if let Value::Optional(inner) = of {
         let found = inner.as_ref().and_then(|inner| find(inner, name));
         return Ok(Value::Optional(found.map(Arc::new)));
     }
     find(of, name).ok_or_else(|| match of {
-        Value::Map(_) | Value::Made(_) => no_such_key(name),
-        // Lists have numbers for keys.
+        Value::Map(_) | Value::Object(_) => no_such_key(name),
+        // Keys of lists are numbers.
         Value::List(_) => Fault::new("unsupported index type 'string' in list"),
         _ => no_such_key(name),
     })

@@ -1,9 +1,11 @@
-//! The Common Expression Language as Kubernetes speaks it: rules that users write, compiled once and evaluated on JSON.
+//! Common Expression Language (CEL) with Kubernetes' libraries: compiles expressions once and evaluates them on JSON.
 //!
 //! An [`Environment`] declares variables with their types; [`Environment::compile`] parses an expression, checks its
-//! types and finds every mistake that needs no data, in the words that users of Kubernetes know. A [`Program`] is
-//! evaluated on [`Value`]s, which look at JSON where it is, within a limit on what it may cost. Policies, match
-//! conditions, claim mappings and device selectors all go through here.
+//! types and reports every error that needs no data, with Kubernetes' messages. A [`Program`] is evaluated on
+//! [`Value`]s, which borrow JSON without converting it, within a cost limit. Policies, match conditions, claim
+//! mappings and device selectors use this crate.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod admission;
 mod check;
@@ -28,8 +30,8 @@ pub use environment::{CompileError, Environment, apply_configuration_type, compo
 pub use estimate::{Estimate, Extent};
 pub use evaluate::{Composition, Inputs, PER_CALL_LIMIT, Program};
 pub use functions::authorizer::{
-    About, Answers, Check, Decision, ResourceAbout, authorizer_type, resource_check_type,
+    Check, CheckTarget, Decision, Decisions, ResourceTarget, authorizer_type, resource_check_type,
 };
 pub use types::{Fields, ObjectType, Type};
 pub use typing::{Identity, Typing, formatted};
-pub use value::{Fault, Key, List, Made, Map, Outcome, Text, Value};
+pub use value::{BuiltObject, EvaluationResult, Fault, Key, List, Map, Text, Value};

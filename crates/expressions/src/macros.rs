@@ -1,4 +1,4 @@
-//! Macros beyond the parser's own: two variables in loops, sorting by a key.
+//! Macros beyond the parser's own: comprehensions with two variables, sorting by a key.
 
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, Expr, IdedExpr, ListExpr, LiteralValue, MapExpr, operators,
@@ -6,7 +6,7 @@ use cel::common::ast::{
 use cel::parser::{Macro, MacroExprHelper, ParseError};
 
 const RESULT: &str = "@result";
-/// Adds an entry to the map that a loop makes.
+/// Adds an entry to the map that a loop builds.
 pub const INSERT: &str = "cel.@mapInsert";
 pub const SORT_BY_KEYS: &str = "@sortByAssociatedKeys";
 const UNUSED: &str = "#unused";
@@ -57,7 +57,7 @@ pub fn all() -> Vec<Macro> {
     ]
 }
 
-/// `cel.bind(name, value, expression)`: a name for a value in an expression.
+/// `cel.bind(name, value, expression)`: binds a value to a name in an expression.
 pub fn bindings() -> Macro {
     Macro::receiver("bind", 3, |h, target, args| {
         let is_namespace = |of: &IdedExpr| matches!(&of.expr, Expr::Ident(name) if name == "cel");
@@ -105,7 +105,7 @@ fn empty_map(h: &mut Helper<'_>) -> IdedExpr {
     h.next_expr(Expr::Map(MapExpr { entries: Vec::new() }))
 }
 
-/// The parts of a loop; what they are is said by their names.
+/// Parts of a comprehension.
 struct Parts {
     range: IdedExpr,
     variables: (String, Option<String>),
@@ -129,7 +129,7 @@ fn comprehension(h: &mut Helper<'_>, parts: Parts) -> IdedExpr {
     })))
 }
 
-/// The name that an argument is.
+/// Identifier that an argument consists of.
 fn name(h: &Helper<'_>, arg: &IdedExpr) -> Result<String, ParseError> {
     match &arg.expr {
         Expr::Ident(name) if name == RESULT => {
@@ -140,7 +140,7 @@ fn name(h: &Helper<'_>, arg: &IdedExpr) -> Result<String, ParseError> {
     }
 }
 
-/// What a loop with two variables runs over, the variables, and the rest of its arguments.
+/// Range of a comprehension with two variables, the variables, and its other arguments.
 type TwoVariables = (IdedExpr, (String, Option<String>), Vec<IdedExpr>);
 
 fn two_variables(
@@ -206,7 +206,7 @@ fn exists_one(h: &mut Helper<'_>, target: &mut Option<IdedExpr>, args: &mut Vec<
     Ok(Some(comprehension(h, Parts { range, variables, accumulator, init, condition, step, result })))
 }
 
-/// A loop that makes something: `add` makes the step of what the last argument gives.
+/// A comprehension that builds a value: `add` builds the loop step from the last argument.
 fn transform(
     h: &mut Helper<'_>,
     target: &mut Option<IdedExpr>,
@@ -265,7 +265,7 @@ fn transform_map_entry(
     })
 }
 
-/// A name for a value in an expression: a loop that never runs.
+/// Binds a value to a name: a comprehension over an empty range.
 fn bind(h: &mut Helper<'_>, name: &str, value: IdedExpr, body: IdedExpr) -> IdedExpr {
     let range = list(h, Vec::new());
     let condition = bool_literal(h, false);

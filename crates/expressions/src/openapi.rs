@@ -1,5 +1,5 @@
-//! Types of objects from the OpenAPI documents a server publishes and from the schemas of custom resources, so that
-//! expressions about them can be checked, and how large the objects may be.
+//! Types and maximum sizes of objects, from the OpenAPI documents of a server and the schemas of custom resources,
+//! for type checks and cost estimates of expressions.
 
 use crate::estimate::Extent;
 use crate::types::Type;
@@ -8,30 +8,30 @@ use std::collections::BTreeMap;
 
 const REFERENCE: &str = "#/components/schemas/";
 const KINDS: &str = "x-kubernetes-group-version-kind";
-/// What is deeper than this is not looked at: it may be anything.
+/// Maximum depth of a schema; deeper values are dynamic.
 const MAX_DEPTH: usize = 64;
-/// Nor is more than this: references make small documents large.
+/// Maximum number of types: references make small documents large.
 const MAX_TYPES: usize = 100_000;
 
-/// The largest request: nothing in it is larger.
+/// Maximum request size, which bounds every value.
 const MAX_REQUEST: u64 = 3 * 1024 * 1024;
-/// The least that values take up in JSON, quotes included.
+/// Minimum size of values in JSON, quotes included.
 const MIN_STRING: u64 = 2;
 const MIN_BOOL: u64 = 4;
 const MIN_NUMBER: u64 = 1;
 const MIN_DURATION: u64 = 3;
 const MIN_TIME: u64 = 21;
 const DATE: u64 = 12;
-/// The longest durations and times.
+/// Maximum length of durations and times.
 const MAX_TIME: u64 = 32;
 
-/// What a schema says of values, for expressions about them.
+/// Declaration of values from a schema.
 #[derive(Clone, Debug)]
 pub struct Declared {
     pub of: Type,
-    /// How large they may be.
+    /// Maximum sizes.
     pub extent: Extent,
-    /// The fewest bytes that they take up in JSON.
+    /// Minimum size in JSON, in bytes.
     pub min_size: u64,
 }
 
@@ -56,16 +56,16 @@ impl Declared {
         Self { of, extent, min_size: 2 }
     }
 
-    /// How often such a value fits into a request.
+    /// Maximum number of such values in one request.
     #[must_use]
     pub fn max_count(&self) -> u64 {
         MAX_REQUEST / (self.min_size + 1)
     }
 }
 
-/// The type of a kind's objects, by the document (OpenAPI v3) of its group and version. `name` is what messages call it.
+/// Type of a kind's objects, from the OpenAPI v3 document of its group and version. `name` is its name in messages.
 ///
-/// `None`: the document does not know the kind, or does not say what it is.
+/// `None` if the document lacks the kind or its type.
 #[must_use]
 pub fn type_of(document: &Json, (group, version, kind): (&str, &str, &str), name: &str) -> Option<Type> {
     let schemas = document.pointer("/components/schemas")?.as_object()?;
@@ -81,10 +81,10 @@ pub fn type_of(document: &Json, (group, version, kind): (&str, &str, &str), name
     reader.root(schema, name).map(|declared| declared.of)
 }
 
-/// What a schema of a custom resource says, or a part of one. It refers to nothing. `is_resource`: the values have a
-/// kind, a version and a name, whether or not the schema says so.
+/// Declaration from a schema of a custom resource, or a part of one, without references. `is_resource`: the values
+/// have `kind`, `apiVersion` and `metadata`, even if the schema omits them.
 ///
-/// `None`: expressions cannot see what it describes.
+/// `None` if the described value is not accessible to expressions.
 #[must_use]
 pub fn declare(schema: &Json, is_resource: bool, name: &str) -> Option<Declared> {
     let mut reader = Reader { document: None, visited: Vec::new(), depth: 0, left: MAX_TYPES };
@@ -92,12 +92,12 @@ pub fn declare(schema: &Json, is_resource: bool, name: &str) -> Option<Declared>
 }
 
 struct Reader<'d> {
-    /// `None`: there are no references.
+    /// Document that references resolve in; `None` if there are no references.
     document: Option<&'d Json>,
-    /// The references that lead here.
+    /// References followed so far.
     visited: Vec<&'d str>,
     depth: usize,
-    /// How many types may still be made.
+    /// Remaining number of types.
     left: usize,
 }
 
@@ -109,12 +109,12 @@ fn is_set(of: &Json, field: &str) -> bool {
     of.get(field).and_then(Json::as_bool) == Some(true)
 }
 
-/// A limit that a schema sets.
+/// A limit of a schema.
 fn limit(of: &Json, field: &str) -> Option<u64> {
     of.get(field).and_then(Json::as_i64).map(|limit| u64::try_from(limit).unwrap_or(0))
 }
 
-/// What a schema refers to. A reference may stand in `allOf`, so that it can be described.
+/// Target of a schema's reference. It may be inside `allOf`, which allows a description beside it.
 fn reference(schema: &Json) -> Option<&str> {
     let of = |schema: &'_ Json| schema.get("$ref").is_some();
     let found = if of(schema) {
@@ -125,7 +125,7 @@ fn reference(schema: &Json) -> Option<&str> {
     found.get("$ref")?.as_str()?.strip_prefix(REFERENCE)
 }
 
-/// What a string is, and how long it may be.
+/// Type and maximum length of a string.
 fn string(schema: &Json) -> Declared {
     let length = limit(schema, "maxLength");
     let of_format = match text(schema, "format") {
@@ -140,7 +140,7 @@ fn string(schema: &Json) -> Declared {
     }
     let values = schema.get("enum").and_then(Json::as_array).filter(|values| !values.is_empty());
     let max = match (length, values) {
-        // A character is up to four bytes.
+        // A character takes up to four bytes.
         (Some(length), _) => length.saturating_mul(4),
         (None, Some(values)) => {
             let longest = values.iter().filter_map(Json::as_str).map(str::len).max();
@@ -156,7 +156,7 @@ impl<'d> Reader<'d> {
         self.document?.pointer("/components/schemas")?.get(to)
     }
 
-    /// `None`: expressions cannot see what this describes.
+    /// Declaration of a schema; `None` if the described value is not accessible to expressions.
     fn read(&mut self, schema: &'d Json, name: &str) -> Option<Declared> {
         if self.depth >= MAX_DEPTH || self.left == 0 {
             return Some(Declared::new(Type::Dyn, MIN_NUMBER, MAX_REQUEST - 2));
@@ -164,7 +164,7 @@ impl<'d> Reader<'d> {
         self.depth += 1;
         self.left -= 1;
         let of = match self.document.and_then(|_| reference(schema)) {
-            // What contains itself is not followed.
+            // Recursive references are not followed.
             Some(to) if self.visited.contains(&to) => Some(Declared::object(name, BTreeMap::new(), 2)),
             Some(to) => self.referred(to).and_then(|schema| {
                 self.visited.push(to);
@@ -206,7 +206,8 @@ impl<'d> Reader<'d> {
             "boolean" => Declared::new(Type::Bool, MIN_BOOL, 0),
             "number" => Declared::new(Type::Double, MIN_NUMBER, 0),
             "integer" => Declared::new(Type::Int, MIN_NUMBER, 0),
-            // Quantities: texts or numbers. Kubernetes hides them here, and so warns of every rule about resources.
+            // Quantities: strings or integers. Kubernetes omits them here, and so warns about every rule on
+            // resources.
             _ if self.document.is_some() && schema.get("oneOf").is_some() => {
                 Declared::new(Type::Dyn, MIN_NUMBER, MAX_REQUEST - 2)
             }
@@ -214,7 +215,7 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// The fields by the names that expressions use, and the least size of an object that has what is required.
+    /// Fields by their names in expressions, and the minimum size of an object with all required fields.
     fn fields(&mut self, schema: &'d Json, name: &str) -> (BTreeMap<String, Declared>, u64) {
         let required = schema.get("required").and_then(Json::as_array);
         let is_required =
@@ -237,7 +238,7 @@ impl<'d> Reader<'d> {
         (fields, min_size)
     }
 
-    /// An object with a kind, a version and a name, whether or not its schema mentions them.
+    /// An object with `kind`, `apiVersion` and `metadata`, even if its schema omits them.
     fn root(&mut self, schema: &'d Json, name: &str) -> Option<Declared> {
         let properties = schema.get("properties");
         if text(schema, "type") != "object" || schema.get("additionalProperties").is_some_and(Json::is_object)
@@ -249,14 +250,14 @@ impl<'d> Reader<'d> {
         if let Some(to) = metadata.and_then(reference) {
             metadata = self.referred(to);
         }
-        let says = |of: Option<&Json>, field: &str| {
+        let declares = |of: Option<&Json>, field: &str| {
             of.and_then(|of| of.get(field)).is_some_and(|of| text(of, "type") == "string")
         };
         let named = metadata.and_then(|metadata| metadata.get("properties"));
-        let is_whole = says(properties, "kind")
-            && says(properties, "apiVersion")
-            && says(named, "name")
-            && says(named, "generateName");
+        let is_whole = declares(properties, "kind")
+            && declares(properties, "apiVersion")
+            && declares(named, "name")
+            && declares(named, "generateName");
         if !is_whole {
             fields.insert("kind".to_owned(), Declared::text());
             fields.insert("apiVersion".to_owned(), Declared::text());
@@ -268,7 +269,7 @@ impl<'d> Reader<'d> {
     }
 }
 
-/// Words of the language, which name nothing else.
+/// Keywords of the language, which cannot be identifiers.
 pub const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -293,7 +294,7 @@ pub const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// A field's name as expressions write it; `None`: they cannot.
+/// Escaped name of a field in expressions; `None` if it has none.
 #[must_use]
 pub fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_of_custom_resources_say_how_large_values_may_be() {
+    fn custom_resource_schemas_limit_value_sizes() {
         let schema = json!({"type": "object", "required": ["name"], "properties": {
             "name": {"type": "string", "maxLength": 10},
             "kinds": {"type": "array", "items": {"type": "string", "enum": ["a", "bcd"]}},
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn references_that_multiply_are_followed_so_far_only() {
+    fn multiplying_references_are_bounded() {
         let mut schemas = serde_json::Map::new();
         for level in 0..60 {
             let next = json!({"$ref": format!("#/components/schemas/l{}", level + 1)});
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_fields() {
+    fn field_names_are_escaped() {
         for (name, want) in [
             ("replicas", Some("replicas")),
             ("namespace", Some("__namespace__")),

@@ -1,4 +1,4 @@
-//! From text to a tree, with the macros of the language expanded; and how mistakes are shown in the text.
+//! Parses texts into syntax trees with macros expanded, and renders errors with their position in the text.
 
 use crate::macros;
 use cel::common::ast::{IdedExpr, SourceInfo};
@@ -6,18 +6,18 @@ use cel::parser::Macro;
 use cel::{Env, ParseErrors};
 use std::sync::LazyLock;
 
-/// The longest expression, in characters.
+/// Maximum length of an expression, in characters.
 pub const MAX_CHARACTERS: usize = 100_000;
-/// Texts up to this length and estimated depth need little stack: each pair of brackets takes the parser through all rules
-/// of its grammar.
+/// Texts up to this length and estimated depth need little stack: each pair of brackets recurses through all grammar
+/// rules of the parser.
 const SMALL: usize = 256;
 const SHALLOW: usize = 6;
-/// What the parser of a longer one may use. Memory is taken as it is needed.
+/// Stack size for parsing a longer one. Memory is committed on use.
 const STACK: usize = 256 * 1024 * 1024;
 
-/// The parser's own language: it only needs to know the macros.
+/// Parser environment: it only declares the macros.
 static LANGUAGE: LazyLock<Option<Env>> = LazyLock::new(|| with_macros(macros::all()));
-/// The same with `cel.bind`.
+/// Parser environment with `cel.bind`.
 static LANGUAGE_WITH_BINDINGS: LazyLock<Option<Env>> =
     LazyLock::new(|| with_macros(macros::all().into_iter().chain([macros::bindings()])));
 
@@ -29,21 +29,21 @@ fn with_macros(all: impl IntoIterator<Item = Macro>) -> Option<Env> {
     Some(env)
 }
 
-/// How many mistakes of one expression are shown.
+/// Maximum number of errors shown per expression.
 pub const MAX_SHOWN: usize = 100;
 
-/// A mistake and where it is: line from 1, column from 0.
+/// An error and its position: line from 1, column from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct Issue {
     pub line: usize,
     pub column: usize,
     pub message: String,
 }
 
-/// Where the nodes of a tree are in its text.
+/// Positions of the nodes of a tree in its text.
 pub struct Positions {
     info: SourceInfo,
-    /// Beginnings of lines, in characters.
+    /// Start of each line, in characters.
     lines: Vec<usize>,
 }
 
@@ -62,18 +62,18 @@ impl Positions {
     }
 }
 
-/// Texts whose trees are estimated to be deeper are not parsed: the checker refuses a quarter of it, and the parser needs
-/// stack for each level.
+/// Maximum estimated depth of a tree; deeper texts are not parsed. The checker rejects a quarter of it, and the
+/// parser needs stack for each level.
 const MAX_ESTIMATED_DEPTH: usize = 1000;
 
-/// One pair of brackets, or the whole text: how deep the tree of what stands in it is.
+/// Depth of the tree inside one pair of brackets, or of the whole text.
 #[derive(Clone, Copy, Default)]
 struct Level {
-    /// Of the operands so far, left of an operator.
+    /// Depth of the operands so far, left of an operator.
     left: Option<usize>,
-    /// Of the present operand: selections, calls, negations.
+    /// Depth of the current operand: selections, calls, negations.
     operand: usize,
-    /// Of what stands before the last comma or logical operator, whose trees are balanced.
+    /// Depth of the part before the last comma or logical operator, whose trees are balanced.
     most: usize,
 }
 
@@ -91,7 +91,7 @@ impl Level {
     }
 }
 
-/// The depth of a text's tree, at the most; all binary operators count as if they had one precedence.
+/// Upper bound of the depth of a text's tree; all binary operators count as if they had one precedence.
 fn estimated_depth(text: &str) -> usize {
     let bytes = text.as_bytes();
     let (mut levels, mut level, mut deepest, mut at) = (Vec::new(), Level::default(), 0, 0);
@@ -130,26 +130,26 @@ fn estimated_depth(text: &str) -> usize {
     deepest
 }
 
-/// The place of the quote that ends a string, which begins at `at`.
+/// Index of the quote that ends the string starting at `at`.
 fn end_of_string(bytes: &[u8], at: usize) -> usize {
     let quote = bytes[at];
     let is_raw = at > 0 && matches!(bytes[at - 1], b'r' | b'R');
     let mark = if bytes[at..].starts_with(&[quote; 3]) { 3 } else { 1 };
-    let mut place = at + mark;
-    while place < bytes.len() {
-        if bytes[place] == b'\\' && !is_raw {
-            place += 2;
+    let mut byte_index = at + mark;
+    while byte_index < bytes.len() {
+        if bytes[byte_index] == b'\\' && !is_raw {
+            byte_index += 2;
             continue;
         }
-        if bytes[place..].starts_with(&[quote; 3][..mark]) {
-            return place + mark - 1;
+        if bytes[byte_index..].starts_with(&[quote; 3][..mark]) {
+            return byte_index + mark - 1;
         }
-        place += 1;
+        byte_index += 1;
     }
     bytes.len()
 }
 
-/// Runs what recurses as deep as its text is nested where there is stack enough for it.
+/// Runs a function that recurses as deep as its text is nested, on a thread with a large stack if necessary.
 pub fn with_stack<T: Send>(text: &str, work: impl FnOnce() -> T + Send) -> Option<T> {
     if text.len() <= SMALL && estimated_depth(text) <= SHALLOW {
         return Some(work());
@@ -160,8 +160,8 @@ pub fn with_stack<T: Send>(text: &str, work: impl FnOnce() -> T + Send) -> Optio
     })
 }
 
-pub fn parse(text: &str, has_bindings: bool) -> Result<(IdedExpr, Positions), Vec<Mistake>> {
-    let at_start = |message: String| vec![Mistake { line: 1, column: 0, message }];
+pub fn parse(text: &str, has_bindings: bool) -> Result<(IdedExpr, Positions), Vec<Issue>> {
+    let at_start = |message: String| vec![Issue { line: 1, column: 0, message }];
     let size = text.chars().count();
     if size > MAX_CHARACTERS {
         return Err(at_start(format!(
@@ -177,42 +177,42 @@ pub fn parse(text: &str, has_bindings: bool) -> Result<(IdedExpr, Positions), Ve
     };
     match language.parser().parse_with_source_info(text) {
         Ok((tree, info)) => Ok((tree, Positions::new(info))),
-        Err(errors) => Err(mistakes(&errors)),
+        Err(errors) => Err(issues(&errors)),
     }
 }
 
-fn mistakes(errors: &ParseErrors) -> Vec<Mistake> {
-    let found = errors.errors.iter().map(|error| Mistake {
+fn issues(errors: &ParseErrors) -> Vec<Issue> {
+    let found = errors.errors.iter().map(|error| Issue {
         line: usize::try_from(error.pos.0).unwrap_or(1).max(1),
         column: usize::try_from(error.pos.1).unwrap_or(1).saturating_sub(1),
-        message: ended(&error.msg),
+        message: normalize_expected_eof(&error.msg),
     });
     found.collect()
 }
 
-/// Where an expression may end, Kubernetes expects nothing else.
-fn ended(message: &str) -> String {
+/// Rewrites a parser message: at the possible end of an expression Kubernetes expects only the end of input.
+fn normalize_expected_eof(message: &str) -> String {
     match message.split_once(" expecting {<EOF>, ") {
         Some((what, _)) => format!("{what} expecting <EOF>"),
         None => message.to_owned(),
     }
 }
 
-/// All mistakes, each with the line it is in and a mark below it, as users of Kubernetes know it.
-pub fn show(text: &str, mistakes: &[Mistake]) -> String {
-    let mut sorted: Vec<&Mistake> = mistakes.iter().collect();
-    sorted.sort_by_key(|mistake| (mistake.line, mistake.column));
-    let shown = sorted.iter().take(MAX_SHOWN).map(|mistake| {
-        let line = text.split('\n').nth(mistake.line - 1).unwrap_or("").replace('\t', " ");
+/// Renders all errors in Kubernetes' form, each with its source line and a caret below it.
+pub fn show(text: &str, issues: &[Issue]) -> String {
+    let mut sorted: Vec<&Issue> = issues.iter().collect();
+    sorted.sort_by_key(|issue| (issue.line, issue.column));
+    let shown = sorted.iter().take(MAX_SHOWN).map(|issue| {
+        let line = text.split('\n').nth(issue.line - 1).unwrap_or("").replace('\t', " ");
         let wide = |c: char| c.len_utf8() > 1;
         let dots: String =
-            line.chars().take(mistake.column).map(|c| if wide(c) { '\u{ff0e}' } else { '.' }).collect();
-        let mark = if line.chars().nth(mistake.column).is_some_and(wide) { '\u{ff3e}' } else { '^' };
+            line.chars().take(issue.column).map(|c| if wide(c) { '\u{ff0e}' } else { '.' }).collect();
+        let mark = if line.chars().nth(issue.column).is_some_and(wide) { '\u{ff3e}' } else { '^' };
         format!(
             "ERROR: <input>:{}:{}: {}\n | {line}\n | {dots}{mark}",
-            mistake.line,
-            mistake.column + 1,
-            mistake.message
+            issue.line,
+            issue.column + 1,
+            issue.message
         )
     });
     let mut lines: Vec<String> = shown.collect();
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_are_shown_where_they_are() {
+    fn errors_show_line_and_caret() {
         for (text, want) in [
             (
                 "bad.",
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_of_trees_is_estimated_from_their_text() {
+    fn tree_depth_is_estimated_from_text() {
         for (text, depth) in [
             ("a", 0),
             ("a.b.c", 2),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_trees_exhaust_no_stack() {
+    fn deep_trees_do_not_overflow_stack() {
         for text in [
             format!("a{}", ".a".repeat(20_000)),
             format!("{}a{}", "(".repeat(4000), ")".repeat(4000)),
@@ -283,7 +283,7 @@ mod tests {
         ] {
             let depth = with_stack(&text, || match parse(&text, false) {
                 Ok((tree, _)) => {
-                    // Giving up a deep tree needs stack, too.
+                    // Dropping a deep tree needs stack, too.
                     drop(tree);
                     1
                 }

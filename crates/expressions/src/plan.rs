@@ -1,4 +1,4 @@
-//! What an expression becomes when it is compiled: names are places, functions are found.
+//! Evaluation plan: a compiled expression with variables resolved to indexes and calls to functions.
 
 use crate::functions::{self, Function};
 use crate::macros;
@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 pub enum Node {
     Constant(Value<'static>),
-    /// A variable of the environment, by its place.
+    /// A variable of the environment, by index.
     Variable(usize),
-    /// A variable that is an expression itself, by its place.
+    /// A composed variable, by index.
     Composed(usize),
-    /// A variable of a loop, by its place among all loops around.
+    /// A loop variable, by its index among all enclosing loops.
     Local(usize),
     Select(Box<Node>, Arc<str>),
     /// `has(…)`.
@@ -22,12 +22,12 @@ pub enum Node {
     And(Box<Node>, Box<Node>),
     Or(Box<Node>, Box<Node>),
     Conditional(Box<[Node; 3]>),
-    /// False only if its operand is; errors are true.
+    /// False only if its operand is false; true on errors.
     NotStrictlyFalse(Box<Node>),
     Call(&'static Function, Vec<Node>),
-    /// `matches` with a pattern that does not depend on data, and the length of the pattern as it was written.
+    /// `matches` with a constant pattern, and the length of the pattern's source.
     Matches(Box<Node>, Box<(Regex, usize)>),
-    /// With whether an element is optional.
+    /// Elements, each with its optional flag.
     List(Vec<(Node, bool)>),
     Map(Vec<(Node, Node, bool)>),
     Make(Arc<str>, Vec<(Arc<str>, Node, bool)>),
@@ -44,22 +44,22 @@ pub struct Loop {
 }
 
 pub enum Step {
-    /// What the accumulator becomes.
+    /// New value of the accumulator.
     General(Node),
-    /// The accumulator is a list that grows by one element.
+    /// Appends one element to the accumulator, a list.
     Append { filter: Option<Node>, element: Node },
-    /// The accumulator is a map that grows by one entry.
+    /// Adds one entry to the accumulator, a map.
     Insert { filter: Option<Node>, key: Node, value: Node },
-    /// The accumulator is a map that grows by the entries of another.
+    /// Adds the entries of another map to the accumulator, a map.
     Merge { filter: Option<Node>, entries: Node },
 }
 
 impl Node {
-    /// True if a variable of the environment stands anywhere below.
+    /// True if the subtree refers to a variable of the environment.
     pub fn uses(&self, variable: usize) -> bool {
         let of = |node: &Node| node.uses(variable);
         match self {
-            Self::Variable(place) => *place == variable,
+            Self::Variable(variable_index) => *variable_index == variable,
             Self::Constant(_) | Self::Composed(_) | Self::Local(_) => false,
             Self::Select(operand, _)
             | Self::Has(operand, _)
@@ -93,7 +93,7 @@ impl Step {
     }
 }
 
-/// The node of a call; some functions are more than functions.
+/// Node of a call; some functions have nodes of their own.
 pub fn call(function: &'static Function, nodes: Vec<Node>) -> Node {
     let pattern = match nodes.as_slice() {
         [_, Node::Constant(Value::String(text))] if function.name == "matches" => {
@@ -114,9 +114,10 @@ pub fn call(function: &'static Function, nodes: Vec<Node>) -> Node {
     }
 }
 
-/// Loops that make lists and maps grow them in place. `accumulator` is the accumulator's place.
+/// Makes loops that build lists and maps extend them in place. `accumulator` is the accumulator's index.
 pub fn step(step: Node, accumulator: usize) -> Step {
-    let is_accumulator = |node: &Node| matches!(node, Node::Local(place) if *place == accumulator);
+    let is_accumulator =
+        |node: &Node| matches!(node, Node::Local(variable_index) if *variable_index == accumulator);
     match step {
         Node::Conditional(parts) => {
             let [filter, step, other] = *parts;

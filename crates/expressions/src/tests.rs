@@ -1,8 +1,8 @@
-//! Expressions from end to end.
+//! End-to-end tests of expressions.
 
 use crate::{
-    Answers, Check, Composition, Decision, Environment, Fault, Inputs, Program, Type, Value, authorizer_type,
-    composed_type,
+    Check, Composition, Decision, Decisions, Environment, Fault, Inputs, Program, Type, Value,
+    authorizer_type, composed_type,
 };
 use serde_json::{Value as Json, json};
 
@@ -23,7 +23,7 @@ fn evaluate(text: &str, object: &Json) -> Result<Json, String> {
 }
 
 #[test]
-fn the_language() {
+fn language_expressions_evaluate() {
     let object = json!({
         "metadata": {"name": "web", "labels": {"a": "1", "b": "2"}},
         "spec": {"replicas": 3, "ratio": 2.5, "ports": [80, 443], "empty": [], "nothing": null},
@@ -72,7 +72,7 @@ fn the_language() {
 }
 
 #[test]
-fn the_libraries() {
+fn library_functions_evaluate() {
     for (text, want) in [
         ("'hello'.startsWith('he') && 'hello'.contains('ell') && 'hello'.matches('^h.*o$')", json!(true)),
         ("'tacocat'.indexOf('a') + 'tacocat'.lastIndexOf('a')", json!(6)),
@@ -124,7 +124,7 @@ fn the_libraries() {
 }
 
 #[test]
-fn mistakes_are_found_without_data() {
+fn type_errors_are_found_at_compilation() {
     for (text, want) in [
         (
             "nosuch.x",
@@ -184,7 +184,7 @@ fn mistakes_are_found_without_data() {
 }
 
 #[test]
-fn faults_have_known_words() {
+fn evaluation_errors_match_kubernetes() {
     let object = json!({"a": {"b": "text"}, "l": [1]});
     for (text, want) in [
         ("object.x", "no such key: x"),
@@ -205,7 +205,7 @@ fn faults_have_known_words() {
 }
 
 #[test]
-fn nothing_runs_for_ever() {
+fn evaluation_stops_at_cost_limit() {
     let object = json!({"l": vec![1; 1000], "s": "x".repeat(100_000)});
     for text in [
         "object.l.all(a, object.l.all(b, object.l.all(c, a + b + c >= 0)))",
@@ -230,12 +230,12 @@ fn nothing_runs_for_ever() {
     let program = environment().compile("object == object").expect("compiles");
     let inputs = Inputs { variables: &[Value::from(&nested)], ..Inputs::default() };
     assert!(program.evaluate(&inputs).0.is_err(), "it costs too much");
-    // Giving up so deep a value takes more stack than a test has.
+    // Dropping so deep a value takes more stack than a test has.
     std::mem::forget(nested);
 }
 
 #[test]
-fn patterns_beyond_limit_of_compilations_exceed_cost() {
+fn pattern_compilations_beyond_limit_exceed_cost() {
     let patterns: Vec<String> = (0..1000).map(|index| format!("a{{{index}}}")).collect();
     let object = json!({"p": patterns});
     let outcome = evaluate("object.p.exists(p, 'b'.matches(p + 'c'))", &object);
@@ -252,7 +252,7 @@ fn evaluation_with_a_lower_limit_ends_with_its_cost() {
         let program = environment.compile(text).expect("compiles");
         program.evaluate(&Inputs { variables: &variables, limit, ..Inputs::default() }).0
     };
-    // The right side alone decides, but the left one has cost too much.
+    // The right operand alone decides, but the left one exceeded the cost limit.
     let text = "object.l.all(a, a == 1) || true";
     assert!(matches!(run(text, 100), Err(Fault::Cost)));
     assert_eq!(run(text, 1_000_000).expect("a value").as_bool(), Some(true));
@@ -295,14 +295,14 @@ fn composed_variables_are_evaluated_once() {
 }
 
 #[test]
-fn the_authorizer_is_asked() {
+fn authorizer_checks_are_reported_and_resolved() {
     let text = "authorizer.group('').resource('secrets').namespace('x').check('get').allowed()";
     let program = environment().compile(text).expect("compiles");
     let variables = [Value::Null, Value::Null, Check::authorizer()];
-    let mut answers = Answers::default();
+    let mut answers = Decisions::default();
     let inputs = Inputs { variables: &variables, answers: Some(&answers), ..Inputs::default() };
-    let Err(Fault::Asks(check)) = program.evaluate(&inputs).0 else {
-        panic!("nothing is asked");
+    let Err(Fault::NeedsDecision(check)) = program.evaluate(&inputs).0 else {
+        panic!("no authorizer check is reported");
     };
     assert_eq!(check.verb, "get");
     answers.add((*check).clone(), Decision { allowed: true, reason: String::new(), error: None });

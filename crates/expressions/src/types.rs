@@ -1,4 +1,4 @@
-//! Types of expressions, and how messages write them.
+//! Types of expressions, and their text in messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 /// The type of an expression. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {
-    /// Anything; what it is shows when it is evaluated.
+    /// Any type, determined at evaluation.
     Dyn,
-    /// The type of an expression that is wrong, so that one mistake is reported once.
+    /// Type of an erroneous expression, so that one error is reported once.
     Error,
     Null,
     Bool,
@@ -25,10 +25,10 @@ pub enum Type {
     List(Arc<Type>),
     Map(Arc<(Type, Type)>),
     Object(Arc<ObjectType>),
-    /// A type with a name and nothing to select.
+    /// A named type without fields.
     Opaque(&'static str),
     Optional(Arc<Type>),
-    /// Stands for a type that is not known yet.
+    /// A type variable.
     Variable(u32),
 }
 
@@ -41,23 +41,23 @@ pub struct ObjectType {
 
 #[derive(Debug)]
 pub enum Fields {
-    /// Nothing can be selected.
+    /// No fields.
     None,
-    /// Every field there is.
+    /// A fixed set of fields.
     Known(BTreeMap<String, Type>),
     /// Any field, of any type.
     Any,
 }
 
 impl PartialEq for ObjectType {
-    /// Objects are told apart by their names.
+    /// Types of objects are equal if their names are.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
 impl ObjectType {
-    /// `None`: there is no such field.
+    /// Type of a field; `None` if there is no such field.
     pub fn field(&self, name: &str) -> Option<Type> {
         match &self.fields {
             Fields::None => None,
@@ -89,7 +89,7 @@ impl Type {
         Self::Object(Arc::new(ObjectType { name: name.into(), fields: Fields::Known(fields) }))
     }
 
-    /// An object whose fields nobody checks.
+    /// An object with unchecked fields.
     pub fn open_object(name: impl Into<String>) -> Self {
         Self::Object(Arc::new(ObjectType { name: name.into(), fields: Fields::Any }))
     }
@@ -98,7 +98,7 @@ impl Type {
         matches!(self, Self::Dyn | Self::Error)
     }
 
-    /// The types inside.
+    /// Type parameters.
     pub(crate) fn parameters(&self) -> Vec<&Type> {
         match self {
             Self::List(of) | Self::Optional(of) | Self::Type(Some(of)) => vec![of],
@@ -107,7 +107,7 @@ impl Type {
         }
     }
 
-    /// Whether null may stand for a value of this type.
+    /// True if null is a value of this type.
     pub(crate) fn is_nullable(&self) -> bool {
         matches!(
             self,
@@ -120,7 +120,7 @@ impl Type {
         )
     }
 
-    /// The name of the type of values: what `type()` gives, and what "must evaluate to" says.
+    /// Name of the type, as in the result of `type()` and in "must evaluate to".
     pub fn runtime_name(&self) -> String {
         let of = |name: &str, inner: &[&Type]| {
             let inner: Vec<String> = inner.iter().map(|of| of.runtime_name()).collect();
@@ -140,7 +140,7 @@ impl Type {
 }
 
 impl fmt::Display for Type {
-    /// As messages of the type checker write types.
+    /// Text of the type in messages of the type checker.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dyn => f.write_str("dyn"),
@@ -166,20 +166,20 @@ impl fmt::Display for Type {
     }
 }
 
-/// What a function takes and gives: `string.(int) -> string` is called on a string, `(string) -> bool` is not called
-/// on anything. `A` and `B` stand for any type.
+/// Signature of a function: `string.(int) -> string` has a string receiver, `(string) -> bool` has no receiver. `A`
+/// and `B` are type parameters.
 #[derive(Clone, Debug)]
 pub struct Signature {
     pub is_member: bool,
-    /// The receiver of a member first.
+    /// Parameters, the receiver of a member first.
     pub arguments: Vec<Type>,
     pub result: Type,
-    /// How many of `A` and `B` it uses, as variables 0 and 1.
+    /// Number of type parameters used, as variables 0 and 1.
     pub variables: u32,
 }
 
 impl Signature {
-    /// `None`: the text is no signature. Signatures are written in tables of this crate, which a test reads.
+    /// Parses a signature; `None` if it is malformed. A test parses every signature in the tables of this crate.
     pub fn parse(text: &str) -> Option<Self> {
         let (call, result) = text.split_once(" -> ")?;
         let open = match call.find(".(") {
@@ -204,7 +204,7 @@ impl Signature {
     }
 }
 
-/// Cuts at commas outside parentheses.
+/// Splits at commas outside parentheses.
 fn split_top(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {
@@ -265,7 +265,7 @@ fn named(text: &str) -> Option<Type> {
     })
 }
 
-/// A type that a library brings; it has functions, and no fields.
+/// A type of a library, with functions and without fields.
 pub fn library(name: &str) -> Type {
     Type::Object(Arc::new(ObjectType { name: name.to_owned(), fields: Fields::None }))
 }
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures() {
+    fn signatures_parse() {
         let of = |text| Signature::parse(text).expect(text);
         let member = of("list(A).(A, map(A, B)) -> optional(B)");
         assert!(member.is_member);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn types_have_checker_and_runtime_names() {
         for (of, checked, runtime) in [
             (Type::Null, "null", "null_type"),
             (Type::list(Type::Timestamp), "list(timestamp)", "list(google.protobuf.Timestamp)"),

@@ -1,4 +1,4 @@
-//! JSON seen through a schema: values get their types when an expression reaches them, nothing is converted before.
+//! JSON viewed through a schema: values are typed when an expression accesses them, without conversion in advance.
 
 use crate::functions::time;
 use crate::value::{List, Text, Value};
@@ -12,17 +12,17 @@ pub trait Typing: fmt::Debug + Send + Sync {
     /// An item of a list.
     fn item<'a>(&'a self, item: &'a Json) -> Value<'a>;
 
-    /// A field by the name that expressions have for it.
+    /// A field by its name in expressions.
     fn field<'a>(&'a self, fields: &'a JsonMap<String, Json>, name: &str) -> Option<Value<'a>>;
 
-    /// A field with the name that expressions have for it. `None`: they have none.
+    /// A field with its name in expressions; `None` if it has none.
     fn entry<'a>(&'a self, name: &'a str, value: &'a Json) -> Option<(Text<'a>, Value<'a>)>;
 
     /// Identity of the items of a list.
     fn identity(&self) -> Identity<'_>;
 }
 
-/// Identity of list items: which items of two lists are the same.
+/// Identity of list items: determines which items of two lists are the same.
 #[derive(Clone, Copy, Debug)]
 pub enum Identity<'t> {
     /// Items at the same index.
@@ -46,7 +46,7 @@ fn key(item: &Value<'_>, identity: Identity<'_>) -> String {
     }
 }
 
-/// Equality of lists of which the first has identities other than indexes.
+/// Equality of lists of which the first has an identity other than the index.
 pub(crate) fn equal<'a>(
     one: &List<'_>,
     other: &List<'a>,
@@ -70,7 +70,7 @@ pub(crate) fn equal<'a>(
     }
 }
 
-/// `one + other`: items that are the same stand once, where the first list has them.
+/// `one + other`: an item in both lists occurs once, at its position in the first list.
 pub(crate) fn merge<'a>(one: &List<'a>, other: &List<'a>, typing: &'a dyn Typing) -> Value<'a> {
     let identity = typing.identity();
     let mut merged: Vec<Value<'a>> = one.iter().collect();
@@ -78,14 +78,14 @@ pub(crate) fn merge<'a>(one: &List<'a>, other: &List<'a>, typing: &'a dyn Typing
         merged.extend(other.iter());
         return Value::list(merged);
     }
-    let mut places: HashMap<String, usize> =
+    let mut positions: HashMap<String, usize> =
         merged.iter().enumerate().map(|(at, item)| (key(item, identity), at)).collect();
     for item in other.iter() {
         let key = key(&item, identity);
-        match places.get(&key).copied() {
+        match positions.get(&key).copied() {
             Some(at) => merged[at] = item,
             None => {
-                places.insert(key, merged.len());
+                positions.insert(key, merged.len());
                 merged.push(item);
             }
         }
@@ -93,8 +93,8 @@ pub(crate) fn merge<'a>(one: &List<'a>, other: &List<'a>, typing: &'a dyn Typing
     Value::List(List::Merged(Arc::from(merged), typing))
 }
 
-/// The value of a string whose format is a type of its own: `date`, `date-time`, `duration`, `byte`. `None`: the format is
-/// none of these, or the text is not of it.
+/// Value of a string whose format is a type of its own: `date`, `date-time`, `duration`, `byte`. `None` for other
+/// formats, or if the text does not match the format.
 #[must_use]
 pub fn formatted(format: &str, text: &str) -> Option<Value<'static>> {
     match format {

@@ -1,17 +1,17 @@
-//! Which types fit each other, and what type variables come to stand for meanwhile.
+//! Type unification: assignability of types, and substitution of type variables.
 
 use crate::types::Type;
 use std::sync::Arc;
 
-/// Types are nested no deeper than expressions; this stops at what only a cycle could make.
+/// Maximum depth of types. Types are nested no deeper than expressions; only a cycle exceeds this.
 const MAX_DEPTH: usize = 300;
 
-/// What the variables of one expression stand for.
+/// Substitution of the type variables of one expression.
 #[derive(Default)]
 pub struct Bindings {
     of: Vec<Option<Type>>,
-    /// Earlier values of what has been changed since the last attempt began.
-    trail: Vec<(usize, Option<Type>)>,
+    /// Previous values of the entries changed since the last attempt began.
+    undo_log: Vec<(usize, Option<Type>)>,
 }
 
 impl Bindings {
@@ -26,16 +26,16 @@ impl Bindings {
 
     fn bind(&mut self, id: u32, to: Type) {
         if let Some(slot) = self.of.get_mut(id as usize) {
-            self.trail.push((id as usize, slot.replace(to)));
+            self.undo_log.push((id as usize, slot.replace(to)));
         }
     }
 
-    /// Whether all pairs fit; if not, nothing has changed.
+    /// Reports whether all pairs are assignable; otherwise the substitution is unchanged.
     pub fn assignable_all<'t>(&mut self, pairs: impl IntoIterator<Item = (&'t Type, &'t Type)>) -> bool {
-        self.trail.clear();
+        self.undo_log.clear();
         let fits = pairs.into_iter().all(|(a, b)| self.fits(a, b, 0));
         if !fits {
-            while let Some((at, before)) = self.trail.pop() {
+            while let Some((at, before)) = self.undo_log.pop() {
                 if let Some(slot) = self.of.get_mut(at) {
                     *slot = before;
                 }
@@ -78,7 +78,7 @@ impl Bindings {
         }
     }
 
-    /// Whether the variable can stand for the type, and whether it stood for something already.
+    /// Reports whether the variable can be substituted by the type, and whether it already had a substitution.
     fn substitutes(&mut self, of: &Type, variable: u32, depth: usize) -> (bool, bool) {
         if matches!(of, Type::Variable(id) if *id == variable) {
             return (true, true);
@@ -103,7 +103,7 @@ impl Bindings {
         (true, false)
     }
 
-    /// Whether the variable is part of the type.
+    /// True if the variable occurs in the type.
     fn mentions(&self, of: &Type, variable: u32, depth: usize) -> bool {
         if depth > MAX_DEPTH {
             return true;
@@ -117,7 +117,7 @@ impl Bindings {
         }
     }
 
-    /// The type with everything in it that is known; with `finally`, what is not known is dynamic.
+    /// Applies the substitution to the type; with `finally`, unbound variables become dynamic.
     pub fn substitute(&self, of: &Type, finally: bool) -> Type {
         self.substitute_at(of, finally, 0)
     }
@@ -142,7 +142,7 @@ impl Bindings {
     }
 }
 
-/// A signature's type with fresh variables in the place of its own.
+/// Type of a signature with fresh variables for its type parameters.
 pub fn instantiate(of: &Type, fresh: &[Type]) -> Type {
     let inner = |of: &Type| instantiate(of, fresh);
     match of {
@@ -155,7 +155,7 @@ pub fn instantiate(of: &Type, fresh: &[Type]) -> Type {
     }
 }
 
-/// The more general of two types that fit each other.
+/// The more general of two assignable types.
 pub fn most_general(a: &Type, b: &Type) -> Type {
     if is_equal_or_less_specific(a, b) { a.clone() } else { b.clone() }
 }

@@ -1,8 +1,7 @@
-//! Values: JSON is looked at where it is, everything else is shared.
+//! Values: JSON is borrowed, everything else is reference-counted.
 
 use crate::functions::authorizer::Check;
 use crate::functions::formats::Format;
-use crate::functions::net::Cidr;
 use crate::functions::semver::Semver;
 use crate::functions::url::Url;
 use crate::typing::{self, Identity, Typing};
@@ -14,18 +13,18 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Values are compared and converted this deep, no deeper: the stack is finite.
+/// Maximum depth of comparison and conversion: both are recursive.
 const MAX_DEPTH: usize = 256;
 
-/// Why an evaluation has no result.
+/// Error of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The expression is wrong about its data.
+    /// Evaluation error.
     Message(Arc<str>),
-    /// It costs more than it may.
+    /// The cost limit is exceeded.
     Cost,
-    /// An answer of the authorizer is needed first.
-    Asks(Arc<Check>),
+    /// A decision of the authorizer is missing.
+    NeedsDecision(Arc<Check>),
 }
 
 impl Fault {
@@ -43,12 +42,12 @@ impl fmt::Display for Fault {
         match self {
             Self::Message(message) => f.write_str(message),
             Self::Cost => f.write_str("operation cancelled: actual cost limit exceeded"),
-            Self::Asks(_) => f.write_str("an authorization decision is not there yet"),
+            Self::NeedsDecision(_) => f.write_str("an authorization decision is not there yet"),
         }
     }
 }
 
-pub type Outcome<'a> = Result<Value<'a>, Fault>;
+pub type EvaluationResult<'a> = Result<Value<'a>, Fault>;
 
 /// A string, borrowed from the data or shared.
 #[derive(Clone)]
@@ -78,8 +77,8 @@ impl fmt::Debug for Text<'_> {
 pub enum List<'a> {
     Json(&'a [Json]),
     Typed(&'a [Json], &'a dyn Typing),
-    Made(Arc<[Value<'a>]>),
-    /// The sum of lists whose items have identities.
+    Owned(Arc<[Value<'a>]>),
+    /// Concatenation of lists whose items have identities.
     Merged(Arc<[Value<'a>]>, &'a dyn Typing),
 }
 
@@ -87,10 +86,10 @@ pub enum List<'a> {
 pub enum Map<'a> {
     Json(&'a serde_json::Map<String, Json>),
     Typed(&'a serde_json::Map<String, Json>, &'a dyn Typing),
-    Made(Arc<BTreeMap<Key, Value<'a>>>),
+    Owned(Arc<BTreeMap<Key, Value<'a>>>),
 }
 
-/// What maps have as keys. Numbers are one kind: `1`, `1u` and `1.0` are the same key.
+/// Map key. Numbers are one kind: `1`, `1u` and `1.0` are the same key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     Bool(bool),
@@ -99,9 +98,9 @@ pub enum Key {
     String(Arc<str>),
 }
 
-/// An object that an expression has made: `Object.spec{…}`.
+/// An object built by an expression: `Object.spec{…}`.
 #[derive(Clone, Debug)]
-pub struct Made<'a> {
+pub struct BuiltObject<'a> {
     pub type_name: Arc<str>,
     pub fields: BTreeMap<Arc<str>, Value<'a>>,
 }
@@ -121,15 +120,15 @@ pub enum Value<'a> {
     List(List<'a>),
     Map(Map<'a>),
     Optional(Option<Arc<Value<'a>>>),
-    Made(Arc<Made<'a>>),
+    Object(Arc<BuiltObject<'a>>),
     Type(Arc<str>),
     Quantity(Quantity),
     Url(Arc<Url>),
     Ip(IpAddr),
-    Cidr(Cidr),
+    Cidr(ipnet::IpNet),
     Semver(Arc<Semver>),
     Format(&'static Format),
-    /// The authorizer and what is asked of it, as far as it has been said.
+    /// The authorizer with the attributes of a check, as far as they are set.
     Check(Arc<Check>),
     Decision(Arc<crate::functions::authorizer::Decision>),
 }
@@ -167,7 +166,7 @@ impl<'a> List<'a> {
     pub fn len(&self) -> usize {
         match self {
             Self::Json(items) | Self::Typed(items, _) => items.len(),
-            Self::Made(items) | Self::Merged(items, _) => items.len(),
+            Self::Owned(items) | Self::Merged(items, _) => items.len(),
         }
     }
 
@@ -179,7 +178,7 @@ impl<'a> List<'a> {
         match self {
             Self::Json(items) => items.get(index).map(Value::from),
             Self::Typed(items, typing) => items.get(index).map(|item| typing.item(item)),
-            Self::Made(items) | Self::Merged(items, _) => items.get(index).cloned(),
+            Self::Owned(items) | Self::Merged(items, _) => items.get(index).cloned(),
         }
     }
 
@@ -187,13 +186,13 @@ impl<'a> List<'a> {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// The typing of lists whose items have identities other than their indexes.
+    /// Typing of lists whose items have identities other than their indexes.
     pub(crate) fn identified(&self) -> Option<&'a dyn Typing> {
         match self {
             Self::Typed(_, typing) | Self::Merged(_, typing) => {
                 (!matches!(typing.identity(), Identity::Index)).then_some(*typing)
             }
-            Self::Json(_) | Self::Made(_) => None,
+            Self::Json(_) | Self::Owned(_) => None,
         }
     }
 }
@@ -202,7 +201,7 @@ impl<'a> Map<'a> {
     pub fn len(&self) -> usize {
         match self {
             Self::Json(fields) | Self::Typed(fields, _) => fields.len(),
-            Self::Made(fields) => fields.len(),
+            Self::Owned(fields) => fields.len(),
         }
     }
 
@@ -214,16 +213,16 @@ impl<'a> Map<'a> {
         match self {
             Self::Json(fields) => fields.get(name).map(Value::from),
             Self::Typed(fields, typing) => typing.field(fields, name),
-            Self::Made(fields) => fields.get(&Key::String(Arc::from(name))).cloned(),
+            Self::Owned(fields) => fields.get(&Key::String(Arc::from(name))).cloned(),
         }
     }
 
-    /// The value of a key, whatever kind of number that is.
+    /// Value of a key, for any numeric type.
     pub fn get(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match (self, key) {
             (_, Value::String(name)) => self.field(name),
             (Self::Json(_) | Self::Typed(..), _) => None,
-            (Self::Made(fields), key) => fields.get(&Key::of(key)?).cloned(),
+            (Self::Owned(fields), key) => fields.get(&Key::of(key)?).cloned(),
         }
     }
 
@@ -236,13 +235,15 @@ impl<'a> Map<'a> {
                 let (name, value) = typing.entry(name, value)?;
                 Some((Value::String(name), value))
             })),
-            Self::Made(fields) => Box::new(fields.iter().map(|(key, value)| (key.to_value(), value.clone()))),
+            Self::Owned(fields) => {
+                Box::new(fields.iter().map(|(key, value)| (key.to_value(), value.clone())))
+            }
         }
     }
 }
 
 impl Key {
-    /// `None`: values of this kind are no keys.
+    /// Converts to a map key; `None` for values of other kinds.
     pub fn of(value: &Value<'_>) -> Option<Self> {
         Some(match value {
             Value::Bool(flag) => Self::Bool(*flag),
@@ -269,18 +270,18 @@ impl Key {
 
 impl<'a> Value<'a> {
     pub fn list(items: Vec<Value<'a>>) -> Self {
-        Self::List(List::Made(Arc::from(items)))
+        Self::List(List::Owned(Arc::from(items)))
     }
 
     pub fn map(entries: BTreeMap<Key, Value<'a>>) -> Self {
-        Self::Map(Map::Made(Arc::new(entries)))
+        Self::Map(Map::Owned(Arc::new(entries)))
     }
 
     pub fn some(value: Value<'a>) -> Self {
         Self::Optional(Some(Arc::new(value)))
     }
 
-    /// What `type()` says of it.
+    /// Result of `type()`.
     pub fn type_name(&self) -> &str {
         match self {
             Self::Null => "null_type",
@@ -295,7 +296,7 @@ impl<'a> Value<'a> {
             Self::List(_) => "list",
             Self::Map(_) => "map",
             Self::Optional(_) => "optional_type",
-            Self::Made(made) => &made.type_name,
+            Self::Object(made) => &made.type_name,
             Self::Type(_) => "type",
             Self::Quantity(_) => "kubernetes.Quantity",
             Self::Url(_) => "kubernetes.URL",
@@ -308,10 +309,10 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Its length where it has one, 1 otherwise: what costs go by.
+    /// Size for costs: the length if it has one, otherwise 1.
     pub fn size(&self) -> u64 {
         let size = match self {
-            // Characters are what users count; for costs bytes come close and are there already.
+            // Limits count characters; bytes are a close approximation that needs no decoding.
             Self::String(text) => text.len(),
             Self::Bytes(bytes) => bytes.len(),
             Self::List(list) => list.len(),
@@ -325,7 +326,7 @@ impl<'a> Value<'a> {
                 }
             }
             Self::Cidr(cidr) => {
-                if cidr.address.is_ipv4() {
+                if cidr.addr().is_ipv4() {
                     4
                 } else {
                     16
@@ -336,7 +337,7 @@ impl<'a> Value<'a> {
         u64::try_from(size).unwrap_or(u64::MAX)
     }
 
-    /// How much there is to look at: every string's and list's content.
+    /// Total size of the value, including the content of all strings and lists.
     pub fn weight(&self) -> u64 {
         self.weight_at(0)
     }
@@ -357,7 +358,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Equality as `==` has it: numbers of different kinds can be equal, all else of different kinds is not.
+    /// Equality of `==`: numbers of different types can be equal, other values of different types are not.
     pub fn equals(&self, other: &Value<'_>) -> bool {
         self.equals_at(other, 0)
     }
@@ -389,7 +390,7 @@ impl<'a> Value<'a> {
                 (None, None) => true,
                 _ => false,
             },
-            (Self::Made(a), Value::Made(b)) => {
+            (Self::Object(a), Value::Object(b)) => {
                 let same = |(name, value): (&Arc<str>, &Value<'_>)| {
                     b.fields.get(name).is_some_and(|other| value.equals_at(other, depth))
                 };
@@ -406,7 +407,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// `None`: these are not two numbers; `Some(None)`: one of them is not a number in the sense of IEEE 754.
+    /// Compares numbers. `None` if either is not a number; `Some(None)` if either is NaN.
     fn compare_numbers(&self, other: &Value<'_>) -> Option<Option<Ordering>> {
         Some(match (self, other) {
             (Self::Int(a), Value::Int(b)) => Some(a.cmp(b)),
@@ -422,7 +423,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Order as `<` has it.
+    /// Order of `<`.
     pub fn compare(&self, other: &Value<'_>) -> Result<Ordering, Fault> {
         match (self, other) {
             (Self::Bool(a), Value::Bool(b)) => Ok(a.cmp(b)),
@@ -445,7 +446,7 @@ impl<'a> Value<'a> {
         if let Self::String(text) = self { Some(text) } else { None }
     }
 
-    /// The same in JSON, if JSON can say it.
+    /// Converts to JSON, if JSON can represent it.
     pub fn to_json(&self) -> Result<Json, String> {
         self.to_json_at(0)
     }
@@ -482,7 +483,7 @@ impl<'a> Value<'a> {
                 });
                 entries.collect::<Result<_, String>>().map(Json::Object)?
             }
-            Self::Made(made) => {
+            Self::Object(made) => {
                 let fields = made.fields.iter().map(|(name, value)| Ok((name.to_string(), of(value)?)));
                 fields.collect::<Result<_, String>>().map(Json::Object)?
             }
@@ -500,7 +501,7 @@ fn compare_whole(whole: i128, double: f64) -> Option<Ordering> {
     if double.is_nan() {
         return None;
     }
-    // Beyond this no whole number that values have comes near.
+    // Larger than all integers of the value types.
     if double.abs() >= 1e20 {
         return Some(if double > 0.0 { Ordering::Less } else { Ordering::Greater });
     }
@@ -513,7 +514,7 @@ fn compare_whole(whole: i128, double: f64) -> Option<Ordering> {
 }
 
 impl fmt::Display for Value<'_> {
-    /// As messages show values.
+    /// Text of a value in messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Null => f.write_str("null"),
@@ -539,7 +540,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn numbers_of_different_kinds() {
+    fn numbers_of_different_types_compare() {
         for (a, b, want) in [
             (Value::Int(1), Value::Double(1.0), Ordering::Equal),
             (Value::Int(-1), Value::Double(-1.5), Ordering::Greater),
@@ -555,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn json_and_made_are_equal() {
+    fn json_and_constructed_values_are_equal() {
         let json = json!({"a": [1, "x", null], "b": {"c": 2.5}});
         let list = Value::list(vec![Value::Int(1), "x".into(), Value::Null]);
         let inner = Value::map(BTreeMap::from([(Key::String("c".into()), Value::Double(2.5))]));

@@ -8,15 +8,15 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
 use clap::Args;
-use cluster::{Join, NodeConfig};
+use cluster::{Join, NodeConfig, PodRanges};
 use sys::process::{Namespace, enter};
 
 use crate::cli::DataDir;
 use crate::flags::NetworkPolicyArgs;
+use crate::machine_record::MachineRecord;
 use crate::node::{self, NodeArgs};
 use crate::serve::{say, stop_on_signal};
-use crate::traces::Traces;
-use crate::up::{PodRanges, bridge, own_runtime};
+use crate::up::{bridge, own_runtime};
 
 #[derive(Args, Debug)]
 pub struct AgentArgs {
@@ -27,40 +27,41 @@ pub struct AgentArgs {
     #[arg(long, value_name = "URL")]
     pub server: String,
 
-    /// A token that `ferry token create` gave; needed until the node has a certificate of its own.
+    /// A bootstrap token created by `ferry token create`; required until the node has its own certificate.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
 
-    /// A file with the token.
+    /// File containing the token.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     pub token_file: Option<PathBuf>,
 
-    /// The authority of the API server's certificate; if not given, the token vouches for it.
+    /// Certificate authority of the API server; by default it is discovered and verified with the token.
     #[arg(long, value_name = "FILE")]
     pub certificate_authority: Option<PathBuf>,
 
-    /// Another container runtime than Ferry's own, such as `unix:///run/containerd/containerd.sock`.
+    /// The endpoint of container runtime service instead of Ferry's own, such as
+    /// `unix:///run/containerd/containerd.sock`.
     #[arg(long, value_name = "URL")]
     pub container_runtime_endpoint: Option<String>,
 
-    /// The cluster's domain.
+    /// Domain for this cluster.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
 
-    /// Ranges of pod addresses of the whole cluster; by default those of this node count.
+    /// The CIDR range of the pods in the cluster; by default the range of this node's pods.
     #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
     pub cluster_cidr: Vec<String>,
 
-    /// Parts not to run: network-policy, proxy, routes.
+    /// Components to disable: network-policy, proxy, routes.
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',',
           value_parser = ["network-policy", "proxy", "routes"])]
     pub disable: Vec<String>,
 
-    /// Ranges of load balancers' addresses that nodes answer for, as the control plane was told.
+    /// Address ranges of load balancers that nodes announce; must match the control plane.
     #[arg(long, value_name = "RANGE[,RANGE]", value_delimiter = ',')]
     pub load_balancers: Vec<String>,
 
-    /// The network namespace to be a node in; this one if not given.
+    /// Network namespace to run the node in [default: the current one].
     #[arg(long, value_name = "FILE")]
     pub network_namespace: Option<PathBuf>,
 
@@ -71,14 +72,14 @@ pub struct AgentArgs {
     pub network_policy: NetworkPolicyArgs,
 }
 
-/// Moves the whole process; it must not have threads yet.
+/// Moves the whole process, which must be single-threaded.
 pub fn enter_namespace(path: &Path) -> Result<()> {
-    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let file = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
     enter(file.as_fd(), Namespace::Network)
-        .with_context(|| format!("entering the network namespace {}", path.display()))?;
-    // Whoever made the namespace for this node looks after it, and ends it with itself.
+        .with_context(|| format!("failed to enter the network namespace {}", path.display()))?;
+    // The creator of the namespace supervises this node and its end must stop it.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
-        .context("following the parent's end")
+        .context("failed to set the parent death signal")
 }
 
 pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
@@ -89,7 +90,7 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
     let token = match (&arguments.token, &arguments.token_file) {
         (Some(token), _) => Some(token.clone()),
         (None, Some(file)) => {
-            // A node with a certificate does not need it any more.
+            // A node with a certificate no longer needs the token.
             std::fs::read_to_string(file).ok().map(|text| text.trim().to_owned())
         }
         (None, None) => None,
@@ -105,12 +106,12 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
     if let Some(proxy) = &mut node.service_network.proxy {
         proxy.cluster_cidrs.clone_from(&cluster_ranges);
     }
-    std::fs::create_dir_all(&data_dir).with_context(|| format!("making {}", data_dir.display()))?;
-    let traces = Traces {
+    std::fs::create_dir_all(&data_dir).with_context(|| format!("failed to create {}", data_dir.display()))?;
+    let traces = MachineRecord {
         cgroup_root: node.cgroup_root.clone(),
         bridge: bridge(&data_dir),
         runtime: arguments.container_runtime_endpoint.clone(),
-        ..Traces::default()
+        ..MachineRecord::default()
     };
     traces.write(&data_dir)?;
     node.runtime = match arguments.container_runtime_endpoint {
@@ -126,7 +127,7 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
         clock: node.clock.clone(),
     };
     say(format_args!("Joining {} as node {} ...", join.server, node.name));
-    let ready = |begun: cluster::Begun| {
+    let ready = |begun: cluster::NodeStarted| {
         say(format_args!("Node {} is registered; its kubelet listens on {}", begun.name, begun.address));
     };
     cluster::run_agent(node, join, &tasks, Box::new(ready)).await?;

@@ -1,4 +1,5 @@
-//! `ferry audit`: who did something to an object, when, from where and why, read from the audit trail or any audit log.
+//! `ferry audit`: searches the built-in audit log or any audit log for the author, time, source and reason of a
+//! change.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,31 +16,31 @@ use serde_json::Value;
 use crate::cli::DataDir;
 use crate::flags::parse_duration;
 
-/// No line is longer than the largest object with some to spare.
+/// Line length limit: the largest object plus a margin.
 const MAX_LINE: u64 = 64 << 20;
 
 #[derive(Args, Debug)]
 pub struct AuditArgs {
     #[command(subcommand)]
-    pub question: Question,
+    pub question: AuditVerb,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Question {
-    /// Who deleted an object, or everything of its kind, or its namespace.
-    WhoDeleted(Asked),
-    /// Who created an object.
-    WhoCreated(Asked),
-    /// Who changed an object in any way.
-    WhoChanged(Asked),
-    /// Who changed the number of replicas, from what to what.
-    WhoScaled(Asked),
-    /// All writes, of one object if one is named.
+pub enum AuditVerb {
+    /// Find who deleted an object, its collection or its namespace.
+    WhoDeleted(ObjectArgs),
+    /// Find who created an object.
+    WhoCreated(ObjectArgs),
+    /// Find who changed an object in any way.
+    WhoChanged(ObjectArgs),
+    /// Find who changed the number of replicas, with old and new value.
+    WhoScaled(ObjectArgs),
+    /// List all writes, optionally of one object.
     Log(LogArgs),
 }
 
 #[derive(Args, Debug)]
-pub struct Asked {
+pub struct ObjectArgs {
     /// The object, such as pod/web-1 or deployments.apps/web.
     #[arg(value_name = "KIND/NAME")]
     pub object: String,
@@ -50,11 +51,11 @@ pub struct Asked {
 
 #[derive(Args, Debug)]
 pub struct LogArgs {
-    /// The object, such as pod/web-1, or a kind alone.
+    /// The object, such as pod/web-1, or only a kind.
     #[arg(value_name = "KIND[/NAME]")]
     pub object: Option<String>,
 
-    /// Only what this user did.
+    /// Only requests of this user.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
@@ -68,22 +69,22 @@ pub struct Source {
     #[arg(short = 'n', long, value_name = "NAME", default_value = "default")]
     pub namespace: String,
 
-    /// Look into all namespaces.
+    /// Search all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
 
-    /// Only the last so much time, such as 2h.
+    /// Only requests newer than this duration, such as 2h.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub since: Option<Duration>,
 
-    /// Audit logs to read instead of the cluster's own trail; files ending in .gz are decompressed.
+    /// Audit logs to read instead of the cluster's own; files ending in .gz are decompressed.
     #[arg(long, value_name = "FILE")]
     pub file: Vec<PathBuf>,
 
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// A table to read, or the events as they are.
+    /// Output format: a table, or the events as JSON.
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
 }
@@ -94,9 +95,9 @@ pub enum Output {
     Json,
 }
 
-/// What somebody may have done.
+/// Category of requests to search for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
+enum RequestFilter {
     Deleted,
     Created,
     Changed,
@@ -105,19 +106,21 @@ enum Deed {
 }
 
 pub fn run(arguments: &AuditArgs) -> Result<ExitCode> {
-    let (deed, object, user, source) = match &arguments.question {
-        Question::WhoDeleted(asked) => (Deed::Deleted, Some(&asked.object), None, &asked.source),
-        Question::WhoCreated(asked) => (Deed::Created, Some(&asked.object), None, &asked.source),
-        Question::WhoChanged(asked) => (Deed::Changed, Some(&asked.object), None, &asked.source),
-        Question::WhoScaled(asked) => (Deed::Scaled, Some(&asked.object), None, &asked.source),
-        Question::Log(asked) => (Deed::Anything, asked.object.as_ref(), asked.user.as_deref(), &asked.source),
+    let (filter, object, user, source) = match &arguments.question {
+        AuditVerb::WhoDeleted(asked) => (RequestFilter::Deleted, Some(&asked.object), None, &asked.source),
+        AuditVerb::WhoCreated(asked) => (RequestFilter::Created, Some(&asked.object), None, &asked.source),
+        AuditVerb::WhoChanged(asked) => (RequestFilter::Changed, Some(&asked.object), None, &asked.source),
+        AuditVerb::WhoScaled(asked) => (RequestFilter::Scaled, Some(&asked.object), None, &asked.source),
+        AuditVerb::Log(asked) => {
+            (RequestFilter::Anything, asked.object.as_ref(), asked.user.as_deref(), &asked.source)
+        }
     };
     let object = object.map(|text| Object::parse(text)).transpose()?;
-    if deed != Deed::Anything && object.as_ref().is_some_and(|object| object.name.is_empty()) {
-        bail!("name the object, such as pod/web-1");
+    if filter != RequestFilter::Anything && object.as_ref().is_some_and(|object| object.name.is_empty()) {
+        bail!("an object is required, such as pod/web-1");
     }
     let search = Search {
-        deed,
+        filter,
         object,
         user,
         namespace: (!source.all_namespaces).then_some(source.namespace.as_str()),
@@ -138,13 +141,14 @@ pub fn run(arguments: &AuditArgs) -> Result<ExitCode> {
                 found.push(event);
             }
         })
-        .with_context(|| format!("reading {}", file.display()))?;
+        .with_context(|| format!("failed to read {}", file.display()))?;
     }
     let mut out = std::io::stdout().lock();
     if found.is_empty() {
-        let since =
-            oldest.map_or("the trail is empty".to_owned(), |oldest| format!("the trail begins at {oldest}"));
-        eprintln!("nobody did, as far as is known: {since}");
+        let since = oldest.map_or("the audit log is empty".to_owned(), |oldest| {
+            format!("the audit log begins at {oldest}")
+        });
+        eprintln!("no matching request found: {since}");
         return Ok(ExitCode::FAILURE);
     }
     match source.output {
@@ -154,22 +158,22 @@ pub fn run(arguments: &AuditArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The files to read, the oldest first.
+/// Files to read, oldest first.
 fn files(source: &Source) -> Result<Vec<PathBuf>> {
     if !source.file.is_empty() {
         return Ok(source.file.clone());
     }
-    let trail = cluster::audit_trail(&source.data_dir.data_dir);
-    if !trail.exists() {
-        bail!("there is no audit trail at {}; give the cluster's --data-dir, or --file", trail.display());
+    let audit_log = cluster::audit_log_file(&source.data_dir.data_dir);
+    if !audit_log.exists() {
+        bail!("no audit log at {}; set --data-dir of the cluster, or --file", audit_log.display());
     }
     let mut files: Vec<PathBuf> =
-        cluster::audit::log_file::backups(&trail)?.into_iter().map(|(_, path)| path).rev().collect();
-    files.push(trail);
+        cluster::audit::log_file::backups(&audit_log)?.into_iter().map(|(_, path)| path).rev().collect();
+    files.push(audit_log);
     Ok(files)
 }
 
-/// Every event of a file. A line that is none is passed over: the last may still be being written.
+/// Reads every event of a file. Unparsable lines are skipped: the last one may still be incomplete.
 fn read(path: &Path, mut each: impl FnMut(Value)) -> Result<()> {
     let file = File::open(path)?;
     let plain: Box<dyn Read> = match path.extension() {
@@ -189,7 +193,7 @@ fn read(path: &Path, mut each: impl FnMut(Value)) -> Result<()> {
     }
 }
 
-/// An object by the name of its kind, in any of the ways kubectl knows.
+/// Parses an object reference; the kind may be written in any form that kubectl accepts.
 #[derive(Debug, PartialEq, Eq)]
 struct Object {
     group: Option<String>,
@@ -212,7 +216,7 @@ impl Object {
                 || row.short_names.contains(&kind.as_str());
             named && group.as_ref().is_none_or(|group| row.group == *group)
         });
-        // Other resources are called by their plural.
+        // Other resources are named by their plural.
         let resource = known.map_or(kind, |row| row.resource.to_owned());
         let group = group.or_else(|| known.map(|row| row.group.to_owned()));
         Ok(Self { group, resource, name: name.to_owned() })
@@ -220,7 +224,7 @@ impl Object {
 }
 
 struct Search<'a> {
-    deed: Deed,
+    filter: RequestFilter,
     object: Option<Object>,
     user: Option<&'a str>,
     namespace: Option<&'a str>,
@@ -249,7 +253,7 @@ impl Search<'_> {
     fn concerns(&self, event: &Value) -> bool {
         let reference = &event["objectRef"];
         let verb = text(event, "verb");
-        let door = text(reference, "subresource");
+        let subresource = text(reference, "subresource");
         let namespaced = |namespace: &str| {
             let own = text(reference, "namespace");
             own.is_empty() || own == namespace
@@ -258,8 +262,11 @@ impl Search<'_> {
             return matches!(verb, "create" | "update" | "patch" | "delete" | "deletecollection")
                 && self.namespace.is_none_or(|namespace| namespace == "default" || namespaced(namespace));
         };
-        // With its namespace goes everything in it.
-        if self.deed == Deed::Deleted && verb == "delete" && text(reference, "resource") == "namespaces" {
+        // Deleting a namespace deletes everything in it.
+        if self.filter == RequestFilter::Deleted
+            && verb == "delete"
+            && text(reference, "resource") == "namespaces"
+        {
             let gone = text(reference, "name");
             let own = object.resource == "namespaces" && gone == object.name;
             return own || object.resource != "namespaces" && self.namespace == Some(gone);
@@ -272,15 +279,19 @@ impl Search<'_> {
         let name = text(reference, "name");
         let named = object.name.is_empty() || name == object.name;
         let writes = matches!(verb, "create" | "update" | "patch" | "delete");
-        match self.deed {
-            Deed::Deleted if verb == "deletecollection" => name.is_empty() || named,
-            Deed::Deleted => named && (verb == "delete" || verb == "create" && door == "eviction"),
-            Deed::Created => {
-                named && door.is_empty() && (verb == "create" || verb == "patch" && created(event))
+        match self.filter {
+            RequestFilter::Deleted if verb == "deletecollection" => name.is_empty() || named,
+            RequestFilter::Deleted => {
+                named && (verb == "delete" || verb == "create" && subresource == "eviction")
             }
-            Deed::Changed => named && matches!(verb, "update" | "patch" | "create") && door != "eviction",
-            Deed::Scaled => named && (replicas(event).is_some() || door == "scale" && writes),
-            Deed::Anything => verb == "deletecollection" || named && writes,
+            RequestFilter::Created => {
+                named && subresource.is_empty() && (verb == "create" || verb == "patch" && created(event))
+            }
+            RequestFilter::Changed => {
+                named && matches!(verb, "update" | "patch" | "create") && subresource != "eviction"
+            }
+            RequestFilter::Scaled => named && (replicas(event).is_some() || subresource == "scale" && writes),
+            RequestFilter::Anything => verb == "deletecollection" || named && writes,
         }
     }
 }
@@ -293,7 +304,7 @@ fn created(event: &Value) -> bool {
     event["responseStatus"]["code"] == 201
 }
 
-/// `FROM -> TO`, as the server noted it, or the number an audited request asked for.
+/// `FROM -> TO` as annotated by the server, or the number in an audited request.
 fn replicas(event: &Value) -> Option<String> {
     let noted = event["annotations"].get("ferry.dev/replicas").and_then(Value::as_str);
     noted.map(str::to_owned).or_else(|| {
@@ -302,7 +313,7 @@ fn replicas(event: &Value) -> Option<String> {
     })
 }
 
-/// Who it was, and as whom.
+/// User name, with the impersonated user if there is one.
 fn who(event: &Value) -> String {
     let user = text(&event["user"], "username");
     match text(&event["impersonatedUser"], "username") {
@@ -351,7 +362,7 @@ fn table(events: &[Value]) -> String {
     aligned(&rows)
 }
 
-/// Columns three spaces apart. Whatever clients call themselves, no control character reaches the terminal.
+/// Pads columns to three spaces apart. Escapes control characters, since user agents are chosen by clients.
 fn aligned(rows: &[Vec<String>]) -> String {
     let clean =
         |cell: &String| cell.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>();
@@ -376,22 +387,22 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn event(verb: &str, resource: &str, name: &str, door: &str) -> Value {
+    fn event(verb: &str, resource: &str, name: &str, subresource: &str) -> Value {
         json!({
             "stage": "ResponseComplete", "verb": verb, "requestURI": "/x", "responseStatus": {"code": 200},
             "requestReceivedTimestamp": "2026-01-02T03:04:05.000000Z",
             "user": {"username": "alice"}, "sourceIPs": ["10.0.0.7"], "userAgent": "kubectl/v1.36 (linux)",
-            "objectRef": {"resource": resource, "namespace": "n", "name": name, "subresource": door},
+            "objectRef": {"resource": resource, "namespace": "n", "name": name, "subresource": subresource},
         })
     }
 
-    fn search(deed: Deed, object: &str) -> Search<'static> {
+    fn search(filter: RequestFilter, object: &str) -> Search<'static> {
         let object = Some(Object::parse(object).expect("an object"));
-        Search { deed, object, user: None, namespace: Some("n"), after: None }
+        Search { filter, object, user: None, namespace: Some("n"), after: None }
     }
 
     #[test]
-    fn kinds_have_many_names() {
+    fn kind_is_accepted_in_all_kubectl_forms() {
         for text in ["pod/p", "pods/p", "po/p", "Pod/p"] {
             assert_eq!(Object::parse(text).expect("known").resource, "pods", "{text}");
         }
@@ -407,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_find_their_answers() {
+    fn query_returns_matching_events() {
         let deleted = event("delete", "pods", "p", "");
         let all = event("deletecollection", "pods", "", "");
         let evicted = event("create", "pods", "p", "eviction");
@@ -424,21 +435,21 @@ mod tests {
         scaled["objectRef"]["apiGroup"] = json!("apps");
         scaled["annotations"] =
             json!({"ferry.dev/replicas": "3 -> 100", "ferry.dev/cause": "horizontal-pod-autoscaler"});
-        for (deed, object, event, want) in [
-            (Deed::Deleted, "pod/p", &deleted, true),
-            (Deed::Deleted, "pod/p", &all, true),
-            (Deed::Deleted, "pod/p", &evicted, true),
-            (Deed::Deleted, "pod/p", &namespace, true),
-            (Deed::Deleted, "pod/p", &other, false),
-            (Deed::Deleted, "pod/p", &elsewhere, false),
-            (Deed::Deleted, "pod/p", &refused, false),
-            (Deed::Deleted, "pod/p", &trial, false),
-            (Deed::Scaled, "deployment/web", &scaled, true),
-            (Deed::Changed, "deployment/web", &scaled, true),
-            (Deed::Scaled, "pod/p", &deleted, false),
-            (Deed::Created, "pod/p", &evicted, false),
+        for (filter, object, event, want) in [
+            (RequestFilter::Deleted, "pod/p", &deleted, true),
+            (RequestFilter::Deleted, "pod/p", &all, true),
+            (RequestFilter::Deleted, "pod/p", &evicted, true),
+            (RequestFilter::Deleted, "pod/p", &namespace, true),
+            (RequestFilter::Deleted, "pod/p", &other, false),
+            (RequestFilter::Deleted, "pod/p", &elsewhere, false),
+            (RequestFilter::Deleted, "pod/p", &refused, false),
+            (RequestFilter::Deleted, "pod/p", &trial, false),
+            (RequestFilter::Scaled, "deployment/web", &scaled, true),
+            (RequestFilter::Changed, "deployment/web", &scaled, true),
+            (RequestFilter::Scaled, "pod/p", &deleted, false),
+            (RequestFilter::Created, "pod/p", &evicted, false),
         ] {
-            assert_eq!(search(deed, object).matches(event), want, "{deed:?} {object} {event}");
+            assert_eq!(search(filter, object).matches(event), want, "{filter:?} {object} {event}");
         }
         let text = table(&[scaled]);
         let line = text.lines().nth(1).expect("a line");
@@ -455,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn files_with_rubbish_and_compressed_ones_are_read() -> Result<()> {
+    fn log_with_invalid_lines_or_gzip_is_read() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let plain = directory.path().join("audit.log");
         std::fs::write(&plain, format!("rubbish\n{}\n{{\"half\":", event("delete", "pods", "p", "")))?;

@@ -1,4 +1,4 @@
-//! Flags about what is recorded of requests, under Kubernetes' names.
+//! Flags of the audit log, with Kubernetes' names.
 
 use crate::audit_webhook_flags::AuditWebhookFlags;
 use anyhow::Result;
@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use cluster::audit::{AuditConfig, Format, LogConfig, Mode, Rotation};
 use std::path::PathBuf;
 
-/// Whether requests wait until they are recorded.
+/// Strategy for sending audit events.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum AuditMode {
     Batch,
@@ -38,20 +38,20 @@ pub enum EventVersion {
 
 #[derive(Args, Debug)]
 pub struct AuditFlags {
-    /// Whether every write is noted, without its objects, in logs/audit.log of the data directory; `ferry audit` reads it.
+    /// Log every write, without its objects, to logs/audit.log in the data directory; `ferry audit` reads it.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "Audit")]
     pub audit_trail: bool,
 
-    /// What is recorded, and how much of it: a Policy of audit.k8s.io/v1.
+    /// Path to the file that defines the audit policy configuration: a Policy of audit.k8s.io/v1.
     #[arg(long, value_name = "FILE", help_heading = "Audit")]
     pub audit_policy_file: Option<PathBuf>,
 
-    /// Where events are logged; - for the standard output.
+    /// If set, all requests coming to the apiserver will be logged to this file. '-' means standard out.
     #[arg(long, value_name = "FILE", help_heading = "Audit")]
     pub audit_log_path: Option<PathBuf>,
 
-    /// Days that full log files are kept; 0 for ever.
+    /// The maximum number of days to retain old audit log files; 0 means no limit.
     #[arg(
         long,
         value_name = "DAYS",
@@ -61,7 +61,8 @@ pub struct AuditFlags {
     )]
     pub audit_log_maxage: u32,
 
-    /// Full log files that are kept; 0 for all.
+    /// The maximum number of old audit log files to retain. Setting a value of 0 will mean there's no restriction on
+    /// the number of files.
     #[arg(
         long,
         value_name = "N",
@@ -71,7 +72,7 @@ pub struct AuditFlags {
     )]
     pub audit_log_maxbackup: usize,
 
-    /// Megabytes after which a log file is full; 0 for never.
+    /// The maximum size in megabytes of the audit log file before it gets rotated; 0 disables rotation.
     #[arg(
         long,
         value_name = "MB",
@@ -81,12 +82,12 @@ pub struct AuditFlags {
     )]
     pub audit_log_maxsize: u64,
 
-    /// Whether full log files are compressed.
+    /// If set, the rotated log files will be compressed using gzip.
     #[arg(long, value_name = "BOOL", default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, requires = "audit_log_path", help_heading = "Audit")]
     pub audit_log_compress: bool,
 
-    /// How events are written.
+    /// Format of saved audits.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -96,7 +97,8 @@ pub struct AuditFlags {
     )]
     pub audit_log_format: LogFormat,
 
-    /// Whether requests wait for the log.
+    /// Strategy for sending audit events. Blocking indicates sending events should block server responses. Batch
+    /// causes the backend to buffer and write events asynchronously.
     #[arg(
         long,
         value_name = "MODE",
@@ -106,7 +108,8 @@ pub struct AuditFlags {
     )]
     pub audit_log_mode: AuditMode,
 
-    /// Events that wait for the log in batch mode; more are lost.
+    /// The size of the buffer to store events before batching and writing; further events are dropped. Only used in
+    /// batch mode.
     #[arg(
         long,
         value_name = "N",
@@ -116,12 +119,12 @@ pub struct AuditFlags {
     )]
     pub audit_log_batch_buffer_size: usize,
 
-    /// Whether events that are too large go without their objects.
+    /// If true, request and response objects are removed from events larger than the maximum size.
     #[arg(long, value_name = "BOOL", default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, requires = "audit_log_path", help_heading = "Audit")]
     pub audit_log_truncate_enabled: bool,
 
-    /// Bytes above which an event is too large.
+    /// Maximum size of the audit event in bytes before it is truncated.
     #[arg(
         long,
         value_name = "BYTES",
@@ -131,7 +134,7 @@ pub struct AuditFlags {
     )]
     pub audit_log_truncate_max_event_size: usize,
 
-    /// Version of the events.
+    /// API group and version used for serializing audit events written to log.
     #[arg(
         long,
         value_name = "VERSION",
@@ -148,7 +151,7 @@ pub struct AuditFlags {
 impl AuditFlags {
     pub fn apply(self, config: &mut AuditConfig) -> Result<()> {
         if !self.audit_trail {
-            config.trail = None;
+            config.audit_log = None;
         }
         config.policy_file = self.audit_policy_file;
         config.webhook = self.webhook.config()?;

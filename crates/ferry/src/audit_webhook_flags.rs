@@ -1,4 +1,4 @@
-//! Flags about events that are sent to a webhook, under Kubernetes' names.
+//! Flags of the audit webhook, with Kubernetes' names.
 
 use crate::audit_flags::{AuditMode, EventVersion};
 use crate::flags::parse_duration;
@@ -10,63 +10,68 @@ use std::time::Duration;
 
 #[derive(Args, Debug)]
 pub struct AuditWebhookFlags {
-    /// Where events are sent: a kubeconfig that leads to the server.
+    /// Path to a kubeconfig formatted file that defines the audit webhook configuration.
     #[arg(long, value_name = "FILE", help_heading = "Audit")]
     pub audit_webhook_config_file: Option<PathBuf>,
 
-    /// Whether requests wait for the webhook.
+    /// Strategy for sending audit events. Blocking indicates sending events should block server responses. Batch
+    /// causes the backend to buffer and write events asynchronously.
     #[arg(long, value_name = "MODE", default_value = "batch", help_heading = "Audit")]
     pub audit_webhook_mode: AuditMode,
 
-    /// Events that wait for the webhook in batch mode; more are lost.
+    /// The size of the buffer to store events before batching and writing; further events are dropped. Only used in
+    /// batch mode.
     #[arg(long, value_name = "N", default_value_t = 10_000, help_heading = "Audit")]
     pub audit_webhook_batch_buffer_size: usize,
 
-    /// Events that are sent together at most.
+    /// The maximum size of a batch. Only used in batch mode.
     #[arg(long, value_name = "N", default_value_t = 400, help_heading = "Audit")]
     pub audit_webhook_batch_max_size: usize,
 
-    /// How long an event waits for others.
+    /// The amount of time to wait before force writing the batch that hadn't reached the max size. Only used in batch
+    /// mode.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration, help_heading = "Audit")]
     pub audit_webhook_batch_max_wait: Duration,
 
-    /// Whether batches are throttled.
+    /// If true, batching is throttled. Only used in batch mode.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "Audit")]
     pub audit_webhook_batch_throttle_enable: bool,
 
-    /// Batches per second.
+    /// Maximum average number of batches per second. Only used in batch mode.
     #[arg(long, value_name = "N", default_value_t = 10.0, help_heading = "Audit")]
     pub audit_webhook_batch_throttle_qps: f64,
 
-    /// Batches at once, after a time with fewer.
+    /// Maximum number of requests sent at the same moment if ThrottleQPS was not utilized before. Only used in batch
+    /// mode.
     #[arg(long, value_name = "N", default_value_t = 15, help_heading = "Audit")]
     pub audit_webhook_batch_throttle_burst: u32,
 
-    /// How long to wait before the second attempt.
+    /// The amount of time to wait before retrying the first failed request.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, help_heading = "Audit")]
     pub audit_webhook_initial_backoff: Duration,
 
-    /// Whether events that are too large go to the webhook without their objects.
+    /// If true, request and response objects are removed from events larger than the maximum size.
     #[arg(long, value_name = "BOOL", default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "Audit")]
     pub audit_webhook_truncate_enabled: bool,
 
-    /// Bytes above which an event for the webhook is too large.
+    /// Maximum size of the audit event in bytes before it is truncated.
     #[arg(long, value_name = "BYTES", default_value_t = 102_400, help_heading = "Audit")]
     pub audit_webhook_truncate_max_event_size: usize,
 
-    /// Bytes that a batch may have.
+    /// Maximum size of the batch in bytes sent to the webhook. If a batch exceeds the limit, it is split into several
+    /// batches of smaller size.
     #[arg(long, value_name = "BYTES", default_value_t = 10 << 20, help_heading = "Audit")]
     pub audit_webhook_truncate_max_batch_size: usize,
 
-    /// Version of the events sent.
+    /// API group and version used for serializing audit events written to webhook.
     #[arg(long, value_name = "VERSION", default_value = "audit.k8s.io/v1", help_heading = "Audit")]
     pub audit_webhook_version: EventVersion,
 }
 
 impl AuditWebhookFlags {
-    /// `None`: nothing is sent.
+    /// `None` without a webhook.
     pub fn config(self) -> Result<Option<WebhookConfig>> {
         let Some(kubeconfig) = self.audit_webhook_config_file else { return Ok(None) };
         let throttle = Throttle {
@@ -117,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_mean_what_they_mean_in_kubernetes() -> Result<()> {
+    fn audit_webhook_flags_set_webhook_config() -> Result<()> {
         assert!(config(&["--audit-webhook-batch-max-size=3"])?.is_none());
         let file = "--audit-webhook-config-file=hook";
         let usual = config(&[file])?.expect("a webhook");

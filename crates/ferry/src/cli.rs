@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line arguments.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,9 +33,9 @@ pub struct Cli {
 pub enum Command {
     /// Run a cluster on this machine: control plane and node.
     Up(Box<crate::up::UpArgs>),
-    /// Stop the cluster that `ferry up` runs; its containers go on.
+    /// Stop the cluster that `ferry up` runs; its containers keep running.
     Down(crate::up::DownArgs),
-    /// Remove a cluster from this machine: its containers, mounts, control groups, links, packet rules and files.
+    /// Remove a cluster from this machine: its containers, mounts, cgroups, links, packet rules and files.
     Reset(crate::reset::ResetArgs),
     /// Run the control plane without a node.
     Server(ServeArgs),
@@ -43,43 +43,49 @@ pub enum Command {
     Scheduler(SchedulerArgs),
     /// Run the API server alone.
     Apiserver(ServeArgs),
-    /// Serve the embedded store alone, by the part of etcd's v3 API that API servers use.
+    /// Serve the embedded store alone, with the part of etcd's v3 API that API servers use.
     Etcd(crate::etcd::EtcdArgs),
-    /// Run an API server for tests of operators: in a temporary directory, until the tests end.
+    /// Run an API server for operator tests, in a temporary directory, until the tests end.
     Envtest(Box<crate::envtest::EnvtestArgs>),
-    /// Control a cluster by the verbs of kubectl, as a link named `kubectl` to this binary does.
+    /// Control a cluster with the commands of kubectl, like a link named `kubectl` to this binary.
     #[command(disable_help_flag = true)]
     Kubectl(crate::kubectl::KubectlArgs),
     /// Run the controllers alone, against any API server.
     ControllerManager(ControllerManagerArgs),
-    /// Run the loops of a cloud alone, against any API server: its nodes, routes and load balancers.
+    /// Run the cloud controllers alone, against any API server: nodes, routes and load balancers.
     CloudControllerManager(crate::cloud::CloudControllerManagerArgs),
     /// Run a node alone: the kubelet, with a container runtime such as containerd, against any API server.
     Kubelet(Box<crate::node::KubeletArgs>),
     /// Join this machine to a cluster as a node: kubelet, container runtime, proxy and routes.
     Agent(Box<crate::agent::AgentArgs>),
-    /// Tokens by which nodes join.
+    /// Manage the bootstrap tokens that nodes join with.
     Token(crate::token::TokenArgs),
-    /// Serve services on this node, alone, against any API server.
+    /// Run the service proxy of this node alone, against any API server.
     Proxy(crate::services::ProxyArgs),
-    /// Serve the cluster's names, alone, against any API server.
+    /// Run cluster DNS alone, against any API server.
     Dns(crate::services::DnsArgs),
-    /// Run nodes that exist in the API only, to test and measure loops at scale.
+    /// Run the server of metrics.k8s.io alone, against any API server.
+    MetricsServer(Box<crate::metrics_server::MetricsServerArgs>),
+    /// Serve the series of kube-state-metrics alone, against any API server.
+    StateMetrics(Box<crate::state_metrics::StateMetricsServerArgs>),
+    /// Show the usage of pods and nodes over the last hours, with advice about requests.
+    Top(crate::top::TopArgs),
+    /// Run simulated nodes, which exist in the API only, to test and measure controllers at scale.
     Simulate(SimulateArgs),
     /// Add the cluster to your kubeconfig, or print it.
     Kubeconfig(KubeconfigArgs),
-    /// Write a backup of a cluster, running or stopped: its objects and its certificates.
+    /// Write a backup of a running or stopped cluster: its objects and certificates.
     Backup(BackupArgs),
-    /// Make a cluster out of a backup, in an empty data directory.
+    /// Create a cluster from a backup, in an empty data directory.
     Restore(RestoreArgs),
-    /// Ask who did something, and why: who deleted this pod, who scaled that deployment.
+    /// Search the audit log: who deleted this pod, who scaled that deployment, and why.
     Audit(AuditArgs),
-    /// What concerns the encryption of secrets, and of whatever else is encrypted at rest.
+    /// Manage the encryption of secrets and other resources at rest.
     #[command(subcommand)]
     Secrets(SecretsCommand),
-    /// Look whether this machine is fit to run a cluster, and say what to do where it is not.
+    /// Check if this machine can run a cluster, and print a remedy for each problem.
     Check(CheckArgs),
-    /// Run the container runtime alone; it serves CRI on a socket.
+    /// Run the container runtime alone, serving CRI on a socket.
     Runtime(RuntimeArgs),
     /// Pull, import, list and remove images of the container runtime.
     Images(ImagesArgs),
@@ -103,23 +109,23 @@ pub struct RuntimeArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// The socket to serve CRI on; by default `runtime.sock` in the data directory.
+    /// Path of the CRI socket; by default `runtime.sock` in the data directory.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// Address ranges of pods on this node, until the kubelet says others.
+    /// The CIDR to use for pod IP addresses until the kubelet sets another.
     #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
     pub pod_cidr: Vec<String>,
 
-    /// Network configurations; without one the built-in network is used.
+    /// Directory of CNI configuration files; without one the built-in network is used.
     #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
     pub cni_conf_dir: PathBuf,
 
-    /// Where network plugins are.
+    /// Directory of CNI plugins.
     #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
     pub cni_bin_dir: PathBuf,
 
-    /// Mirrors, credentials and trust for registries.
+    /// File with mirrors, credentials and certificate authorities of registries.
     #[arg(long, value_name = "FILE", default_value = "/etc/ferry/registries.yaml")]
     pub registries: PathBuf,
 }
@@ -132,19 +138,19 @@ pub struct ImagesArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// The runtime's socket; by default `runtime.sock` in the data directory.
+    /// Path of the runtime's socket; by default `runtime.sock` in the data directory.
     #[arg(long, value_name = "PATH", global = true)]
     pub socket: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum ImagesVerb {
-    /// Import images from an archive, as `docker save` writes it or in the OCI layout.
+    /// Import images from an archive in the format of `docker save` or the OCI layout.
     Import { archive: PathBuf },
     /// Pull an image from its registry.
     Pull {
         image: String,
-        /// Who asks; the password comes on standard input.
+        /// User name for the registry; the password is read from standard input.
         #[arg(long, value_name = "NAME")]
         username: Option<String>,
     },
@@ -156,7 +162,7 @@ pub enum ImagesVerb {
 
 #[derive(Args, Debug)]
 pub struct DataDir {
-    /// Where the cluster keeps its state: objects, certificates, the administrator's kubeconfig.
+    /// Data directory: objects, certificates, the administrator's kubeconfig.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/ferry", global = true)]
     pub data_dir: PathBuf,
 }
@@ -166,7 +172,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// Address and port of the API; port 0 takes a free one and prints it.
+    /// Address and port of the API server; port 0 selects a free port and prints it.
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:6443", value_parser = parse_listen)]
     pub listen: SocketAddr,
 
@@ -178,29 +184,34 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PORT", conflicts_with = "listen")]
     pub secure_port: Option<u16>,
 
-    /// The address other machines and pods reach the API at; found out if not given.
+    /// The IP address on which to advertise the apiserver to members of the cluster; by default it is detected.
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<std::net::IpAddr>,
 
-    /// The cluster's domain.
+    /// Domain for this cluster.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
 
-    /// Parts not to run: dns, network-policy, proxy, routes.
+    /// The IP address of the HTTPS ports of controllers (10257) and scheduler (10259), which serve `/healthz`, `/metrics`
+    /// and `/debug/pprof`. A port that another process uses is left out.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub component_bind_address: std::net::IpAddr,
+
+    /// Components to disable: dns, metrics-server, network-policy, proxy, routes.
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',',
-          value_parser = ["dns", "network-policy", "proxy", "routes"])]
+          value_parser = ["dns", "metrics-server", "network-policy", "proxy", "routes"])]
     pub disable: Vec<String>,
 
-    /// Size limit of the embedded store in bytes; beyond it, writes other than deletes are refused.
+    /// Size limit of the embedded store in bytes; above it, writes other than deletes are rejected.
     #[arg(long, value_name = "BYTES", default_value_t = cluster::DEFAULT_QUOTA_BYTES,
           value_parser = clap::value_parser!(u64).range(1..), help_heading = "Store")]
     pub quota_backend_bytes: u64,
 
-    /// Store of the objects [default: embedded, or etcd if `--etcd-servers` is given].
+    /// Storage backend [default: embedded, or etcd if `--etcd-servers` is given].
     #[arg(long, value_name = "STORE", help_heading = "Store")]
     pub store: Option<StoreKind>,
 
-    /// Members of the etcd cluster (also `--etcd-servers`).
+    /// List of etcd servers to connect with (scheme://ip:port), comma separated (also `--etcd-servers`).
     #[arg(
         long,
         value_name = "URL[,URL...]",
@@ -222,11 +233,11 @@ pub struct ServeArgs {
           requires = "etcd_endpoints", help_heading = "Store")]
     pub etcd_servers_overrides: Vec<cluster::EtcdOverride>,
 
-    /// Authority of the members' certificates.
+    /// SSL Certificate Authority file used to secure etcd communication.
     #[arg(long, value_name = "FILE", requires = "etcd_endpoints", help_heading = "Store")]
     pub etcd_cafile: Option<PathBuf>,
 
-    /// Client certificate for etcd.
+    /// SSL certification file used to secure etcd communication.
     #[arg(
         long,
         value_name = "FILE",
@@ -236,59 +247,67 @@ pub struct ServeArgs {
     )]
     pub etcd_certfile: Option<PathBuf>,
 
-    /// Key of `--etcd-certfile`.
+    /// SSL key file used to secure etcd communication.
     #[arg(long, value_name = "FILE", requires = "etcd_certfile", help_heading = "Store")]
     pub etcd_keyfile: Option<PathBuf>,
 
-    /// Address ranges of services; the first address of the first range is the API server's, the tenth the name
-    /// service's [default: 10.96.0.0/12, of an API server alone 10.0.0.0/16].
+    /// A CIDR notation IP range from which to assign service cluster IPs; at most two, of different families. The
+    /// first address is the API server's, the tenth cluster DNS' [default: 10.96.0.0/12, of an API server alone
+    /// 10.0.0.0/16].
     #[arg(long, value_name = "CIDR[,CIDR]", value_parser = parse_cidrs, help_heading = "API server")]
     pub service_cluster_ip_range: Option<crate::flags::Cidrs>,
 
-    /// Ports that services of type NodePort get.
+    /// A port range to reserve for services with NodePort visibility.
     #[arg(long, value_name = "PORT-PORT", default_value = "30000-32767", value_parser = parse_ports, help_heading = "API server")]
     pub service_node_port_range: (u16, u16),
 
-    /// Reading requests served at once; more are told to come back.
+    /// The maximum number of non-mutating requests in flight, part of the total concurrency limit of priority and
+    /// fairness; further requests are rejected with status code 429.
     #[arg(long, value_name = "N", default_value_t = 400, help_heading = "API server")]
     pub max_requests_inflight: usize,
 
-    /// Writing requests served at once; more are told to come back.
+    /// The maximum number of mutating requests in flight, part of the total concurrency limit of priority and
+    /// fairness; further requests are rejected with status code 429.
     #[arg(long, value_name = "N", default_value_t = 200, help_heading = "API server")]
     pub max_mutating_requests_inflight: usize,
 
-    /// How long a request may take, watches and streams aside.
+    /// The duration a handler must keep a request open before timing it out; watches and streams are exempt.
     #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = parse_duration, help_heading = "API server")]
     pub request_timeout: Duration,
 
-    /// Serves requests without credentials as `system:anonymous` instead of refusing them; true unless said
-    /// otherwise. Not with an `anonymous` block in the authentication configuration.
+    /// Enables anonymous requests to the secure port of the API server, with the username `system:anonymous`
+    /// [default: true]. Cannot be combined with an `anonymous` block in the authentication configuration.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
     pub anonymous_auth: Option<bool>,
 
-    /// A file of tokens: lines of `token,user,uid[,"group1,group2"]`.
+    /// If set, the file that will be used to secure the secure port of the API server via token authentication: lines
+    /// of `token,user,uid[,"group1,group2"]`.
     #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub token_auth_file: Option<PathBuf>,
 
-    /// Whether bootstrap tokens, kept as secrets in kube-system, are accepted.
+    /// Enable to allow secrets of type 'bootstrap.kubernetes.io/token' in the 'kube-system' namespace to be used for
+    /// TLS bootstrapping authentication.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
     pub enable_bootstrap_token_auth: bool,
 
-    /// Who issues service account tokens; the first one signs, all are accepted.
+    /// Identifier of the service account token issuer. When this flag is specified multiple times, the first is used
+    /// to generate tokens and all are used to determine which issuers are accepted.
     #[arg(long, value_name = "URL", help_heading = "API server")]
     pub service_account_issuer: Vec<String>,
 
-    /// Whom tokens for this server are meant for; by default the issuers.
+    /// Identifiers of the API: tokens used against the API must be bound to at least one of these audiences; by
+    /// default the issuers.
     #[arg(long, value_name = "AUDIENCE", value_delimiter = ',', help_heading = "API server")]
     pub api_audiences: Vec<String>,
 
-    /// Where the keys of service account tokens are said to be; by default at this server.
+    /// Overrides the URI for the JSON Web Key Set in the discovery doc served at /.well-known/openid-configuration.
     #[arg(long, value_name = "URL", help_heading = "API server")]
     pub service_account_jwks_uri: Option<String>,
 
-    /// The controllers to run: `*` is all that run by default, `name` that one, `-name` not that one.
+    /// A list of controllers to enable. `*` enables all on-by-default controllers, `foo` enables the controller named
+    /// `foo`, `-foo` disables the controller named `foo`.
     #[arg(
         long,
         value_name = "NAME[,NAME]",
@@ -299,7 +318,7 @@ pub struct ServeArgs {
     )]
     pub controllers: Vec<String>,
 
-    /// Ranges of pod addresses; nodes get their part of each.
+    /// CIDR Range for Pods in cluster; each node is allocated a part of every range.
     #[arg(
         long,
         value_name = "CIDR[,CIDR]",
@@ -309,8 +328,8 @@ pub struct ServeArgs {
     )]
     pub cluster_cidr: Vec<String>,
 
-    /// Where services of type LoadBalancer get addresses from: `nodes`, ranges such as `192.0.2.10-192.0.2.20` that a
-    /// node answers for, or `none` if somebody else gives them.
+    /// Address source of services of type LoadBalancer: `nodes`, ranges such as `192.0.2.10-192.0.2.20` that a node
+    /// announces, or `none` if another controller assigns addresses.
     #[arg(
         long,
         value_name = "nodes|none|RANGE[,RANGE]",
@@ -320,18 +339,29 @@ pub struct ServeArgs {
     )]
     pub load_balancers: Vec<String>,
 
-    /// A KubeSchedulerConfiguration, version kubescheduler.config.k8s.io/v1: profiles, plugins, extenders.
+    /// The path to the configuration file of the scheduler: a KubeSchedulerConfiguration of
+    /// kubescheduler.config.k8s.io/v1 with profiles, plugins, extenders.
     #[arg(long, value_name = "FILE", help_heading = "Controllers")]
     pub scheduler_config: Option<PathBuf>,
 
-    /// Longest life of a service account token.
+    /// The maximum validity duration of a token created by the service account token issuer.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "API server")]
     pub service_account_max_token_expiration: Option<Duration>,
 
-    /// Whether tokens of pods live longer than asked for, for clients that do not read them again.
+    /// Turns on projected service account expiration extension during token generation, for clients that do not
+    /// reload tokens.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
     pub service_account_extend_token_expiration: bool,
+
+    #[command(flatten)]
+    pub metrics: crate::metrics_flags::MetricsArgs,
+
+    #[command(flatten)]
+    pub state_metrics: crate::state_metrics::StateMetricsArgs,
+
+    #[command(flatten)]
+    pub autoscaler: crate::autoscaler_flags::AutoscalerArgs,
 
     #[command(flatten)]
     pub kubernetes: KubernetesArgs,
@@ -342,73 +372,76 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub serving: crate::serving_flags::ServingArgs,
 
-    /// An EncryptionConfiguration: which resources are encrypted in the store, and how; by default secrets are, with a
-    /// key that the cluster makes for itself.
+    /// The file containing configuration for encryption providers to be used for storing resources; by default
+    /// secrets are encrypted with a generated key.
     #[arg(long, value_name = "FILE", help_heading = "Store")]
     pub encryption_provider_config: Option<PathBuf>,
 
-    /// Whether changes of `--encryption-provider-config` count while running.
+    /// Determines if the file set by `--encryption-provider-config` should be automatically reloaded if the disk
+    /// contents change.
     #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "Store")]
     pub encryption_provider_config_automatic_reload: bool,
 
-    /// Authorities of client certificates, besides the cluster's own.
+    /// Certificate authorities for client certificates, in addition to the cluster's own.
     #[arg(long, value_name = "FILE", help_heading = "Certificates")]
     pub client_ca_file: Option<PathBuf>,
 
-    /// Authorities of front proxies, besides the cluster's own.
+    /// Root certificate bundle to use to verify client certificates of front proxies, in addition to the cluster's
+    /// own.
     #[arg(long, value_name = "FILE", help_heading = "Certificates")]
     pub requestheader_client_ca_file: Option<PathBuf>,
 
-    /// The directory where the TLS certs are located: `apiserver.crt` and `apiserver.key`, if they are there. If
+    /// The directory where the TLS certs are located: `apiserver.crt` and `apiserver.key`, if both exist. If
     /// `--tls-cert-file` and `--tls-private-key-file` are provided, this flag will be ignored.
     #[arg(long, value_name = "DIR", help_heading = "Certificates")]
     pub cert_dir: Option<PathBuf>,
 
-    /// Serving certificate to use instead of the cluster's own; reloaded when it changes.
+    /// File containing the default x509 Certificate for HTTPS, instead of the cluster's own; reloaded when it
+    /// changes.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file", help_heading = "Certificates")]
     pub tls_cert_file: Option<PathBuf>,
 
-    /// Key of `--tls-cert-file`.
+    /// File containing the default x509 private key matching `--tls-cert-file`.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file", help_heading = "Certificates")]
     pub tls_private_key_file: Option<PathBuf>,
 
-    /// How long requests in flight may take to finish after a signal to stop; a second signal ends at once.
+    /// Grace period for requests in flight after a termination signal; a second signal stops immediately.
     #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = parse_duration)]
     pub shutdown_grace: Duration,
 }
 
 #[derive(Args, Debug)]
 pub struct SimulateArgs {
-    /// How to reach the API server.
+    /// Path to a kubeconfig file, specifying how to connect to the API server.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: PathBuf,
 
-    /// How many nodes.
+    /// Number of nodes.
     #[arg(long, value_name = "N")]
     pub nodes: usize,
 
-    /// Pods a node takes.
+    /// Number of pods that can run on a node.
     #[arg(long, value_name = "N", default_value_t = 110)]
     pub pods_per_node: u32,
 
-    /// CPUs of a node.
+    /// CPU capacity of a node.
     #[arg(long, value_name = "QUANTITY", default_value = "32")]
     pub cpu: String,
 
-    /// Memory of a node.
+    /// Memory capacity of a node.
     #[arg(long, value_name = "QUANTITY", default_value = "256Gi")]
     pub memory: String,
 
-    /// Zones the nodes are spread over.
+    /// Number of zones that the nodes are spread over.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub zones: usize,
 
-    /// What the nodes' names begin with.
+    /// Prefix of node names.
     #[arg(long, value_name = "TEXT", default_value = "sim-")]
     pub prefix: String,
 
-    /// How long pods take that are meant to end.
+    /// Run time of pods that run to completion.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub run_time: Duration,
 }
@@ -420,7 +453,8 @@ pub struct ControllerManagerArgs {
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
     pub kubeconfig: PathBuf,
 
-    /// The controllers to run: `*` is all that run by default, `name` that one, `-name` not that one.
+    /// A list of controllers to enable. `*` enables all on-by-default controllers, `foo` enables the controller named
+    /// `foo`, `-foo` disables the controller named `foo`.
     #[arg(
         long,
         value_name = "NAME[,NAME]",
@@ -430,35 +464,36 @@ pub struct ControllerManagerArgs {
     )]
     pub controllers: Vec<String>,
 
-    /// Whether to wait for a lease before acting, so that of several managers one acts.
+    /// Start a leader election client and gain leadership before executing the main loop. Enable this when running
+    /// replicated components for high availability.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
     pub leader_elect: bool,
 
-    /// Ranges of pod addresses; nodes get their part of each.
+    /// CIDR Range for Pods in cluster; each node is allocated a part of every range.
     #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
     pub cluster_cidr: Vec<String>,
 
-    /// The authority that vouches for the API server: what pods find as `kube-root-ca.crt`.
+    /// Root certificate authority of the API server, published as the ConfigMap `kube-root-ca.crt` in every
+    /// namespace.
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
 
-    /// Whether each controller is a service account of its own, whose rights are all it has; else all of them are whom
-    /// the kubeconfig says.
+    /// If true, use individual service account credentials for each controller; otherwise all use the kubeconfig's
+    /// identity.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
     pub use_service_account_credentials: bool,
 
-    /// The private key that signs tokens kept in secrets.
+    /// Filename containing a PEM-encoded private RSA or ECDSA key used to sign service account tokens.
     #[arg(long, value_name = "FILE")]
     pub service_account_private_key_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub signing: crate::signing_flags::SigningArgs,
 
-    /// Where `/healthz` and `/metrics` are served, in plain HTTP [default: 127.0.0.1:10257, if it is free].
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub metrics_bind_address: Option<std::net::SocketAddr>,
+    #[command(flatten)]
+    pub secure_port: crate::components::SecurePortArgs,
 
     #[command(flatten)]
     pub controller: crate::controller_flags::ControllerArgs,
@@ -471,26 +506,25 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// A KubeSchedulerConfiguration, version kubescheduler.config.k8s.io/v1.
+    /// The path to the configuration file: a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Whether to wait for a lease before acting, so that of several schedulers one acts [default: as `--config` says,
-    /// or true].
+    /// Start a leader election client and gain leadership before executing the main loop [default: the value in
+    /// `--config`, or true].
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
     pub leader_elect: Option<bool>,
 
-    /// Where `/healthz` and `/metrics` are served, in plain HTTP [default: 127.0.0.1:10259, if it is free].
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub metrics_bind_address: Option<std::net::SocketAddr>,
+    #[command(flatten)]
+    pub secure_port: crate::components::SecurePortArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreKind {
-    /// In the data directory.
+    /// Store in the data directory.
     Embedded,
-    /// In an etcd cluster.
+    /// Store in an etcd cluster.
     Etcd,
 }
 
@@ -503,11 +537,11 @@ pub struct KubeconfigArgs {
     #[arg(long)]
     pub print: bool,
 
-    /// The file to merge into; by default the first one of $KUBECONFIG, or ~/.kube/config.
+    /// File to merge into; by default the first file of $KUBECONFIG, or ~/.kube/config.
     #[arg(long, value_name = "FILE", conflicts_with = "print")]
     pub into: Option<PathBuf>,
 
-    /// The name of cluster and context in that file.
+    /// Name of the cluster and context in that file.
     #[arg(long, value_name = "NAME", default_value = "ferry")]
     pub name: String,
 }
@@ -517,7 +551,7 @@ pub struct BackupArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// The directory to write to; it must not exist, or be empty.
+    /// Directory to write to; must be empty or not exist.
     pub target: PathBuf,
 }
 
@@ -526,15 +560,17 @@ pub struct RestoreArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// The directory `ferry backup` wrote.
+    /// Directory written by `ferry backup`.
     pub source: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum SecretsCommand {
-    /// Write all objects of a resource again, so that the key in use now encrypts them. The server has to run.
+    /// Rewrite all objects of a resource, so that they are encrypted with the current key. The server must be
+    /// running.
     Reencrypt(ReencryptArgs),
-    /// Add a new key to the cluster's own encryption configuration; it writes from then on, older keys still read.
+    /// Add a new key to the cluster's own encryption configuration; it encrypts new writes, older keys remain for
+    /// reading.
     RotateKey(RotateKeyArgs),
 }
 
@@ -543,11 +579,11 @@ pub struct ReencryptArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// How to reach the server; by default the administrator's kubeconfig in the data directory.
+    /// Path to a kubeconfig file; by default the administrator's kubeconfig in the data directory.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// The resources to write again, such as `secrets` or `ingresses.networking.k8s.io`.
+    /// Resources to rewrite, such as `secrets` or `ingresses.networking.k8s.io`.
     #[arg(value_name = "RESOURCE", default_value = "secrets")]
     pub resources: Vec<String>,
 }
@@ -557,7 +593,7 @@ pub struct RotateKeyArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// The configuration to add the key to; by default the cluster's own.
+    /// Encryption configuration to add the key to; by default the cluster's own.
     #[arg(long, value_name = "FILE")]
     pub encryption_provider_config: Option<PathBuf>,
 }
@@ -567,7 +603,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// The address the API will be served at.
+    /// Address that the API server will listen on.
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:6443", value_parser = parse_listen)]
     pub listen: SocketAddr,
 }
@@ -578,12 +614,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_definition_passes_debug_assert() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn bad_values_are_refused_with_what_is_wrong() {
+    fn invalid_flag_value_returns_descriptive_error() {
         let cases = [
             (&["--listen", "nowhere"][..], "nowhere"),
             (&["--store", "paper"], "paper"),
@@ -601,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn kubernetes_ways_to_write_flags_work() {
+    fn kubernetes_flag_syntax_is_accepted() {
         let line = ["ferry", "apiserver", "--anonymous-auth=false", "--v=3", "--request-timeout=90s"];
         let cli = Cli::try_parse_from(line).expect("parses");
         assert_eq!(cli.log.verbosity, Some(3));

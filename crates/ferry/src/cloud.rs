@@ -1,4 +1,4 @@
-//! `ferry cloud-controller-manager`, and where services of type LoadBalancer get addresses from without one.
+//! `ferry cloud-controller-manager`, and the address source of LoadBalancer services without it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,24 +13,26 @@ use cluster::{CloudConfig, CloudProvider, LocalLoadBalancers, ProviderConfig};
 use crate::flags::parse_duration;
 use crate::serve::stop_on_signal;
 
-/// Ports that nodes need themselves: remote shells, etcd, kubelet, proxy, controllers, scheduler.
+/// Ports in use on nodes: SSH, etcd, kubelet, proxy, controllers, scheduler.
 const RESERVED: [u16; 8] = [22, 2379, 2380, 10249, 10250, 10256, 10257, 10259];
 
 #[derive(Args, Debug)]
 pub struct CloudControllerManagerArgs {
-    /// How to reach the API server, and who to be there.
+    /// Path to a kubeconfig file, specifying how to connect to the API server.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: PathBuf,
 
-    /// `local`, which gives services addresses of nodes or of ranges, or `http`, a server that speaks for a cloud.
+    /// The provider for cloud services: `local` assigns addresses of nodes or ranges, `http` calls an external
+    /// provider server.
     #[arg(long, value_name = "NAME", default_value = "local")]
     pub cloud_provider: String,
 
-    /// The provider's configuration: where it is, or which ranges it has.
+    /// The path to the cloud provider configuration file: endpoint or address ranges.
     #[arg(long, value_name = "FILE", required_if_eq("cloud_provider", "http"))]
     pub cloud_config: Option<PathBuf>,
 
-    /// The loops to run: `*` is all that the provider is able to, `name` that one, `-name` not that one.
+    /// A list of controllers to enable. `*` enables all that the provider supports, `foo` enables the controller
+    /// named `foo`, `-foo` disables the controller named `foo`.
     #[arg(
         long,
         value_name = "NAME[,NAME]",
@@ -40,32 +42,33 @@ pub struct CloudControllerManagerArgs {
     )]
     pub controllers: Vec<String>,
 
-    /// What the provider calls this cluster.
+    /// The instance prefix for the cluster.
     #[arg(long, value_name = "NAME", default_value = "kubernetes")]
     pub cluster_name: String,
 
-    /// Ranges of pod addresses; routes within them are the route loop's.
+    /// CIDR Range for Pods in cluster; the route controller owns routes within it.
     #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
     pub cluster_cidr: Vec<String>,
 
-    /// Whether the provider routes the addresses of pods to their nodes.
+    /// Should CIDRs of pods be configured as routes on the cloud provider.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
     pub configure_cloud_routes: bool,
 
-    /// How often nodes that are not ready are asked after.
+    /// The period for syncing NodeStatus in the cloud node lifecycle controller.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub node_monitor_period: Duration,
 
-    /// How often the provider is asked again what it knows of a node.
+    /// Specifies how often the controller updates nodes' status.
     #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = parse_duration)]
     pub node_status_update_frequency: Duration,
 
-    /// How often routes are compared though no node changed [default: 10m].
+    /// The period for reconciling routes created for Nodes by cloud provider [default: 10m].
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub route_reconciliation_period: Option<Duration>,
 
-    /// Whether to wait for a lease before acting, so that of several managers one acts.
+    /// Start a leader election client and gain leadership before executing the main loop. Enable this when running
+    /// replicated components for high availability.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true)]
     pub leader_elect: bool,
@@ -77,8 +80,8 @@ pub async fn run(arguments: CloudControllerManagerArgs) -> Result<ExitCode> {
     let file = match &arguments.cloud_config {
         None => ProviderConfig::default(),
         Some(file) => {
-            let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-            ProviderConfig::parse(&text).with_context(|| format!("using {}", file.display()))?
+            let text = std::fs::read(file).with_context(|| format!("failed to read {}", file.display()))?;
+            ProviderConfig::parse(&text).with_context(|| format!("failed to load {}", file.display()))?
         }
     };
     let provider = match arguments.cloud_provider.as_str() {
@@ -87,7 +90,7 @@ pub async fn run(arguments: CloudControllerManagerArgs) -> Result<ExitCode> {
             reserved_ports: reserved_ports(6443),
         }),
         "http" => CloudProvider::Http(file),
-        other => bail!("the provider {other:?} is not known: it is either local or http"),
+        other => bail!("unknown cloud provider {other:?}: expected local or http"),
     };
     let config = CloudConfig {
         controllers: arguments.controllers,
@@ -104,7 +107,7 @@ pub async fn run(arguments: CloudControllerManagerArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `--load-balancers` means: `nodes`, `none`, or ranges.
+/// Parses `--load-balancers`: `nodes`, `none`, or ranges.
 pub fn load_balancers(asked: &[String], api_port: u16) -> Option<LocalLoadBalancers> {
     let reserved_ports = reserved_ports(api_port);
     match asked {
@@ -123,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_addresses_come_from() {
+    fn load_balancers_flag_selects_address_source() {
         let asked = |texts: &[&str]| {
             load_balancers(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>(), 7443)
         };

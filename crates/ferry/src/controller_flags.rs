@@ -1,15 +1,16 @@
-//! Flags of kube-controller-manager that set how controllers work.
+//! Flags of kube-controller-manager that configure controllers.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{ArgAction, Args};
 use cluster::{Components, NodeMasks};
+use ipnet::IpNet;
 
+use crate::autoscaler_flags::AutoscalerArgs;
 use crate::flags::{parse_cidrs, parse_duration};
 
-/// Flags for the number of workers, and the controllers whose workers they count.
+/// Concurrency flags and the controllers that they apply to.
 pub const CONCURRENCY: &[(&str, &str)] = &[
     ("concurrent-cron-job-syncs", "cronjob-controller"),
     ("concurrent-daemonset-syncs", "daemonset-controller"),
@@ -33,12 +34,12 @@ pub const CONCURRENCY: &[(&str, &str)] = &[
 
 #[derive(Args, Debug)]
 pub struct ControllerArgs {
-    /// Should CIDRs for pods be allocated and set on nodes; true if `--cluster-cidr` is given.
+    /// Should CIDRs for Pods be allocated and set on nodes [default: true if `--cluster-cidr` is given].
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
           require_equals = true)]
     pub allocate_node_cidrs: Option<bool>,
 
-    /// Mask size for node cidr in cluster; not with ranges of both families.
+    /// Mask size for node cidr in cluster; not allowed in dual-stack clusters.
     #[arg(long, value_name = "BITS")]
     pub node_cidr_mask_size: Option<u8>,
 
@@ -50,7 +51,7 @@ pub struct ControllerArgs {
     #[arg(long, value_name = "BITS", default_value_t = 64)]
     pub node_cidr_mask_size_ipv6: u8,
 
-    /// CIDR ranges for services in the cluster; nodes get no part of them.
+    /// CIDR Range for Services in cluster; excluded from node CIDR allocation.
     #[arg(long, value_name = "CIDR[,CIDR]", value_parser = parse_cidrs)]
     pub service_cluster_ip_range: Option<crate::flags::Cidrs>,
 
@@ -62,7 +63,8 @@ pub struct ControllerArgs {
     #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = parse_duration)]
     pub node_startup_grace_period: Duration,
 
-    /// Number of terminated pods that can exist before they are deleted; not limited if it is not above 0.
+    /// Number of terminated pods that can exist before the terminated pod garbage collector starts deleting
+    /// terminated pods. If not positive, the terminated pod garbage collector is disabled.
     #[arg(long, value_name = "N", default_value_t = 12_500, allow_hyphen_values = true)]
     pub terminated_pod_gc_threshold: i64,
 
@@ -70,35 +72,17 @@ pub struct ControllerArgs {
     #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = parse_duration)]
     pub cluster_signing_duration: Duration,
 
-    /// The period for syncing the number of pods in horizontal pod autoscaler.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
-    pub horizontal_pod_autoscaler_sync_period: Duration,
+    #[command(flatten)]
+    pub autoscaler: AutoscalerArgs,
 
-    /// The minimum change (from 1.0) in the desired-to-actual metrics ratio for the horizontal pod autoscaler to
-    /// consider scaling.
-    #[arg(long, value_name = "RATIO", default_value_t = 0.1)]
-    pub horizontal_pod_autoscaler_tolerance: f64,
-
-    /// The period after pod start when CPU samples might be skipped.
-    #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = parse_duration)]
-    pub horizontal_pod_autoscaler_cpu_initialization_period: Duration,
-
-    /// The period after pod start during which readiness changes will be treated as initial readiness.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
-    pub horizontal_pod_autoscaler_initial_readiness_delay: Duration,
-
-    /// The period for which autoscaler will look backwards and not scale down below any recommendation it made during
-    /// that period.
-    #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = parse_duration)]
-    pub horizontal_pod_autoscaler_downscale_stabilization: Duration,
-
-    /// Workers of a controller, such as `deployment-controller=10`; also `--concurrent-deployment-syncs=10`.
+    /// Number of workers of a controller, such as `deployment-controller=10`; also
+    /// `--concurrent-deployment-syncs=10`.
     #[arg(long, value_name = "CONTROLLER=N", value_parser = parse_workers)]
     pub concurrency: Vec<(String, usize)>,
 }
 
 impl ControllerArgs {
-    /// Sets what these flags mean to Ferry.
+    /// Applies the flags to the configuration.
     pub fn apply(self, components: &mut Components) -> Result<()> {
         let families = |v6: bool| components.cluster_cidrs.iter().any(|cidr| cidr.contains(':') == v6);
         let mut masks = NodeMasks { v4: self.node_cidr_mask_size_ipv4, v6: self.node_cidr_mask_size_ipv6 };
@@ -108,13 +92,13 @@ impl ControllerArgs {
             (masks.v4, masks.v6) = (mask, mask);
         }
         for cidr in &components.cluster_cidrs {
-            let (address, bits) = cidr.split_once('/').context("--cluster-cidr: not a range")?;
-            let is_v6 = address.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6());
-            let (mask, most) = if is_v6 { (masks.v6, 128) } else { (masks.v4, 32) };
-            let bits: u8 = bits.parse().with_context(|| format!("--cluster-cidr: {cidr} is not a range"))?;
+            let range: IpNet =
+                cidr.parse().with_context(|| format!("--cluster-cidr: {cidr} is not a CIDR"))?;
+            let mask = if range.addr().is_ipv6() { masks.v6 } else { masks.v4 };
+            let (bits, most) = (range.prefix_len(), range.max_prefix_len());
             ensure!(
                 (bits..=most).contains(&mask) && mask - bits <= 16,
-                "a node mask of /{mask} does not fit into the range {cidr}"
+                "the node CIDR mask size /{mask} does not fit into the cluster CIDR {cidr}"
             );
         }
         components.node_masks = masks;
@@ -122,7 +106,7 @@ impl ControllerArgs {
             self.service_cluster_ip_range.map(|ranges| ranges.texts()).unwrap_or_default();
         match self.allocate_node_cidrs {
             Some(true) => {
-                ensure!(!components.cluster_cidrs.is_empty(), "--allocate-node-cidrs needs --cluster-cidr")
+                ensure!(!components.cluster_cidrs.is_empty(), "--allocate-node-cidrs requires --cluster-cidr")
             }
             Some(false) => components.cluster_cidrs.clear(),
             None => {}
@@ -134,20 +118,7 @@ impl ControllerArgs {
         let threshold = usize::try_from(self.terminated_pod_gc_threshold).ok();
         settings.terminated_pods = threshold.filter(|threshold| *threshold > 0);
         settings.signing_duration = signed(self.cluster_signing_duration)?;
-        let autoscaler = &mut settings.autoscaler;
-        ensure!(
-            !self.horizontal_pod_autoscaler_sync_period.is_zero(),
-            "--horizontal-pod-autoscaler-sync-period is zero"
-        );
-        autoscaler.period = self.horizontal_pod_autoscaler_sync_period;
-        ensure!(
-            self.horizontal_pod_autoscaler_tolerance >= 0.0,
-            "--horizontal-pod-autoscaler-tolerance is negative"
-        );
-        autoscaler.tolerance = self.horizontal_pod_autoscaler_tolerance;
-        autoscaler.cpu_initialization = signed(self.horizontal_pod_autoscaler_cpu_initialization_period)?;
-        autoscaler.readiness_delay = signed(self.horizontal_pod_autoscaler_initial_readiness_delay)?;
-        autoscaler.downscale_window = signed(self.horizontal_pod_autoscaler_downscale_stabilization)?;
+        self.autoscaler.apply(settings)?;
         components.workers.0.extend(self.concurrency);
         Ok(())
     }
@@ -156,7 +127,7 @@ impl ControllerArgs {
 fn parse_workers(text: &str) -> Result<(String, usize), String> {
     let (name, workers) = text.split_once('=').ok_or("CONTROLLER=N")?;
     if !CONCURRENCY.iter().any(|(_, known)| *known == name) {
-        return Err(format!("{name:?} has no number of workers to set"));
+        return Err(format!("{name:?} has no configurable number of workers"));
     }
     match workers.parse() {
         Ok(workers) if workers > 0 => Ok((name.to_owned(), workers)),
@@ -184,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_set_how_controllers_work() {
+    fn controller_flags_set_component_config() {
         let components = configured(
             &["10.0.0.0/16"],
             &[
@@ -212,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_values_are_refused() {
+    fn invalid_controller_flag_value_is_rejected() {
         for (cidrs, flag) in [
             (&["10.0.0.0/16"][..], "--node-cidr-mask-size=8"),
             (&["10.0.0.0/8", "fd00::/48"], "--node-cidr-mask-size=24"),

@@ -1,4 +1,4 @@
-//! `ferry envtest`: an API server for tests of operators, in a temporary directory that is removed afterwards.
+//! `ferry envtest`: an API server for operator tests, in a temporary directory that is removed afterwards.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -14,17 +14,17 @@ use crate::serve::{self, Role, say, stop_on_signal};
 /// Binaries that controller-runtime's test environment looks for, and that a link to Ferry replaces.
 const ASSETS: [&str; 2] = ["etcd", "kube-apiserver"];
 
-/// The API server is ready in a fraction of a second. Without a command, `ferry envtest` prints the variables that tests
-/// need and serves until it gets a signal; with one, such as `ferry envtest -- go test ./...`, it runs the command with
-/// these variables and ends with its status.
+/// The API server is ready in a fraction of a second. Without a command, `ferry envtest` prints the environment
+/// variables that tests need and serves until a signal; with a command, such as `ferry envtest -- go test ./...`, it
+/// runs the command with these variables and exits with its status.
 #[derive(Args, Debug)]
 pub struct EnvtestArgs {
-    /// Run the controllers too, so that namespaces and owned objects are deleted and workloads have pods; without them,
-    /// objects stay as tests write them.
+    /// Also run the controllers, so that namespaces and owned objects are deleted and workloads have pods; without
+    /// them, objects stay unchanged.
     #[arg(long)]
     pub controllers: bool,
 
-    /// A flag of `ferry apiserver` to add; may be repeated.
+    /// Additional flag of `ferry apiserver`; may be repeated.
     #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
     pub api_server_flag: Vec<String>,
 
@@ -33,13 +33,13 @@ pub struct EnvtestArgs {
     pub command: Vec<String>,
 }
 
-/// A directory that is removed when it is dropped.
+/// Directory that is removed on drop.
 struct TemporaryDirectory(PathBuf);
 
 impl TemporaryDirectory {
     fn new() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("ferry-envtest-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
+        std::fs::create_dir(&path).with_context(|| format!("failed to create {}", path.display()))?;
         Ok(Self(path))
     }
 }
@@ -81,7 +81,7 @@ pub async fn run(arguments: EnvtestArgs) -> Result<ExitCode> {
     status
 }
 
-/// The configuration of an API server on a free loopback port, with the flags that controller-runtime gives one.
+/// Configuration of an API server on a free loopback port, with the flags that controller-runtime sets.
 fn configuration(arguments: &EnvtestArgs, directory: &Path) -> Result<Config> {
     let (command, role) = match arguments.controllers {
         true => ("server", Role::Server),
@@ -92,27 +92,28 @@ fn configuration(arguments: &EnvtestArgs, directory: &Path) -> Result<Config> {
     words.push(format!("--data-dir={}", data_dir.display()));
     words.extend(["--listen=127.0.0.1:0", "--shutdown-grace=2s"].map(str::to_owned));
     if arguments.controllers {
-        words.push("--disable=dns,network-policy,proxy,routes".to_owned());
+        words.push("--disable=dns,metrics-server,network-policy,proxy,routes".to_owned());
     } else {
-        // Without controllers there are no service accounts that pods could have.
+        // Without controllers no service accounts exist for pods.
         words.push("--disable-admission-plugins=ServiceAccount".to_owned());
     }
     words.extend(arguments.api_server_flag.iter().cloned());
     let cli = Cli::try_parse_from(words).context("--api-server-flag")?;
     match cli.command {
         Command::Server(serve) | Command::Apiserver(serve) => serve::configure(serve, role),
-        _ => bail!("--api-server-flag: flags of the API server only"),
+        _ => bail!("--api-server-flag: only flags of the API server are accepted"),
     }
 }
 
-/// Links Kubernetes' binaries to this one; kubectl is the one on the PATH, or this one if there is none.
+/// Links Kubernetes' binaries to this one; kubectl is the one on the PATH, or this binary if there is none.
 fn link_assets(assets: &Path) -> Result<()> {
     let link = |original: &Path, name: &str| {
         let link = assets.join(name);
-        std::os::unix::fs::symlink(original, &link).with_context(|| format!("creating {}", link.display()))
+        std::os::unix::fs::symlink(original, &link)
+            .with_context(|| format!("failed to create {}", link.display()))
     };
-    std::fs::create_dir(assets).with_context(|| format!("creating {}", assets.display()))?;
-    let ferry = std::env::current_exe().context("finding the ferry binary")?;
+    std::fs::create_dir(assets).with_context(|| format!("failed to create {}", assets.display()))?;
+    let ferry = std::env::current_exe().context("failed to find the ferry binary")?;
     for name in ASSETS {
         link(&ferry, name)?;
     }
@@ -139,9 +140,9 @@ async fn run_tests(command: &[String], variables: &[(&str, PathBuf)], tasks: &Ta
         .stdin(Stdio::inherit())
         .kill_on_drop(true)
         .spawn()
-        .with_context(|| format!("running {program}"))?;
+        .with_context(|| format!("failed to run {program}"))?;
     let status = tokio::select! {
-        status = child.wait() => status.with_context(|| format!("waiting for {program}"))?,
+        status = child.wait() => status.with_context(|| format!("failed to wait for {program}"))?,
         () = tasks.stopping() => {
             let _ = child.kill().await;
             return Ok(ExitCode::FAILURE);

@@ -17,7 +17,7 @@ pub struct EtcdArgs {
     #[arg(long, value_name = "DIR", default_value = "default.etcd")]
     pub data_dir: PathBuf,
 
-    /// URLs to listen on for client traffic: plain HTTP without authentication, so on loopback addresses only.
+    /// URLs to listen on for client traffic: plain HTTP without authentication, hence loopback addresses only.
     #[arg(long, value_name = "URL[,URL]", value_delimiter = ',', default_value = "http://localhost:2379")]
     pub listen_client_urls: Vec<String>,
 
@@ -37,7 +37,7 @@ fn authority(url: &str) -> Result<&str> {
     }
 }
 
-/// Refuses an address that other machines reach: every client could read and write all objects.
+/// Rejects addresses that other machines can reach: every client could read and write all objects.
 fn ensure_loopback(address: SocketAddr) -> Result<()> {
     ensure!(
         address.ip().is_loopback(),
@@ -53,7 +53,7 @@ pub async fn run(arguments: EtcdArgs) -> Result<ExitCode> {
     for url in &arguments.listen_client_urls {
         let authority = authority(url)?;
         let listener =
-            TcpListener::bind(authority).await.with_context(|| format!("listening on {authority}"))?;
+            TcpListener::bind(authority).await.with_context(|| format!("failed to listen on {authority}"))?;
         let address = listener.local_addr()?;
         ensure_loopback(address)?;
         say(format_args!("Serving etcd's API at http://{address}"));
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_that_other_machines_reach_is_refused() {
+    fn non_loopback_listen_address_is_rejected() {
         for (address, accepted) in [
             ("127.0.0.1:1", true),
             ("[::1]:1", true),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn client_urls_are_plain_http() {
+    fn client_url_requires_plain_http() {
         assert_eq!(authority("http://127.0.0.1:2379/").expect("an address"), "127.0.0.1:2379");
         for (url, want) in [("https://127.0.0.1:2379", "TLS"), ("127.0.0.1:2379", "not a URL")] {
             let error = authority(url).expect_err(url).to_string();

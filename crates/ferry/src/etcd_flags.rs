@@ -1,8 +1,8 @@
-//! Values of kube-apiserver's flags about etcd.
+//! Value parsers of kube-apiserver's etcd flags.
 
 use cluster::EtcdOverride;
 
-/// `--etcd-prefix`: one slash before each part and none at the end, as Kubernetes cleans it.
+/// Cleans `--etcd-prefix` as Kubernetes does: one slash before each part and none at the end.
 pub fn parse_prefix(text: &str) -> Result<String, String> {
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if parts.contains(&"..") {
@@ -36,7 +36,7 @@ mod tests {
     use cluster::StoreConfig;
 
     #[test]
-    fn prefix_is_cleaned() {
+    fn etcd_prefix_is_normalized() {
         for (text, want) in
             [("/registry", "/registry"), ("a/b/", "/a/b"), ("//x//.//y", "/x/y"), ("/", ""), ("", "")]
         {
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_name_resources_and_servers() {
+    fn etcd_servers_overrides_are_parsed() {
         let servers = "--etcd-servers=http://127.0.0.1:2379";
         let flag =
             "--etcd-servers-overrides=/events#http://e1:2379;http://e2:2379,apps/deployments#http://e3:2379";

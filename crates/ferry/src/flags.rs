@@ -1,36 +1,36 @@
-//! Values of flags that are not plain numbers or paths.
+//! Value parsers of flags.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::Args;
 use cluster::PolicyFailure;
+use ipnet::IpNet;
 
-/// One or two address ranges.
+/// One or two CIDRs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cidrs(pub Vec<(IpAddr, u8)>);
+pub struct Cidrs(pub Vec<IpNet>);
 
 impl Cidrs {
-    /// As they are written.
+    /// CIDRs in their textual form.
     pub fn texts(&self) -> Vec<String> {
-        self.0.iter().map(|(base, length)| format!("{base}/{length}")).collect()
+        self.0.iter().map(ToString::to_string).collect()
     }
 
-    /// The first usable address of the first range.
+    /// First usable address of the first CIDR.
     pub fn first_address(&self) -> IpAddr {
         self.0.first().map_or(Ipv4Addr::LOCALHOST.into(), |range| nth(*range, 1))
     }
 
-    /// Where the name service is: the tenth address of the first range, if it has as many.
+    /// Address of cluster DNS: the tenth of the first CIDR, if it is large enough.
     pub fn name_service(&self) -> Option<IpAddr> {
         let range = self.0.first()?;
-        let bits = if range.0.is_ipv4() { 32 } else { 128 };
-        (bits - range.1 >= 4).then(|| nth(*range, 10))
+        (range.max_prefix_len() - range.prefix_len() >= 4).then(|| nth(*range, 10))
     }
 }
 
-fn nth((base, _): (IpAddr, u8), number: u8) -> IpAddr {
-    match base {
+fn nth(range: IpNet, number: u8) -> IpAddr {
+    match range.addr() {
         IpAddr::V4(base) => Ipv4Addr::from(u32::from(base).wrapping_add(u32::from(number))).into(),
         IpAddr::V6(base) => Ipv6Addr::from(u128::from(base).wrapping_add(u128::from(number))).into(),
     }
@@ -41,31 +41,20 @@ pub fn parse_cidrs(text: &str) -> Result<Cidrs, String> {
     let ranges = text.split(',').map(parse_cidr).collect::<Result<Vec<_>, _>>()?;
     match ranges.as_slice() {
         [_] => Ok(Cidrs(ranges)),
-        [(one, _), (two, _)] if one.is_ipv4() != two.is_ipv4() => Ok(Cidrs(ranges)),
-        _ => Err("give one range, or one IPv4 and one IPv6 range".to_owned()),
+        [one, two] if one.addr().is_ipv4() != two.addr().is_ipv4() => Ok(Cidrs(ranges)),
+        _ => Err("expected one CIDR, or one IPv4 and one IPv6 CIDR".to_owned()),
     }
 }
 
-fn parse_cidr(text: &str) -> Result<(IpAddr, u8), String> {
-    let bad = || format!("{text:?} is not a range such as 10.0.0.0/16");
-    let (address, length) = text.split_once('/').ok_or_else(bad)?;
-    let address: IpAddr = address.parse().map_err(|_| bad())?;
-    let length: u8 = length.parse().map_err(|_| bad())?;
-    let base = match address {
-        IpAddr::V4(ip) if length <= 30 => IpAddr::V4(Ipv4Addr::from(
-            u32::from(ip) & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0),
-        )),
-        IpAddr::V6(ip) if length <= 126 => IpAddr::V6(Ipv6Addr::from(
-            u128::from(ip) & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0),
-        )),
-        _ => return Err(bad()),
-    };
-    Ok((base, length))
+fn parse_cidr(text: &str) -> Result<IpNet, String> {
+    // At least two host addresses.
+    let range = text.parse::<IpNet>().ok().filter(|range| range.max_prefix_len() - range.prefix_len() >= 2);
+    range.map(|range| range.trunc()).ok_or_else(|| format!("{text:?} is not a CIDR such as 10.0.0.0/16"))
 }
 
 /// `30000-32767`.
 pub fn parse_ports(text: &str) -> Result<(u16, u16), String> {
-    let bad = || format!("{text:?} is not a range of ports such as 30000-32767");
+    let bad = || format!("{text:?} is not a port range such as 30000-32767");
     let (first, last) = text.split_once('-').ok_or_else(bad)?;
     let range: (u16, u16) = (first.parse().map_err(|_| bad())?, last.parse().map_err(|_| bad())?);
     if range.0 == 0 || range.0 > range.1 { Err(bad()) } else { Ok(range) }
@@ -77,7 +66,7 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     full.parse().map_err(|_| format!("{text:?} is not an address and port such as 0.0.0.0:6443"))
 }
 
-/// Go's way to write durations: `1m30s`, `500ms`, `2h`.
+/// Parses Go's duration format: `1m30s`, `500ms`, `2h`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration such as 1m30s");
     if text.is_empty() {
@@ -110,8 +99,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Enforcement of network policies on a node.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct NetworkPolicyArgs {
-    /// Handling of pods whose network policies cannot be enforced: `Fail` does not start them until the policies are in
-    /// force, `Ignore` starts them without any policy after 20 seconds.
+    /// Handling of pods whose network policies cannot be enforced: `Fail` does not start them until the policies are
+    /// in force, `Ignore` starts them without any policy after 20 seconds.
     #[arg(
         long = "network-policy-failure-policy",
         value_name = "Fail|Ignore",
@@ -135,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn duration_in_go_format_is_parsed() {
         let millis = |n| Some(Duration::from_millis(n));
         let cases = [
             ("1m0s", millis(60_000)),
@@ -156,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn network_policy_failure_policies() {
+    fn network_policy_failure_policy_is_parsed() {
         assert_eq!(parse_policy_failure("Fail"), Ok(PolicyFailure::Wait));
         assert_eq!(parse_policy_failure("Ignore"), Ok(PolicyFailure::Start));
         assert!(parse_policy_failure("ignore").is_err());
     }
 
     #[test]
-    fn ranges() {
+    fn cidrs_are_parsed() {
         let first = |text| parse_cidrs(text).ok().map(|cidrs| cidrs.first_address().to_string());
         let cases = [
             ("10.0.0.0/16", Some("10.0.0.1")),
@@ -182,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_service_has_the_tenth_address() {
+    fn cluster_dns_gets_tenth_service_address() {
         let tenth =
             |text| parse_cidrs(text).ok().and_then(|cidrs| cidrs.name_service()).map(|ip| ip.to_string());
         assert_eq!(tenth("10.96.0.0/12").as_deref(), Some("10.96.0.10"));
@@ -191,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn listen_addresses() {
+    fn listen_address_is_parsed() {
         let shown = |text| parse_listen(text).ok().map(|address| address.to_string());
         assert_eq!(shown(":0").as_deref(), Some("0.0.0.0:0"));
         assert_eq!(shown("[::]:6443").as_deref(), Some("[::]:6443"));

@@ -1,4 +1,4 @@
-//! Files derived from the command line: shell completions, manual pages, the flag reference.
+//! Files generated from the command line definition: shell completions, manual pages, the flag reference.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub struct ManArgs {
 pub fn completion(arguments: &CompletionArgs) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "ferry", &mut script);
-    print(&script).context("writing the completion script")
+    print(&script).context("failed to write the completion script")
 }
 
 /// Writes to the standard output. A reader that closes the pipe early, such as `head`, is not an error.
@@ -41,9 +41,9 @@ fn print(text: &[u8]) -> Result<ExitCode> {
 /// Writes `ferry.1` and a page for each command.
 pub fn man(arguments: &ManArgs) -> Result<ExitCode> {
     std::fs::create_dir_all(&arguments.output)
-        .with_context(|| format!("creating {}", arguments.output.display()))?;
+        .with_context(|| format!("failed to create {}", arguments.output.display()))?;
     clap_mangen::generate_to(Cli::command(), &arguments.output)
-        .with_context(|| format!("writing manual pages to {}", arguments.output.display()))?;
+        .with_context(|| format!("failed to write manual pages to {}", arguments.output.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -55,7 +55,7 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
 
 /// Prints the flag reference as Markdown; `docs/flag-reference.md` is this text.
 pub fn reference() -> Result<ExitCode> {
-    print(reference_text().as_bytes()).context("writing the flag reference")
+    print(reference_text().as_bytes()).context("failed to write the flag reference")
 }
 
 pub fn reference_text() -> String {

@@ -1,4 +1,4 @@
-//! `ferry images`: what the container runtime has, in its words.
+//! `ferry images`: images of the container runtime.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -17,13 +17,13 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
     let everywhere = arguments.socket.is_none();
     let socket = arguments.socket.unwrap_or_else(|| data_dir.join("runtime.sock"));
     if let ImagesVerb::Import { archive } = &arguments.verb {
-        let archive =
-            std::fs::canonicalize(archive).with_context(|| format!("finding {}", archive.display()))?;
+        let archive = std::fs::canonicalize(archive)
+            .with_context(|| format!("failed to resolve {}", archive.display()))?;
         let imported = container::control::import_archive(&socket, &archive).await;
         for image in imported.map_err(|status| anyhow!("{}", status.message()))? {
             println!("{}", name(&image));
         }
-        // The other nodes of this machine need it as well.
+        // Also import it into the other nodes of this machine.
         for directory in crate::nodes::directories(data_dir).iter().filter(|_| everywhere) {
             let imported =
                 container::control::import_archive(&directory.join("runtime.sock"), &archive).await;
@@ -35,8 +35,9 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
         return pull(&socket, image, username).await;
     }
     let address = socket.display().to_string();
-    let mut runtime =
-        cri::connect(&address, Duration::from_secs(5)).await.context("is the runtime running?")?;
+    let mut runtime = cri::connect(&address, Duration::from_secs(5))
+        .await
+        .context("failed to connect to the container runtime; is it running?")?;
     match arguments.verb {
         ImagesVerb::Import { .. } | ImagesVerb::Pull { .. } => {}
         ImagesVerb::List => {
@@ -51,7 +52,7 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
                 let request = ImageStatusRequest { image: spec.clone(), verbose: false };
                 let found = runtime.images.image_status(request).await;
                 let found = found.map_err(|status| anyhow!("{}", status.message()))?.into_inner().image;
-                found.with_context(|| format!("no image {image}"))?;
+                found.with_context(|| format!("image {image} not found"))?;
                 let removed = runtime.images.remove_image(RemoveImageRequest { image: spec }).await;
                 removed.map_err(|status| anyhow!("{image}: {}", status.message()))?;
             }
@@ -60,12 +61,12 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Pulls; a terminal sees how far it is.
+/// Pulls an image; shows progress on a terminal.
 async fn pull(socket: &Path, image: String, username: Option<String>) -> Result<ExitCode> {
     let auth = match username {
         Some(username) => {
             let mut password = String::new();
-            std::io::stdin().read_line(&mut password).context("reading the password")?;
+            std::io::stdin().read_line(&mut password).context("failed to read the password")?;
             let password = password.trim_end_matches(['\r', '\n']).to_owned();
             Some(AuthConfig { username, password, ..AuthConfig::default() })
         }

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use machinery::codec::yaml;
-use serde_json::{Map, Value, json};
+use machinery::kubeconfig;
+use serde_json::{Map, Value};
 
 use crate::cli::KubeconfigArgs;
 
@@ -15,12 +16,9 @@ pub fn run(arguments: &KubeconfigArgs) -> Result<ExitCode> {
     let own = arguments.data_dir.data_dir.join("kubeconfig");
     let text = match fs::read_to_string(&own) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            bail!(
-                "{} does not exist: start the cluster first (`ferry up`), or give its --data-dir",
-                own.display()
-            )
+            bail!("{} does not exist: start the cluster first (`ferry up`), or set --data-dir", own.display())
         }
-        read => read.with_context(|| format!("reading {}", own.display()))?,
+        read => read.with_context(|| format!("failed to read {}", own.display()))?,
     };
     if arguments.print {
         print!("{text}");
@@ -28,15 +26,17 @@ pub fn run(arguments: &KubeconfigArgs) -> Result<ExitCode> {
     }
     let target =
         arguments.into.clone().or_else(default_target).context("neither $KUBECONFIG nor $HOME is set")?;
-    let ours = parse(&text).with_context(|| format!("parsing {}", own.display()))?;
+    let ours =
+        kubeconfig::decode(text.as_bytes()).with_context(|| format!("failed to parse {}", own.display()))?;
     let theirs = match fs::read_to_string(&target) {
-        Ok(text) => parse(&text).with_context(|| format!("parsing {}", target.display()))?,
+        Ok(text) => kubeconfig::decode(text.as_bytes())
+            .with_context(|| format!("failed to parse {}", target.display()))?,
         Err(error) if error.kind() == ErrorKind::NotFound => Map::new(),
-        Err(error) => return Err(error).with_context(|| format!("reading {}", target.display())),
+        Err(error) => return Err(error).with_context(|| format!("failed to read {}", target.display())),
     };
     let merged = merge(theirs, &ours, &arguments.name)?;
     write(&target, &yaml::encode(&Value::Object(merged)))?;
-    println!("Context {:?} is in {} and is the current one.", arguments.name, target.display());
+    println!("Added context {:?} to {} and made it the current context.", arguments.name, target.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,69 +53,42 @@ fn write(target: &Path, text: &[u8]) -> Result<()> {
         }
         base::file::replace(target, text, base::file::PRIVATE)
     })();
-    outcome.with_context(|| format!("writing {}", target.display()))
+    outcome.with_context(|| format!("failed to write {}", target.display()))
 }
 
-fn parse(text: &str) -> Result<Map<String, Value>> {
-    if text.trim().is_empty() {
-        return Ok(Map::new());
-    }
-    match yaml::decode(text.as_bytes())?.value {
-        Value::Object(config) => Ok(config),
-        Value::Null => Ok(Map::new()),
-        _ => bail!("it is not a kubeconfig"),
-    }
-}
-
-/// Puts our cluster, user and context into `theirs` under `name`, in place of any of that name.
+/// Sets the cluster, user and context `name` in `theirs`, replacing existing entries of that name.
 fn merge(
     mut theirs: Map<String, Value>,
     ours: &Map<String, Value>,
     name: &str,
 ) -> Result<Map<String, Value>> {
-    let user = format!("{name}-admin");
-    let take = |list: &str, key: &str| -> Result<Value> {
-        ours.get(list)
-            .and_then(|entries| entries.get(0))
-            .and_then(|entry| entry.get(key))
-            .cloned()
-            .with_context(|| format!("the cluster's kubeconfig has no {list}"))
-    };
-    let entries = [
-        ("clusters", json!({"name": name, "cluster": take("clusters", "cluster")?})),
-        ("users", json!({"name": user, "user": take("users", "user")?})),
-        ("contexts", json!({"name": name, "context": {"cluster": name, "user": user}})),
-    ];
-    theirs.entry("apiVersion").or_insert_with(|| "v1".into());
-    theirs.entry("kind").or_insert_with(|| "Config".into());
-    for (list, entry) in entries {
-        let existing = theirs.entry(list).or_insert_with(|| json!([]));
-        if existing.is_null() {
-            *existing = json!([]);
-        }
-        let Value::Array(existing) = existing else { bail!("{list} of the kubeconfig is not a list") };
-        match existing.iter_mut().find(|old| old["name"] == entry["name"]) {
-            Some(old) => *old = entry,
-            None => existing.push(entry),
-        }
+    let (cluster, user) = kubeconfig::current(ours);
+    if cluster.is_null() || user.is_null() {
+        bail!("the cluster's kubeconfig has no current context");
     }
-    theirs.insert("current-context".to_owned(), name.into());
+    let entries = (cluster.clone(), user.clone());
+    kubeconfig::set_context(&mut theirs, name, &format!("{name}-admin"), entries)?;
     Ok(theirs)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use machinery::kubeconfig::{ClusterEntry, Material, UserEntry};
+    use serde_json::json;
+
+    fn parse(text: &str) -> Map<String, Value> {
+        kubeconfig::decode(text.as_bytes()).expect("parses")
+    }
 
     fn ours() -> Map<String, Value> {
-        parse(
-            "clusters: [{name: ferry, cluster: {server: https://new}}]\nusers: [{name: ferry-admin, user: {token: t}}]",
-        )
-        .expect("parses")
+        let cluster = ClusterEntry { server: "https://new".to_owned(), ..ClusterEntry::default() };
+        let user = UserEntry { token: Some(Material::Text("t".to_owned())), ..UserEntry::default() };
+        parse(&kubeconfig::render("ferry", "ferry-admin", &cluster, &user))
     }
 
     #[test]
-    fn a_new_file_gets_everything() {
+    fn merge_into_missing_file_writes_all_entries() {
         let merged = Value::Object(merge(Map::new(), &ours(), "ferry").expect("merges"));
         assert_eq!(merged["current-context"], "ferry");
         assert_eq!(merged["clusters"][0]["cluster"]["server"], "https://new");
@@ -123,11 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn other_clusters_stay_and_ours_is_replaced() {
+    fn merge_replaces_own_entries_and_keeps_others() {
         let theirs = parse(
             "apiVersion: v1\nkind: Config\npreferences: {colors: true}\ncurrent-context: other\nusers: null\nclusters:\n- {name: other, cluster: {server: https://other}}\n- {name: mine, cluster: {server: https://old}}\n",
-        )
-        .expect("parses");
+        );
         let merged = Value::Object(merge(theirs, &ours(), "mine").expect("merges"));
         assert_eq!(merged["clusters"][0]["cluster"]["server"], "https://other");
         assert_eq!(merged["clusters"][1]["cluster"]["server"], "https://new");
@@ -138,9 +110,8 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_refused() {
-        assert!(parse("- a\n- b").is_err());
-        let theirs = parse("clusters: many").expect("parses");
-        assert!(merge(theirs, &ours(), "ferry").is_err());
+    fn merge_into_invalid_file_fails() {
+        assert!(merge(parse("clusters: many"), &ours(), "ferry").is_err());
+        assert!(merge(Map::new(), &Map::new(), "ferry").is_err(), "no current context");
     }
 }

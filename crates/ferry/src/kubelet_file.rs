@@ -1,4 +1,4 @@
-//! `ferry kubelet --config`: a KubeletConfiguration, read as if its fields were flags. Those on the command line win.
+//! `ferry kubelet --config`: translates a KubeletConfiguration to flags. Flags on the command line take precedence.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,16 +6,16 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// How a field becomes the value of a flag.
+/// Conversion of a field to a flag value.
 enum Form {
     Plain,
     /// A list, joined by commas.
     List,
-    /// A map, each key and value joined by this.
+    /// A map; each key and value joined by this character.
     Map(char),
-    /// A list of objects: a field of each and another, which is seconds.
+    /// A list of objects: pairs of the two named fields, the second in seconds.
     Seconds(&'static str, &'static str),
-    /// A list of objects: a field of each and another, joined by `=`.
+    /// A list of objects: pairs of the two named fields, joined by `=`.
     Pairs(&'static str, &'static str),
     /// A duration, or a number of nanoseconds.
     Nanoseconds,
@@ -31,7 +31,7 @@ const LOGGING: &[(&str, &[&str], Form)] = &[
     ("/logging/vmodule", &["vmodule"], Pairs("filePattern", "verbosity")),
 ];
 
-/// Where a field is, the flag that means the same (and its other names), and how to write it.
+/// Field path, equivalent flag (with aliases) and conversion.
 const FIELDS: &[(&str, &[&str], Form)] = &[
     ("/allowedUnsafeSysctls", &["allowed-unsafe-sysctls"], List),
     ("/authentication/x509/clientCAFile", &["client-ca-file"], Plain),
@@ -42,6 +42,7 @@ const FIELDS: &[(&str, &[&str], Form)] = &[
     ("/containerLogMaxFiles", &["container-log-max-files"], Plain),
     ("/containerLogMaxSize", &["container-log-max-size"], Plain),
     ("/containerRuntimeEndpoint", &["container-runtime-endpoint"], Plain),
+    ("/enableProfilingHandler", &["profiling"], Plain),
     ("/evictionHard", &["eviction-hard"], Map('<')),
     ("/evictionMaxPodGracePeriod", &["eviction-max-pod-grace-period"], Plain),
     ("/evictionMinimumReclaim", &["eviction-minimum-reclaim"], Map('=')),
@@ -71,27 +72,31 @@ const FIELDS: &[(&str, &[&str], Form)] = &[
     ("/systemReserved", &["system-reserved"], Map('=')),
     ("/tlsCertFile", &["tls-cert-file"], Plain),
     ("/tlsPrivateKeyFile", &["tls-private-key-file"], Plain),
+    ("/tracing/endpoint", &[TRACING], Plain),
+    ("/tracing/samplingRatePerMillion", &["tracing-sampling-rate-per-million"], Plain),
 ];
 
-/// The address and the port are one flag.
+/// Flag that turns traces on; `tracing: {}` does so with the default endpoint.
+const TRACING: &str = "tracing-endpoint";
+/// Flag that combines the fields for address and port.
 const LISTEN: &str = "kubelet-listen";
-/// What Kubernetes has where the file does not say.
+/// Kubernetes' defaults of the two fields.
 const ADDRESS: (&str, u64) = ("0.0.0.0", 10250);
 
-/// What a file says.
+/// Content of a configuration file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FromFile {
-    /// Flags that mean the same.
+    /// Equivalent flags.
     pub flags: Vec<OsString>,
-    /// Fields that are set and mean nothing here.
+    /// Fields that are set but have no effect in Ferry.
     pub without_effect: Vec<String>,
 }
 
-/// Reads a file; flags that are among `given` are left out.
+/// Reads a file; omits flags that are among `given`.
 pub fn read(path: &Path, given: &[OsString]) -> Result<FromFile> {
-    let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let text = std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
     let decoded = machinery::codec::yaml::decode(&text);
-    let root = decoded.with_context(|| format!("{} is not YAML", path.display()))?.value;
+    let root = decoded.with_context(|| format!("{} is not valid YAML", path.display()))?.value;
     let text = |field: &str| root[field].as_str().unwrap_or_default();
     ensure!(
         text("kind") == "KubeletConfiguration" && text("apiVersion") == "kubelet.config.k8s.io/v1beta1",
@@ -103,9 +108,9 @@ pub fn read(path: &Path, given: &[OsString]) -> Result<FromFile> {
 
 /// Reads `logging` of another component's configuration.
 pub fn read_logging(path: &Path, given: &[OsString]) -> Result<FromFile> {
-    let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let text = std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
     let decoded = machinery::codec::yaml::decode(&text);
-    let root = decoded.with_context(|| format!("{} is not YAML", path.display()))?.value;
+    let root = decoded.with_context(|| format!("{} is not valid YAML", path.display()))?.value;
     Ok(FromFile { flags: logging(&root, given).flags, without_effect: Vec::new() })
 }
 
@@ -123,7 +128,7 @@ fn logging(root: &Value, given: &[OsString]) -> FromFile {
     found
 }
 
-/// Reports whether a flag is on the command line; those of one letter may have one hyphen.
+/// Reports whether a flag is on the command line; single-letter flags may have one hyphen.
 fn is_given(given: &[OsString], flag: &str) -> bool {
     given.iter().filter_map(|word| word.to_str()).any(|word| {
         let long = word.strip_prefix("--").and_then(|word| word.strip_prefix(flag));
@@ -142,6 +147,10 @@ fn translate(root: &Value, given: &[OsString]) -> FromFile {
             add(names[0], &value);
         }
     }
+    let has_endpoint = root.pointer("/tracing/endpoint").is_some_and(|endpoint| !is_unset(endpoint));
+    if root["tracing"].is_object() && !has_endpoint && !is_given(TRACING) {
+        add(TRACING, base::trace::DEFAULT_ENDPOINT);
+    }
     let address = root["address"].as_str().filter(|address| !address.is_empty());
     let port = root["port"].as_u64().filter(|port| *port > 0);
     if (address.is_some() || port.is_some()) && !is_given(LISTEN) {
@@ -159,7 +168,7 @@ fn translate(root: &Value, given: &[OsString]) -> FromFile {
     found
 }
 
-/// Whether a value says as much as none, as in files that tools write.
+/// True for values that are equivalent to absence, as written by generators.
 fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -241,7 +250,7 @@ staticPodPath: /etc/kubernetes/manifests
     }
 
     #[test]
-    fn fields_are_flags() {
+    fn config_fields_become_flags() {
         let found = read_file(&[]);
         assert_eq!(found.without_effect, ["cgroupDriver"]);
         let mut line: Vec<OsString> = ["ferry", "kubelet", "--kubeconfig=k"].map(OsString::from).into();
@@ -254,10 +263,10 @@ staticPodPath: /etc/kubernetes/manifests
         assert_eq!(kubelet.node.cluster_dns.len(), 2);
         assert_eq!(kubelet.client_ca_file.as_deref(), Some(Path::new("/etc/kubernetes/pki/ca.crt")));
         assert_eq!(
-            kubelet.node.upkeep.eviction_hard.as_deref(),
+            kubelet.node.housekeeping.eviction_hard.as_deref(),
             Some("memory.available<200Mi,nodefs.available<5%")
         );
-        let by_priority = kubelet.node.upkeep.node_shutdown_grace_period_by_pod_priority.as_deref();
+        let by_priority = kubelet.node.housekeeping.node_shutdown_grace_period_by_pod_priority.as_deref();
         assert_eq!(by_priority, Some("0=20s,1000=5s"));
     }
 
@@ -278,7 +287,7 @@ staticPodPath: /etc/kubernetes/manifests
         assert_eq!(cli.log.verbosity, Some(4));
         assert_eq!(cli.log.log_flush_frequency, std::time::Duration::from_secs(2));
         assert_eq!(cli.log.vmodule, "fair*=6,mod=0".parse().unwrap());
-        // Flags on the command line count.
+        // Flags on the command line take precedence.
         for given in [&["-v", "1"][..], &["-v1"], &["--v=1"], &["--v", "1"]] {
             assert_eq!(parsed(file, given).unwrap().log.verbosity, Some(1), "{given:?}");
         }
@@ -299,7 +308,39 @@ staticPodPath: /etc/kubernetes/manifests
     }
 
     #[test]
-    fn flags_win() {
+    fn tracing_configuration_becomes_flags() {
+        let config = |tracing: serde_json::Value| {
+            let flags = translate(&serde_json::json!({"tracing": tracing}), &[]).flags;
+            let line = ["ferry", "kubelet", "--kubeconfig=k"].map(OsString::from).into_iter().chain(flags);
+            let Command::Kubelet(kubelet) =
+                Cli::try_parse_from(line).map_err(|error| error.to_string())?.command
+            else {
+                panic!("another command")
+            };
+            Ok::<_, String>(kubelet.node.tracing.config())
+        };
+        assert_eq!(config(Value::Null), Ok(None));
+        let default = base::trace::TracingConfig::default();
+        assert_eq!(config(serde_json::json!({})), Ok(Some(default.clone())));
+        let rate = base::trace::TracingConfig { sampling_rate_per_million: 7, ..default };
+        assert_eq!(config(serde_json::json!({"samplingRatePerMillion": 7})), Ok(Some(rate)));
+        let set = config(serde_json::json!({"endpoint": "unix:///s", "samplingRatePerMillion": 1_000_000}));
+        let set = set.unwrap().unwrap();
+        assert_eq!(
+            (set.endpoint.to_string().as_str(), set.sampling_rate_per_million),
+            ("unix:///s", 1_000_000)
+        );
+        for wrong in [
+            serde_json::json!({"samplingRatePerMillion": 1_000_001}),
+            serde_json::json!({"samplingRatePerMillion": -1}),
+            serde_json::json!({"endpoint": "ftp://host"}),
+        ] {
+            assert!(config(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn flags_override_config_fields() {
         let flags = read_file(&["--max-pods=3", "--pod-manifest-path", "/x", "--cluster-dns=1.2.3.4"]).flags;
         let has = |name: &str| flags.iter().any(|flag| flag.to_string_lossy().starts_with(name));
         assert!(!has("--max-pods") && !has("--static-pods") && !has("--cluster-dns"), "{flags:?}");
@@ -307,7 +348,7 @@ staticPodPath: /etc/kubernetes/manifests
     }
 
     #[test]
-    fn every_field_has_a_flag() {
+    fn every_config_field_maps_to_existing_flag() {
         use clap::CommandFactory as _;
         let command = Cli::command();
         let kubelet = command.find_subcommand("kubelet").unwrap();
@@ -319,7 +360,7 @@ staticPodPath: /etc/kubernetes/manifests
     }
 
     #[test]
-    fn other_files_are_refused() {
+    fn file_of_other_kind_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("other.yaml");
         std::fs::write(&path, "apiVersion: v1\nkind: Pod\n").unwrap();

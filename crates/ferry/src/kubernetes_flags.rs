@@ -1,4 +1,4 @@
-//! Flags of Kubernetes' API server whose values Ferry checks: what it cannot do is an error, never ignored.
+//! Flags of kube-apiserver whose values Ferry validates: unsupported values are errors, never ignored.
 
 use anyhow::{Context, Result, ensure};
 use api::runtime_config::RuntimeConfig;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::flags::parse_duration;
 use crate::oidc_flags::OidcArgs;
 
-/// How authorizers are called.
+/// Names of authorization modes.
 const MODES: [&str; 5] = ["Node", "RBAC", "Webhook", "AlwaysAllow", "AlwaysDeny"];
 
 #[derive(Args, Debug)]
@@ -18,19 +18,25 @@ pub struct KubernetesArgs {
     #[command(flatten)]
     pub audit: crate::audit_flags::AuditFlags,
 
-    /// Whether requests queue for seats as FlowSchemas and PriorityLevelConfigurations say; otherwise they are only
-    /// counted, and refused when they are too many.
+    /// If true, replace the max-in-flight handler with an enhanced one that queues and dispatches with priority and
+    /// fairness.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, help_heading = "API server")]
     pub enable_priority_and_fairness: bool,
 
-    /// Who decides what users may do, in this order: Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny.
+    /// Enable profiling via web interface host:port/debug/pprof/.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, help_heading = "API server")]
+    pub profiling: bool,
+
+    /// Ordered list of plug-ins to do authorization on secure port. Comma-delimited list of: Node, RBAC, Webhook,
+    /// AlwaysAllow, AlwaysDeny.
     #[arg(long, value_name = "MODE[,MODE]", value_delimiter = ',', default_value = "Node,RBAC",
           value_parser = parse_mode, help_heading = "API server")]
     pub authorization_mode: Vec<String>,
 
-    /// An AuthorizationConfiguration: authorizers with their settings, instead of `--authorization-mode` and the flags
-    /// of its webhook.
+    /// File with Authorization Configuration to configure the authorizer chain. Mutually exclusive with
+    /// `--authorization-mode` and the `--authorization-webhook-*` flags.
     #[arg(
         long,
         value_name = "FILE",
@@ -39,61 +45,67 @@ pub struct KubernetesArgs {
     )]
     pub authorization_config: Option<PathBuf>,
 
-    /// A kubeconfig for the server that the mode Webhook asks.
+    /// File with webhook configuration in kubeconfig format, used with `--authorization-mode=Webhook`. The API server
+    /// will query the remote service to determine access on the API server's secure port.
     #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub authorization_webhook_config_file: Option<PathBuf>,
 
-    /// The version of SubjectAccessReview that server is sent.
+    /// The API version of the authorization.k8s.io SubjectAccessReview to send to and expect from the webhook.
     #[arg(long, value_name = "VERSION", default_value = "v1", value_parser = ["v1", "v1beta1"], help_heading = "API server")]
     pub authorization_webhook_version: String,
 
-    /// How long its permissions count.
+    /// The duration to cache 'authorized' responses from the webhook authorizer.
     #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = parse_duration, help_heading = "API server")]
     pub authorization_webhook_cache_authorized_ttl: Duration,
 
-    /// How long its refusals count.
+    /// The duration to cache 'unauthorized' responses from the webhook authorizer.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration, help_heading = "API server")]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
 
-    /// An AuthenticationConfiguration: issuers of tokens and what their claims mean, and where anonymous requests are
-    /// served; changes count while running.
+    /// File with Authentication Configuration to configure the JWT Token authenticator or the anonymous
+    /// authenticator; reloaded when it changes.
     #[arg(long, value_name = "FILE", conflicts_with = "oidc_issuer_url", help_heading = "API server")]
     pub authentication_config: Option<PathBuf>,
 
-    /// A kubeconfig for a server that knows tokens.
+    /// File with webhook configuration for token authentication in kubeconfig format. The API server will query the
+    /// remote service to determine authentication for bearer tokens.
     #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub authentication_token_webhook_config_file: Option<PathBuf>,
 
-    /// The version of TokenReview that server is sent.
+    /// The API version of the authentication.k8s.io TokenReview to send to and expect from the webhook.
     #[arg(long, value_name = "VERSION", default_value = "v1", value_parser = ["v1", "v1beta1"], help_heading = "API server")]
     pub authentication_token_webhook_version: String,
 
-    /// How long its answers count.
+    /// The duration to cache responses from the webhook token authenticator.
     #[arg(long, value_name = "DURATION", default_value = "2m0s", value_parser = parse_duration, help_heading = "API server")]
     pub authentication_token_webhook_cache_ttl: Duration,
 
     #[command(flatten)]
     pub oidc: OidcArgs,
 
-    /// Files with keys whose service account tokens are accepted, besides the one that signs.
+    /// File containing PEM-encoded x509 RSA or ECDSA private or public keys, used to verify ServiceAccount tokens in
+    /// addition to the signing key. The flag can be specified multiple times with different files.
     #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub service_account_key_file: Vec<PathBuf>,
 
-    /// A private key (RSA or EC) that signs service account tokens instead of the cluster's own.
+    /// Path to the file that contains the current private key (RSA or EC) of the service account token issuer. The
+    /// issuer will sign issued ID tokens with this private key.
     #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub service_account_signing_key_file: Option<PathBuf>,
 
     /// Path to socket where an external JWT signer is listening. This flag is mutually exclusive with
-    /// --service-account-signing-key-file and --service-account-key-file. A name that begins with @ is one of the
-    /// abstract namespace.
+    /// --service-account-signing-key-file and --service-account-key-file. A name that begins with @ is an abstract
+    /// socket.
     #[arg(long, value_name = "SOCKET", help_heading = "API server")]
     pub service_account_signing_endpoint: Option<String>,
 
-    /// Common names that front proxies may have; by default all that their authority vouches for.
+    /// List of client certificate common names to allow to provide usernames in headers specified by
+    /// `--requestheader-username-headers`. If empty, any client certificate validated by the authorities in
+    /// `--requestheader-client-ca-file` is allowed.
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', help_heading = "API server")]
     pub requestheader_allowed_names: Vec<String>,
 
-    /// Whether pods may have privileged containers; always true here: Pod Security decides, by namespace.
+    /// If true, allow privileged containers. Only true is supported: Pod Security rejects them by namespace.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
           default_missing_value = "true", require_equals = true, value_parser = parse_true, help_heading = "API server")]
     pub allow_privileged: bool,
@@ -113,47 +125,48 @@ pub struct KubernetesArgs {
     #[arg(long, value_name = "KEY=BOOL[,...]", value_delimiter = ',', help_heading = "API server")]
     pub runtime_config: Vec<String>,
 
-    /// Admission plugins to switch on besides those that are on by default.
+    /// Admission plugins that should be enabled in addition to default enabled ones.
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = parse_plugin, help_heading = "API server")]
     pub enable_admission_plugins: Vec<String>,
 
-    /// Admission plugins to switch off.
+    /// Admission plugins that should be disabled although they are in the default enabled plugins list.
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = parse_plugin, help_heading = "API server")]
     pub disable_admission_plugins: Vec<String>,
 
-    /// An AdmissionConfiguration: settings of admission plugins.
+    /// File with admission control configuration.
     #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub admission_control_config_file: Option<PathBuf>,
 
-    /// Headers by which front proxies name the user; only X-Remote-User.
+    /// List of request headers to inspect for usernames; only X-Remote-User is supported.
     #[arg(long, value_name = "HEADER", default_value = "X-Remote-User",
           value_parser = |text: &str| only(text, "X-Remote-User"), help_heading = "API server")]
     pub requestheader_username_headers: String,
 
-    /// Headers by which front proxies name the user's groups; only X-Remote-Group.
+    /// List of request headers to inspect for groups; only X-Remote-Group is supported.
     #[arg(long, value_name = "HEADER", default_value = "X-Remote-Group",
           value_parser = |text: &str| only(text, "X-Remote-Group"), help_heading = "API server")]
     pub requestheader_group_headers: String,
 
-    /// Headers by which front proxies name the user's UID; only X-Remote-Uid.
+    /// List of request headers to inspect for UIDs; only X-Remote-Uid is supported.
     #[arg(long, value_name = "HEADER", default_value = "X-Remote-Uid",
           value_parser = |text: &str| only(text, "X-Remote-Uid"), help_heading = "API server")]
     pub requestheader_uid_headers: String,
 
-    /// What headers start with by which front proxies tell more about the user; only X-Remote-Extra-.
+    /// List of request header prefixes to inspect for extra fields; only X-Remote-Extra- is supported.
     #[arg(long, value_name = "PREFIX", default_value = "X-Remote-Extra-",
           value_parser = |text: &str| only(text, "X-Remote-Extra-"), help_heading = "API server")]
     pub requestheader_extra_headers_prefix: String,
 }
 
 impl KubernetesArgs {
-    /// Sets what these flags mean to Ferry.
+    /// Applies the flags to the configuration.
     pub fn apply(self, config: &mut Config) -> Result<()> {
+        config.api.chain.pages.profiling = self.profiling;
         let authorization = &mut config.api.authorization;
         let webhook = self.authorization_mode.iter().any(|mode| mode == "Webhook");
         ensure!(
             webhook == self.authorization_webhook_config_file.is_some(),
-            "--authorization-mode=Webhook and --authorization-webhook-config-file go together"
+            "--authorization-mode=Webhook and --authorization-webhook-config-file require each other"
         );
         authorization.modes = self.authorization_mode;
         authorization.file = self.authorization_config;
@@ -215,7 +228,7 @@ fn is_abstract_name(name: &str) -> bool {
 fn parse_mode(text: &str) -> Result<String, String> {
     match text {
         _ if MODES.contains(&text) => Ok(text.to_owned()),
-        _ => Err(format!("no such mode in this version; there are {}", MODES.join(", "))),
+        _ => Err(format!("unknown mode, supported modes: {}", MODES.join(", "))),
     }
 }
 
@@ -223,10 +236,9 @@ fn parse_true(text: &str) -> Result<bool, String> {
     match text {
         "true" => Ok(true),
         "false" => {
-            Err("privileged containers are refused by Pod Security (label the namespace), not here"
-                .to_owned())
+            Err("privileged containers are rejected by Pod Security only (label the namespace)".to_owned())
         }
-        _ => Err("true or false".to_owned()),
+        _ => Err("expected true or false".to_owned()),
     }
 }
 
@@ -235,12 +247,16 @@ fn parse_plugin(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let names: Vec<_> = cluster::admission_plugins().collect();
-    Err(format!("no such plugin in this version; there are {}", names.join(", ")))
+    Err(format!("unknown plugin, supported plugins: {}", names.join(", ")))
 }
 
-/// Header names do not care about case.
+/// Header names are case-insensitive.
 fn only(text: &str, want: &str) -> Result<String, String> {
-    if text.eq_ignore_ascii_case(want) { Ok(text.to_owned()) } else { Err(format!("only {want} is read")) }
+    if text.eq_ignore_ascii_case(want) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("only {want} is supported"))
+    }
 }
 
 #[cfg(test)]
@@ -283,7 +299,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_flags_of_an_ordinary_cluster() {
+    fn kubeadm_flags_are_accepted() {
         let config = configured(&[
             "--authorization-mode=Node,RBAC",
             "--allow-privileged",
@@ -318,7 +334,7 @@ pub mod tests {
         assert_eq!(config.api.api_server_count, 3);
         let log = config.api.audit.log.expect("a log");
         assert_eq!((log.rotation.max_bytes, log.rotation.max_backups), (100 << 20, 10));
-        assert!(config.api.audit.trail.is_some());
+        assert!(config.api.audit.audit_log.is_some());
         let config = configured(&["--enable-aggregator-routing=false"]).expect("accepted");
         assert_eq!(config.api.aggregator_routing, AggregatorRouting::Service);
     }
@@ -332,17 +348,17 @@ pub mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn unsupported_flag_value_returns_error() {
         for (flag, want) in [
-            ("--authorization-mode=Webhook", "go together"),
-            ("--authorization-webhook-config-file=x", "go together"),
+            ("--authorization-mode=Webhook", "require each other"),
+            ("--authorization-webhook-config-file=x", "require each other"),
             ("--oidc-issuer-url=https://issuer", "--oidc-client-id"),
-            ("--authorization-mode=Nobody", "no such mode"),
+            ("--authorization-mode=Nobody", "unknown mode"),
             ("--allow-privileged=false", "Pod Security"),
             ("--runtime-config=nothing/v1=true", "unknown api groups nothing/v1"),
-            ("--enable-admission-plugins=Nonsense", "no such plugin"),
+            ("--enable-admission-plugins=Nonsense", "unknown plugin"),
             ("--requestheader-username-headers=X-User", "only X-Remote-User"),
-            ("--service-cluster-ip-range=10.0.0.0", "is not a range"),
+            ("--service-cluster-ip-range=10.0.0.0", "is not a CIDR"),
             ("--audit-log-format=xml", "xml"),
             ("--audit-log-maxage=3", "--audit-log-path"),
         ] {

@@ -1,4 +1,4 @@
-//! Flags of the log, which every command has.
+//! Logging flags of every command.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::flags::parse_duration;
 
 #[derive(Args, Debug)]
 pub struct LogArgs {
-    /// Number for the log level verbosity: 0 what an operator must know (the default of `up`), 1 a line per request (of others), 2 details,
-    /// 4 all of Ferry, 6 everything.
+    /// Number for the log level verbosity: 0 essential messages (default of `up`), 1 a line per request (default of
+    /// other commands), 2 details, 4 all of Ferry, 6 everything.
     #[arg(short = 'v', long = "v", value_name = "N", global = true)]
     pub verbosity: Option<u32>,
 
@@ -29,7 +29,7 @@ pub struct LogArgs {
     )]
     pub vmodule: VModule,
 
-    /// Maximum time between log flushes. Lines are written after 20 ms at the latest, so longer times hold as well.
+    /// Maximum time between log flushes. Lines are written within 20 ms, so longer times are satisfied too.
     #[arg(long, value_name = "DURATION", global = true, default_value = "5s", value_parser = parse_duration)]
     pub log_flush_frequency: Duration,
 }
@@ -50,7 +50,7 @@ impl From<LogFormat> for Format {
 }
 
 impl LogArgs {
-    /// The settings; `usual` is the verbosity without `-v`.
+    /// Logging settings; `usual` is the verbosity without `-v`.
     pub fn settings(self, usual: u32) -> Result<LogSettings> {
         ensure!(
             self.vmodule.is_empty() || self.log_format == LogFormat::Text,

@@ -1,28 +1,35 @@
 //! The `ferry` binary: parse, build, run, drain.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod agent;
 mod audit;
 mod audit_flags;
 mod audit_webhook_flags;
+mod autoscaler_flags;
 mod check;
 mod cli;
 mod cloud;
 mod components;
 mod controller_flags;
-mod end_pods;
+mod data_dir_lock;
 mod envtest;
 mod etcd;
 mod etcd_flags;
 mod flags;
+mod flagz;
 mod generate;
+mod housekeeping_flags;
 mod images;
 mod kubeconfig;
 mod kubectl;
 mod kubelet_file;
 mod kubernetes_flags;
 mod log_flags;
-mod mark;
+mod machine_record;
 mod memory;
+mod metrics_flags;
+mod metrics_server;
 mod node;
 mod nodes;
 mod oidc_flags;
@@ -35,27 +42,30 @@ mod serve;
 mod services;
 mod serving_flags;
 mod signing_flags;
+mod state_metrics;
+mod stop_pods;
 mod token;
-mod traces;
+mod top;
+mod tracing_flags;
 mod up;
-mod upkeep_flags;
 mod upstream_flags;
 mod version;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use base::features::FeatureGates;
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use cli::{Cli, Command};
 use upstream_flags::CommandLine;
 
 fn main() -> ExitCode {
-    memory::return_at_once();
-    // Huge pages would be mostly empty: without them an idle cluster has half the memory.
+    memory::return_immediately();
+    // Huge pages would be mostly empty: disabling them halves the memory of an idle cluster.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    // What this binary is executed again for by itself comes before anything costs time or memory.
+    // Re-executions of this binary are handled before anything costs time or memory.
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
         Some(container::shim::SUBCOMMAND) => return container::shim::main(),
@@ -72,7 +82,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Namespaces are entered while there is one thread.
+    // Namespaces must be entered while the process is single-threaded.
     let entered = match &cli.command {
         Command::Agent(arguments) => {
             arguments.network_namespace.as_deref().map_or(Ok(()), agent::enter_namespace)
@@ -90,10 +100,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line; what the configuration file of a kubelet says, and of a proxy about logging, counts as flags.
+/// Parses the command line; the kubelet's configuration file and the proxy's logging settings are merged as flags.
 fn parse() -> Result<Cli> {
     let CommandLine { mut words, warnings } = CommandLine::new(std::env::args_os());
-    let cli = Cli::parse_from(&words);
+    let cli = parsed(&words);
     for warning in warnings {
         eprintln!("ferry: {warning}");
     }
@@ -107,12 +117,21 @@ fn parse() -> Result<Cli> {
         return Ok(cli);
     };
     if !said.without_effect.is_empty() {
-        eprintln!("ferry: --config: without effect here: {}", said.without_effect.join(", "));
+        eprintln!("ferry: --config: no effect in this version: {}", said.without_effect.join(", "));
     }
     words.extend(said.flags);
-    let cli = Cli::parse_from(words);
+    let cli = parsed(&words);
     set_features(&cli)?;
     Ok(cli)
+}
+
+/// Parses words and keeps the flags for `/flagz`. Prints usage and exits on errors.
+fn parsed(words: &[OsString]) -> Cli {
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(words.iter().cloned());
+    let mut matches = matches.unwrap_or_else(|error| error.exit());
+    flagz::set(&command, &matches);
+    Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
 /// Sets the feature gates of the process.
@@ -121,7 +140,7 @@ fn set_features(cli: &Cli) -> Result<()> {
         FeatureGates::parse(cli.feature_gates.iter().map(String::as_str)).context("--feature-gates")?;
     let without_effect = gates.without_effect();
     if !without_effect.is_empty() {
-        eprintln!("ferry: --feature-gates: without effect here: {}", without_effect.join(", "));
+        eprintln!("ferry: --feature-gates: no effect in this version: {}", without_effect.join(", "));
     }
     api::pod_spec::disabled::set_cluster_trust_bundles(gates.enabled("ClusterTrustBundleProjection"));
     gates.install();
@@ -131,7 +150,7 @@ fn set_features(cli: &Cli) -> Result<()> {
 fn run(cli: Cli) -> Result<ExitCode> {
     // The output of `ferry up` and of tests is read in a terminal: no line per request.
     let quiet = matches!(cli.command, Command::Up(_) | Command::Envtest(_));
-    base::logging::init(cli.log.settings(u32::from(!quiet))?).context("starting the log")?;
+    base::logging::init(cli.log.settings(u32::from(!quiet))?).context("failed to start logging")?;
     match cli.command {
         Command::Version(arguments) => Ok(version::run(&arguments)),
         Command::Completion(arguments) => generate::completion(&arguments),
@@ -159,6 +178,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Token(arguments) => on_runtime(token::run(arguments)),
         Command::Proxy(arguments) => on_runtime(services::proxy(arguments)),
         Command::Dns(arguments) => on_runtime(services::dns(arguments)),
+        Command::MetricsServer(arguments) => on_runtime(metrics_server::run(*arguments)),
+        Command::StateMetrics(arguments) => on_runtime(state_metrics::run(*arguments)),
+        Command::Top(arguments) => on_runtime(top::run(arguments)),
         Command::Simulate(arguments) => on_runtime(components::simulate(arguments)),
         Command::Backup(arguments) => on_runtime(async {
             let revision = cluster::backup(&arguments.data_dir.data_dir, &arguments.target).await?;
@@ -176,22 +198,23 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// Room on a thread's stack. A request inside the process is answered on the asker's stack, and unoptimised builds keep
-/// a lot there; what is not touched costs nothing.
+/// Stack size of a thread. In-process requests are served on the caller's stack, and debug builds use a lot of it;
+/// untouched pages cost nothing.
 const STACK: usize = 8 << 20;
 
 /// One worker thread per core.
 pub(crate) fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     memory::return_later();
+    memory::enable_heap_profiles();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("ferry")
         .thread_stack_size(STACK)
         .on_thread_park(memory::return_if_due)
         .build()
-        .context("starting the async runtime")?;
+        .context("failed to start the async runtime")?;
     let outcome = runtime.block_on(command);
-    // A blocking task that hangs must not keep the process from ending.
+    // A blocked task must not delay the exit.
     runtime.shutdown_background();
     outcome
 }

@@ -11,103 +11,122 @@ use cluster::NodeConfig;
 
 use crate::cli::DataDir;
 use crate::flags::parse_listen;
+use crate::housekeeping_flags::HousekeepingArgs;
 use crate::serve::{say, stop_on_signal};
-use crate::upkeep_flags::UpkeepArgs;
 
 #[derive(Args, Debug)]
 pub struct KubeletArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// A KubeletConfiguration; flags win over what it says.
+    /// The Kubelet will load its initial configuration from this file. Command-line flags override configuration from
+    /// this file.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// How to reach the API server, and who to be there.
+    /// Path to a kubeconfig file, specifying how to connect to the API server.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: PathBuf,
 
-    /// A kubeconfig to get the node's own certificate and `--kubeconfig` with, if there is none yet.
+    /// Path to a kubeconfig file that will be used to get client certificate for kubelet, if the file specified by
+    /// `--kubeconfig` does not exist.
     #[arg(long, value_name = "FILE")]
     pub bootstrap_kubeconfig: Option<PathBuf>,
 
-    /// Renew the certificate that was got with `--bootstrap-kubeconfig` before it ends.
+    /// Auto rotate the kubelet client certificates by requesting new certificates from the kube-apiserver when the
+    /// certificate expiration approaches.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub rotate_certificates: bool,
 
-    /// Ask the cluster for the certificate of the kubelet's API, and renew it.
+    /// Auto-request and rotate the kubelet serving certificates by requesting new certificates from the
+    /// kube-apiserver when the certificate expiration approaches.
     #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub rotate_server_certificates: bool,
 
-    /// The cluster's DNS domain.
+    /// Domain for this cluster.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
 
-    /// Where name servers are found for pods that use the node's.
+    /// Resolver configuration file used as the basis for the container DNS resolution configuration.
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf")]
     pub resolv_conf: PathBuf,
 
-    /// Where the container runtime is.
+    /// The endpoint of container runtime service.
     #[arg(long, value_name = "URL", default_value = "unix:///run/containerd/containerd.sock")]
     pub container_runtime_endpoint: String,
 
     #[command(flatten)]
     pub node: NodeArgs,
 
-    /// Certificate of the kubelet's API; made by itself if absent.
+    /// Enable profiling via web interface host:port/debug/pprof/.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub profiling: bool,
+
+    /// File containing x509 Certificate used for serving HTTPS. If absent, a self-signed certificate and key are
+    /// generated.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
 
-    /// Key of `--tls-cert-file`.
+    /// File containing x509 private key matching `--tls-cert-file`.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
 
-    /// Authority of the certificates of those who call the kubelet.
+    /// If set, any request presenting a client certificate signed by one of the authorities in the client-ca-file is
+    /// authenticated with an identity corresponding to the CommonName of the client certificate.
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
 }
 
-/// What a node can be told, with or without a control plane beside it.
+/// Node flags, with or without a control plane in the same process.
 #[derive(Args, Debug)]
 pub struct NodeArgs {
-    /// Name of the node; the machine's own if not given.
+    /// If non-empty, will use this string as identification instead of the actual hostname.
     #[arg(long, value_name = "NAME", alias = "node-name", help_heading = "Node")]
     pub hostname_override: Option<String>,
 
-    /// The node's address, or one of each family.
+    /// IP address (or comma-separated dual-stack IP addresses) of the node.
     #[arg(long, value_name = "IP[,IP]", value_delimiter = ',', help_heading = "Node")]
     pub node_ip: Vec<std::net::IpAddr>,
 
-    /// Address and port of the kubelet's API; port 0 takes a free one and prints it.
+    /// Serve metrics of the machine with the names of node-exporter, in plain HTTP at `/metrics`; usually on port 9100
+    /// [default: not served].
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:9100", require_equals = true, help_heading = "Node")]
+    pub machine_metrics: Option<SocketAddr>,
+
+    /// Address and port for the kubelet to serve on; port 0 selects a free port and prints it.
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:10250", value_parser = parse_listen, help_heading = "Node")]
     pub kubelet_listen: SocketAddr,
 
-    /// Addresses of the cluster's name service.
+    /// Comma-separated list of DNS server IP addresses, used for pods with dnsPolicy=ClusterFirst.
     #[arg(long, value_name = "IP[,IP]", value_delimiter = ',', help_heading = "Node")]
     pub cluster_dns: Vec<std::net::IpAddr>,
 
-    /// How many pods the node may run.
+    /// Number of Pods that can run on this Kubelet.
     #[arg(long, value_name = "N", default_value_t = 110, help_heading = "Node")]
     pub max_pods: u32,
 
-    /// Addresses of the node's pods, unless the control plane hands them out.
+    /// The CIDR to use for pod IP addresses, unless the control plane allocates one.
     #[arg(long, value_name = "CIDR", help_heading = "Node")]
     pub pod_cidr: Option<String>,
 
-    /// Labels of the node.
+    /// Labels to add when registering the node in the cluster.
     #[arg(long, value_name = "KEY=VALUE[,...]", value_delimiter = ',', value_parser = parse_label, help_heading = "Node")]
     pub node_labels: Vec<(String, String)>,
 
-    /// The cgroup under which all pods are.
+    /// Root cgroup to use for pods.
     #[arg(long, value_name = "PATH", default_value = "/kubepods", help_heading = "Node")]
     pub cgroup_root: String,
 
-    /// Directory of pods that run without the API server; `<data-dir>/manifests` if not given.
+    /// Path to the directory containing static pod files to run; by default `<data-dir>/manifests`.
     #[arg(long, value_name = "DIR", alias = "pod-manifest-path", help_heading = "Node")]
     pub static_pods: Option<PathBuf>,
 
     #[command(flatten)]
-    pub upkeep: UpkeepArgs,
+    pub housekeeping: HousekeepingArgs,
+
+    #[command(flatten)]
+    pub tracing: crate::tracing_flags::TracingArgs,
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -128,8 +147,9 @@ pub async fn kubelet(arguments: KubeletArgs) -> Result<ExitCode> {
     node.rotate_serving = arguments.rotate_server_certificates;
     node.cluster_domain = arguments.cluster_domain;
     node.resolv_conf = Some(arguments.resolv_conf);
+    node.pages.profiling = arguments.profiling;
     configure(&mut node, arguments.node)?;
-    let ready = |begun: cluster::Begun| {
+    let ready = |begun: cluster::NodeStarted| {
         say(format_args!("Node {} is registered; its kubelet listens on {}", begun.name, begun.address));
     };
     cluster::run_kubelet(&node, &arguments.kubeconfig, &tasks, Box::new(ready)).await?;
@@ -137,18 +157,20 @@ pub async fn kubelet(arguments: KubeletArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sets what the flags say about a node.
+/// Applies the flags to the node configuration.
 pub fn configure(node: &mut NodeConfig, arguments: NodeArgs) -> Result<()> {
     if let Some(name) = arguments.hostname_override {
         node.name = name;
     }
     node.ips = arguments.node_ip;
     node.listen = arguments.kubelet_listen;
+    node.machine_metrics = arguments.machine_metrics;
     node.cluster_dns = arguments.cluster_dns;
     node.max_pods = arguments.max_pods;
     node.pod_cidr = arguments.pod_cidr;
     node.labels = arguments.node_labels.into_iter().collect();
     node.cgroup_root = arguments.cgroup_root;
     node.static_pods = arguments.static_pods;
-    arguments.upkeep.apply(&mut node.upkeep)
+    node.tracing = arguments.tracing.config();
+    arguments.housekeeping.apply(&mut node.housekeeping)
 }

@@ -1,7 +1,7 @@
-//! Several nodes on one machine: each is a network namespace with a cable to a bridge, and an agent in it.
+//! Several nodes on one machine: each is a network namespace with a veth pair to a bridge, and an agent in it.
 //!
-//! The first node is the machine itself, with the bridge's address. A machine without any address gets that bridge too:
-//! pods could not reach the API server otherwise.
+//! The first node is the machine itself, with the bridge's address. A machine without any address gets that bridge
+//! too: pods could not reach the API server otherwise.
 
 use std::fs::File;
 use std::io;
@@ -18,74 +18,67 @@ use base::file::{self, PRIVATE};
 use base::tasks::TaskGroup;
 use clap::Args;
 use cluster::{BootstrapToken, Client};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use sys::mounts;
 use sys::netlink::Netlink;
 use sys::process::{Namespace, enter, is_namespace_file, unshare};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, oneshot};
 
+use crate::housekeeping_flags::HousekeepingArgs;
 use crate::serve::say;
-use crate::upkeep_flags::UpkeepArgs;
 
-/// Where the nodes' directories are.
+/// Parent directory of the nodes' data directories.
 const DIRECTORY: &str = "nodes";
 const MTU: u32 = 1500;
 const INTERFACE: &str = "eth0";
-/// How long the token counts by which the nodes join.
+/// Lifetime of the bootstrap token of the nodes.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-/// How long an agent may take to end, and how long to wait before one that ended is started again.
-const PATIENCE: Duration = Duration::from_secs(4);
-const AGAIN: Duration = Duration::from_secs(2);
+/// Time limit for an agent to stop, and delay before a restart.
+const STOP_TIMEOUT: Duration = Duration::from_secs(4);
+const RESTART_DELAY: Duration = Duration::from_secs(2);
 
-/// The addresses of nodes on this machine.
+/// Address range of the nodes on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeRange {
-    base: Ipv4Addr,
-    prefix: u8,
-}
+pub struct NodeRange(Ipv4Net);
 
 impl NodeRange {
     /// `172.30.0.0/24`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is not a range of IPv4 addresses such as 172.30.0.0/24");
-        let (base, prefix) = text.split_once('/').ok_or_else(bad)?;
-        let (base, prefix): (Ipv4Addr, u8) =
-            (base.parse().map_err(|_| bad())?, prefix.parse().map_err(|_| bad())?);
-        if !(8..=28).contains(&prefix) {
-            return Err(bad());
-        }
-        Ok(Self { base: Ipv4Addr::from(u32::from(base) & (u32::MAX << (32 - prefix))), prefix })
+        let range = text.parse::<Ipv4Net>().ok().filter(|range| (8..=28).contains(&range.prefix_len()));
+        let range = range.ok_or_else(|| format!("{text:?} is not an IPv4 CIDR such as 172.30.0.0/24"))?;
+        Ok(Self(range.trunc()))
     }
 
     fn address(&self, number: usize) -> Result<IpAddr> {
-        let room = (1_usize << (32 - self.prefix)) - 2;
-        ensure!(number <= room, "{}/{} has addresses for {room} nodes only", self.base, self.prefix);
-        Ok(Ipv4Addr::from(u32::from(self.base) + u32::try_from(number).unwrap_or(1)).into())
+        let capacity = (1_usize << (32 - self.0.prefix_len())) - 2;
+        ensure!(number <= capacity, "{} has addresses for only {capacity} nodes", self.0);
+        Ok(Ipv4Addr::from(u32::from(self.0.addr()) + u32::try_from(number).unwrap_or(1)).into())
     }
 
-    /// The addresses of a node with their prefix lengths, of both families if there are two.
-    fn addresses(&self, number: usize, both: bool) -> Result<Vec<(IpAddr, u8)>> {
-        let mut addresses = vec![(self.address(number)?, self.prefix)];
+    /// Addresses of a node with their prefix lengths, one per family.
+    fn addresses(&self, number: usize, both: bool) -> Result<Vec<IpNet>> {
+        let mut addresses = vec![IpNet::new(self.address(number)?, self.0.prefix_len())?];
         if both {
             let last = u16::try_from(number).unwrap_or(1);
-            addresses.push((Ipv6Addr::new(0xfd30, 0, 0, 0, 0, 0, 0, last).into(), 64));
+            addresses.push(Ipv6Net::new(Ipv6Addr::new(0xfd30, 0, 0, 0, 0, 0, 0, last), 64)?.into());
         }
         Ok(addresses)
     }
 }
 
-/// A node in a namespace.
+/// Node in a network namespace.
 #[derive(Clone, Debug)]
 struct Member {
     name: String,
     number: usize,
-    addresses: Vec<(IpAddr, u8)>,
+    addresses: Vec<IpNet>,
     directory: PathBuf,
 }
 
 impl Member {
     fn ips(&self) -> String {
-        let ips: Vec<String> = self.addresses.iter().map(|(address, _)| address.to_string()).collect();
+        let ips: Vec<String> = self.addresses.iter().map(|address| address.addr().to_string()).collect();
         ips.join(",")
     }
 
@@ -94,22 +87,22 @@ impl Member {
     }
 }
 
-/// How many nodes the cluster of a data directory has.
+/// Number of nodes of the cluster in a data directory.
 pub fn count(data_dir: &Path) -> usize {
     let entries = std::fs::read_dir(data_dir.join(DIRECTORY)).ok();
     1 + entries.into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()).count()
 }
 
-/// The data directories of the nodes in namespaces.
+/// Data directories of the nodes in network namespaces.
 pub fn directories(data_dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data_dir.join(DIRECTORY)).ok();
     entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-/// Of a command line, the flags that hold for every node of this machine: how many pods, housekeeping, and what happens
-/// to pods without enforced policies.
+/// Selects the flags of a command line that apply to every node of this machine: pod limit, housekeeping and network
+/// policy failure policy.
 pub fn flags_of_all_nodes(arguments: impl Iterator<Item = String>) -> Vec<String> {
-    let housekeeping = UpkeepArgs::augment_args(clap::Command::new("node"));
+    let housekeeping = HousekeepingArgs::augment_args(clap::Command::new("node"));
     let others = ["max-pods", "network-policy-failure-policy"];
     let names: Vec<&str> =
         housekeeping.get_arguments().filter_map(clap::Arg::get_long).chain(others).collect();
@@ -119,7 +112,7 @@ pub fn flags_of_all_nodes(arguments: impl Iterator<Item = String>) -> Vec<String
         let Some(flag) = argument.strip_prefix("--") else { continue };
         let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
         if names.contains(&name) {
-            // A flag without its value has been refused before.
+            // A flag without its value was rejected before.
             let value = value.map(str::to_owned).or_else(|| arguments.next()).unwrap_or_default();
             flags.push(format!("--{name}={value}"));
         }
@@ -127,21 +120,20 @@ pub fn flags_of_all_nodes(arguments: impl Iterator<Item = String>) -> Vec<String
     flags
 }
 
-/// The name of the bridge between nodes, the same for the same data directory.
+/// Name of the bridge between nodes, derived from the data directory.
 pub fn bridge(fingerprint: u32) -> String {
     format!("fnodes{fingerprint:08x}")
 }
 
-/// The nodes of this machine besides the first.
+/// Nodes of this machine besides the first.
 pub struct Nodes {
     members: Vec<Member>,
-    /// The first node's addresses.
+    /// Addresses of the first node.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Nodes {
-    /// Makes the bridge, the namespaces and the cables for `count` nodes, as far as they are not there; with IPv6 besides
-    /// IPv4 if `both`.
+    /// Creates the missing parts of the bridge, namespaces and veth pairs for `count` nodes; dual-stack if `both`.
     pub fn prepare(
         data_dir: &Path,
         first: &str,
@@ -151,34 +143,36 @@ impl Nodes {
         both: bool,
     ) -> Result<Self> {
         let addresses = range.addresses(1, both)?;
-        let mut netlink = Netlink::open().context("talking to the kernel about links")?;
-        netlink.add_bridge(bridge, MTU).context("making the bridge between nodes")?;
-        for (address, prefix) in &addresses {
-            netlink.add_address(bridge, *address, *prefix).context("giving the bridge its address")?;
+        let mut netlink = Netlink::open().context("failed to open a netlink socket")?;
+        netlink.add_bridge(bridge, MTU).context("failed to create the bridge between nodes")?;
+        for address in &addresses {
+            netlink
+                .add_address(bridge, address.addr(), address.prefix_len())
+                .context("failed to add the bridge address")?;
         }
-        netlink.set_up(bridge).context("bringing up the bridge")?;
-        netlink.set_up("lo").context("bringing up loopback")?;
+        netlink.set_up(bridge).context("failed to bring up the bridge")?;
+        netlink.set_up("lo").context("failed to bring up loopback")?;
         let mut members = Vec::new();
         for number in 2..=count {
             let name = format!("{first}-{number}");
             let directory = data_dir.join(DIRECTORY).join(&name);
             let member = Member { name, number, addresses: range.addresses(number, both)?, directory };
-            let gateways = addresses.iter().map(|(address, _)| *address).collect();
+            let gateways = addresses.iter().map(IpNet::addr).collect();
             member
                 .prepare(&mut netlink, bridge, gateways)
-                .with_context(|| format!("making node {}", member.name))?;
+                .with_context(|| format!("failed to create node {}", member.name))?;
             members.push(member);
         }
-        // Packets between nodes' pods pass through here.
+        // Packets between pods of different nodes are forwarded here.
         if !members.is_empty() {
             let files = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
             for file in files.into_iter().take(if both { 2 } else { 1 }) {
                 if std::fs::read_to_string(file).is_ok_and(|value| value.trim() == "0") {
-                    std::fs::write(file, "1").context("letting packets be forwarded")?;
+                    std::fs::write(file, "1").context("failed to enable packet forwarding")?;
                 }
             }
         }
-        Ok(Self { members, addresses: addresses.into_iter().map(|(address, _)| address).collect() })
+        Ok(Self { members, addresses: addresses.iter().map(IpNet::addr).collect() })
     }
 
     /// Starts the agents, which join the cluster at `server`, and keeps them running until `tasks` stop.
@@ -197,12 +191,12 @@ impl Nodes {
         tasks.spawn(async move {
             let token = BootstrapToken::random();
             let now = Clock::system().now();
-            let description = "nodes of this machine";
+            let description = "additional nodes of this machine";
             let created = cluster::create_token(&administrator, &token, Some(TOKEN_LIFE), description, now);
             if let Err(error) = created.await {
                 tracing::error!(
                     error = cluster::chain(&error),
-                    "no token for the other nodes: they may not join"
+                    "failed to create a bootstrap token for the additional nodes, they may not join"
                 );
             }
             for member in self.members {
@@ -212,7 +206,7 @@ impl Nodes {
                 match member.command(&token, flags, &cgroup) {
                     Ok(command) => {
                         say(format_args!(
-                            "Node {} at {} joins; its log is {}",
+                            "Starting node {} at {}; its log is {}",
                             member.name,
                             member.ips(),
                             member.directory.join("agent.log").display()
@@ -220,11 +214,15 @@ impl Nodes {
                         let (command, tasks) = (Arc::new(Mutex::new(command)), group.clone());
                         let name = member.name;
                         group.supervise(format!("agent {name}"), move || {
-                            keep(name.clone(), Arc::clone(&command), tasks.clone())
+                            supervise_agent(name.clone(), Arc::clone(&command), tasks.clone())
                         });
                     }
                     Err(error) => {
-                        tracing::error!(node = member.name, error = format!("{error:#}"), "no agent")
+                        tracing::error!(
+                            node = member.name,
+                            error = format!("{error:#}"),
+                            "failed to start the agent"
+                        )
                     }
                 }
             }
@@ -235,37 +233,43 @@ impl Nodes {
 impl Member {
     fn prepare(&self, netlink: &mut Netlink, bridge: &str, gateways: Vec<IpAddr>) -> Result<()> {
         std::fs::create_dir_all(&self.directory)
-            .with_context(|| format!("making {}", self.directory.display()))?;
+            .with_context(|| format!("failed to create {}", self.directory.display()))?;
         let pin = self.namespace();
         let is_new = !is_namespace_file(&pin);
         if is_new {
-            File::create(&pin).with_context(|| format!("making {}", pin.display()))?;
+            File::create(&pin).with_context(|| format!("failed to create {}", pin.display()))?;
             let target = pin.clone();
-            apart(move || {
-                unshare(&[Namespace::Network]).context("making a network namespace")?;
+            in_new_thread(move || {
+                unshare(&[Namespace::Network]).context("failed to create a network namespace")?;
                 let own = Path::new("/proc/thread-self/ns/net");
-                mounts::bind(own, &target, false).context("keeping the network namespace")
+                mounts::bind(own, &target, false).context("failed to pin the network namespace")
             })?;
         }
         let cable = format!("{}-{}", &bridge[..bridge.len().min(11)], self.number);
-        let namespace = File::open(&pin).with_context(|| format!("opening {}", pin.display()))?;
+        let namespace = File::open(&pin).with_context(|| format!("failed to open {}", pin.display()))?;
         if is_new || netlink.link(&cable)?.is_none() {
-            netlink.remove(&cable).context("removing an old cable")?;
-            netlink.add_pair(&cable, INTERFACE, namespace.as_fd(), MTU).context("making the cable")?;
+            netlink.remove(&cable).context("failed to remove an old veth pair")?;
+            netlink
+                .add_pair(&cable, INTERFACE, namespace.as_fd(), MTU)
+                .context("failed to create the veth pair")?;
         }
-        netlink.plug(&cable, bridge).context("plugging in the cable")?;
-        netlink.set_up(&cable).context("bringing up the cable")?;
+        netlink.plug(&cable, bridge).context("failed to attach the veth pair to the bridge")?;
+        netlink.set_up(&cable).context("failed to bring up the veth pair")?;
         let addresses = self.addresses.clone();
-        apart(move || {
-            enter(namespace.as_fd(), Namespace::Network).context("entering the network namespace")?;
+        in_new_thread(move || {
+            enter(namespace.as_fd(), Namespace::Network).context("failed to enter the network namespace")?;
             let mut netlink = Netlink::open()?;
-            netlink.set_up("lo").context("bringing up loopback")?;
-            for (address, prefix) in addresses {
-                netlink.add_address(INTERFACE, address, prefix).context("giving the node its address")?;
+            netlink.set_up("lo").context("failed to bring up loopback")?;
+            for address in addresses {
+                netlink
+                    .add_address(INTERFACE, address.addr(), address.prefix_len())
+                    .context("failed to add the node address")?;
             }
-            netlink.set_up(INTERFACE).context("bringing up the node's interface")?;
+            netlink.set_up(INTERFACE).context("failed to bring up the node's interface")?;
             for gateway in gateways {
-                netlink.add_route(None, Some(gateway), INTERFACE).context("giving the node a route")?;
+                netlink
+                    .add_route(None, Some(gateway), INTERFACE)
+                    .context("failed to add the node's default route")?;
             }
             Ok(())
         })
@@ -274,14 +278,14 @@ impl Member {
     fn command(&self, token: &BootstrapToken, flags: Vec<String>, cgroup_root: &str) -> Result<Command> {
         let tokens = self.directory.join("token");
         file::replace(&tokens, token.to_string().as_bytes(), PRIVATE)
-            .with_context(|| format!("writing {}", tokens.display()))?;
+            .with_context(|| format!("failed to write {}", tokens.display()))?;
         let log = self.directory.join("agent.log");
         let log = File::options()
             .create(true)
             .append(true)
             .open(&log)
-            .with_context(|| format!("opening {}", log.display()))?;
-        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+            .with_context(|| format!("failed to open {}", log.display()))?;
+        let mut command = Command::new(std::env::current_exe().context("failed to find the ferry binary")?);
         command
             .arg("agent")
             .args(flags)
@@ -294,15 +298,15 @@ impl Member {
             .args(["--hostname-override", &self.name, "--cgroup-root", cgroup_root])
             .args(["--node-ip", &self.ips()])
             .stdin(Stdio::null())
-            .stdout(log.try_clone().context("sharing the log")?)
+            .stdout(log.try_clone().context("failed to duplicate the log file descriptor")?)
             .stderr(log)
             .kill_on_drop(true);
         Ok(command)
     }
 }
 
-/// Starts agents from a thread of its own. An agent gets a signal at the end of the thread that started it, and the
-/// runtime ends threads of its own while the process goes on.
+/// Starts agents from a dedicated thread. The parent death signal is sent when the starting thread ends, and the
+/// async runtime ends its threads while the process runs.
 struct Starter {
     requests: std::sync::mpsc::Sender<oneshot::Sender<io::Result<Child>>>,
 }
@@ -311,7 +315,7 @@ impl Starter {
     fn new(command: Arc<Mutex<Command>>) -> Self {
         let (requests, waiting) = std::sync::mpsc::channel::<oneshot::Sender<io::Result<Child>>>();
         let runtime = tokio::runtime::Handle::current();
-        std::thread::spawn(move || {
+        base::tasks::spawn_thread(move || {
             let _entered = runtime.enter();
             for request in waiting {
                 let _ = request.send(command.blocking_lock().spawn());
@@ -322,22 +326,22 @@ impl Starter {
 
     async fn start(&self) -> io::Result<Child> {
         let (request, started) = oneshot::channel();
-        let ended = || io::Error::other("the thread that starts agents has ended");
+        let ended = || io::Error::other("the agent starter thread has ended");
         self.requests.send(request).map_err(|_| ended())?;
         started.await.map_err(|_| ended())?
     }
 }
 
 /// Keeps an agent running until `tasks` stop.
-async fn keep(name: String, command: Arc<Mutex<Command>>, tasks: TaskGroup) {
+async fn supervise_agent(name: String, command: Arc<Mutex<Command>>, tasks: TaskGroup) {
     let starter = Starter::new(command);
     loop {
         let mut child = match starter.start().await {
             Ok(child) => child,
             Err(error) => {
-                tracing::error!(node = name, %error, "the agent cannot be started; trying again");
+                tracing::error!(node = name, %error, "failed to start the agent, retrying");
                 tokio::select! {
-                    () = tokio::time::sleep(AGAIN) => continue,
+                    () = tokio::time::sleep(RESTART_DELAY) => continue,
                     () = tasks.stopping() => return,
                 }
             }
@@ -345,13 +349,12 @@ async fn keep(name: String, command: Arc<Mutex<Command>>, tasks: TaskGroup) {
         tokio::select! {
             ended = child.wait() => {
                 let status = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-                tracing::warn!(node = name, status, "the agent ended; it is started again");
+                tracing::warn!(node = name, status, "agent exited, restarting");
             }
             () = tasks.stopping() => return end(&mut child).await,
         }
-        tokio::select! {
-            () = tokio::time::sleep(AGAIN) => {}
-            () = tasks.stopping() => return,
+        if tasks.until_stopped(tokio::time::sleep(RESTART_DELAY)).await.is_none() {
+            return;
         }
     }
 }
@@ -361,14 +364,14 @@ async fn end(child: &mut Child) {
     if let Some(pid) = pid {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
-    if tokio::time::timeout(PATIENCE, child.wait()).await.is_err() {
+    if tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
         let _ = child.kill().await;
     }
 }
 
-/// Does something in a thread of its own, whose namespaces nobody else shares.
-fn apart(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
-    std::thread::spawn(work).join().map_err(|_| anyhow!("a thread panicked"))?
+/// Runs a function in a new thread, so that namespace changes affect no other thread.
+fn in_new_thread(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    base::tasks::spawn_thread(work).join().map_err(|_| anyhow!("a thread panicked"))?
 }
 
 #[cfg(test)]
@@ -376,10 +379,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_nodes() {
+    fn node_addresses_are_taken_from_range() {
         let range = NodeRange::parse("172.30.0.9/24").expect("a range");
-        assert_eq!(range.address(1).expect("room"), IpAddr::from([172, 30, 0, 1]));
-        assert_eq!(range.address(254).expect("room"), IpAddr::from([172, 30, 0, 254]));
+        assert_eq!(range.address(1).expect("an address"), IpAddr::from([172, 30, 0, 1]));
+        assert_eq!(range.address(254).expect("an address"), IpAddr::from([172, 30, 0, 254]));
         assert!(range.address(255).is_err());
         for bad in ["", "172.30.0.0", "172.30.0.0/31", "fd00::/64", "172.30.0.0/0"] {
             assert!(NodeRange::parse(bad).is_err(), "{bad}");
@@ -387,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_for_every_node_is_passed_on() {
+    fn flags_of_all_nodes_are_passed_to_agents() {
         let line = "ferry up --nodes 2 --image-gc-high-threshold=99 --data-dir d --max-pods 20 --listen :0 --network-policy-failure-policy Ignore";
         let got = flags_of_all_nodes(line.split(' ').map(str::to_owned));
         let wanted =
@@ -396,12 +399,12 @@ mod tests {
     }
 
     #[test]
-    fn names_fit_the_kernel() {
+    fn bridge_name_fits_kernel_limit() {
         assert!(bridge(u32::MAX).len() < 16);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn agent_outlives_the_runtime_thread_that_asked_for_it() {
+    async fn agent_outlives_requesting_runtime_thread() {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "sleep", "60"]).kill_on_drop(true);
         let starter = Arc::new(Starter::new(Arc::new(Mutex::new(command))));
@@ -410,7 +413,7 @@ mod tests {
         let asked = std::thread::spawn(move || {
             let child = runtime.block_on(asking.start()).expect("a process");
             let name = format!("/proc/{}/comm", child.id().expect("it runs"));
-            // Only then has it asked for the signal.
+            // The signal is set before exec, so wait for the new name.
             let started = std::time::Instant::now();
             while std::fs::read_to_string(&name).is_ok_and(|name| name.trim() != "sleep") {
                 assert!(started.elapsed() < Duration::from_secs(20), "no program has been started");
@@ -420,9 +423,9 @@ mod tests {
         });
         let mut child = asked.join().expect("no panic");
         let early = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
-        assert!(early.is_err(), "it ended with the thread that asked: {early:?}");
+        assert!(early.is_err(), "the process ended with the requesting thread: {early:?}");
         drop(starter);
         let late = tokio::time::timeout(Duration::from_secs(20), child.wait()).await;
-        late.expect("it ends with the thread that started it").expect("a status");
+        late.expect("the process ends with the starter thread").expect("a status");
     }
 }

@@ -1,4 +1,4 @@
-//! The `--oidc-*` flags: one issuer of tokens. A configuration file can say more.
+//! The `--oidc-*` flags: a single token issuer. The authentication configuration file has more options.
 
 use clap::Args;
 use cluster::OidcFlags;
@@ -6,23 +6,26 @@ use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct OidcArgs {
-    /// An issuer of OpenID Connect tokens that are accepted.
+    /// The URL of the OpenID issuer, only HTTPS scheme will be accepted. If set, it will be used to verify the OIDC
+    /// JSON Web Token (JWT).
     #[arg(long, value_name = "URL", requires = "oidc_client_id", help_heading = "API server")]
     pub oidc_issuer_url: Option<String>,
 
-    /// Whom its tokens are for.
+    /// The client ID for the OpenID Connect client, must be set if oidc-issuer-url is set.
     #[arg(long, value_name = "ID", requires = "oidc_issuer_url", help_heading = "API server")]
     pub oidc_client_id: Option<String>,
 
-    /// Authorities of the issuer's certificate; by default those that the system trusts.
+    /// If set, the OpenID server's certificate will be verified by one of the authorities in the oidc-ca-file,
+    /// otherwise the host's root CA set will be used.
     #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub oidc_ca_file: Option<PathBuf>,
 
-    /// The claim that names the user.
+    /// The OpenID claim to use as the user name.
     #[arg(long, value_name = "CLAIM", default_value = "sub", help_heading = "API server")]
     pub oidc_username_claim: String,
 
-    /// What precedes users' names; by default the issuer and a #, `-` for nothing.
+    /// If provided, all usernames will be prefixed with this value. If not provided, username claims other than
+    /// 'email' are prefixed by the issuer URL to avoid clashes. To skip any prefixing, provide the value '-'.
     #[arg(
         long,
         value_name = "PREFIX",
@@ -32,7 +35,7 @@ pub struct OidcArgs {
     )]
     pub oidc_username_prefix: String,
 
-    /// The claim with the user's groups.
+    /// If provided, the name of a custom OpenID Connect claim for specifying user groups.
     #[arg(
         long,
         value_name = "CLAIM",
@@ -42,7 +45,8 @@ pub struct OidcArgs {
     )]
     pub oidc_groups_claim: String,
 
-    /// What precedes groups' names.
+    /// If provided, all groups will be prefixed with this value to prevent conflicts with other authentication
+    /// strategies.
     #[arg(
         long,
         value_name = "PREFIX",
@@ -52,7 +56,7 @@ pub struct OidcArgs {
     )]
     pub oidc_groups_prefix: String,
 
-    /// Algorithms that tokens may be signed with.
+    /// Comma-separated list of allowed JOSE asymmetric signing algorithms.
     #[arg(
         long,
         value_name = "ALG[,ALG]",
@@ -62,13 +66,13 @@ pub struct OidcArgs {
     )]
     pub oidc_signing_algs: Vec<String>,
 
-    /// A claim that must be in a token, with its value.
+    /// A key=value pair that describes a required claim in the ID Token. Repeat this flag to specify multiple claims.
     #[arg(long, value_name = "CLAIM=VALUE", value_parser = parse_claim, help_heading = "API server")]
     pub oidc_required_claim: Vec<(String, String)>,
 }
 
 impl OidcArgs {
-    /// `None`: there is no issuer.
+    /// `None` without an issuer.
     pub fn flags(self) -> Option<OidcFlags> {
         Some(OidcFlags {
             issuer_url: self.oidc_issuer_url?,

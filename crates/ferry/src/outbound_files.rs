@@ -1,5 +1,5 @@
-//! Configuration files of kube-apiserver about its own connections: EgressSelectorConfiguration and TracingConfiguration.
-//! Settings that Ferry does not have are errors or named in a warning.
+//! Configuration files of kube-apiserver for outbound connections: EgressSelectorConfiguration and
+//! TracingConfiguration. Unsupported settings are errors.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use base::egress::Proxies;
 use base::http::{Authorities, Origin, Trust};
+use base::trace::{MAX_SAMPLING_RATE, TracingConfig};
 use clap::Args;
 use cluster::{Config, configuration};
 use serde::Deserialize;
 
 const GROUP: &str = "apiserver.k8s.io";
 const NETWORKS: [&str; 3] = ["cluster", "controlplane", "etcd"];
-const MAX_SAMPLING_RATE: i32 = 1_000_000;
 
 #[derive(Args, Debug)]
 pub struct OutboundArgs {
@@ -92,18 +92,19 @@ struct TracingConfiguration {
 }
 
 impl OutboundArgs {
-    /// Reads the files into the configuration; the result is a warning about each that has no effect.
-    pub fn apply(&self, config: &mut Config) -> Result<Vec<String>> {
+    /// Reads the files into the configuration.
+    pub fn apply(&self, config: &mut Config) -> Result<()> {
         if let Some(path) = &self.egress_selector_config_file {
             let file =
                 configuration::read(path, GROUP, &["v1beta1", "v1alpha1"], "EgressSelectorConfiguration");
             let proxies = file.map_err(Into::into).and_then(|file| proxies(&file));
             config.egress = Some(proxies.context("--egress-selector-config-file")?);
         }
-        let Some(path) = &self.tracing_config_file else { return Ok(Vec::new()) };
+        let Some(path) = &self.tracing_config_file else { return Ok(()) };
         let file = configuration::read(path, GROUP, &["v1", "v1beta1", "v1alpha1"], "TracingConfiguration");
-        file.map_err(Into::into).and_then(|file| check_tracing(&file)).context("--tracing-config-file")?;
-        Ok(vec!["--tracing-config-file has no effect: traces are not recorded in this version".to_owned()])
+        let tracing = file.map_err(Into::into).and_then(|file| tracing(&file));
+        config.tracing = Some(tracing.context("--tracing-config-file")?);
+        Ok(())
     }
 }
 
@@ -121,13 +122,13 @@ fn proxies(file: &EgressSelectorConfiguration) -> Result<Proxies> {
         match network.as_str() {
             "cluster" => proxies.cluster = proxy,
             "controlplane" => proxies.control_plane = proxy,
-            _ => ensure!(proxy.is_none(), "{name}: etcd is reached directly only: use proxyProtocol Direct"),
+            _ => ensure!(proxy.is_none(), "{name}: etcd supports proxyProtocol Direct only"),
         }
     }
     Ok(proxies)
 }
 
-/// The proxy of a network; `None` if it is reached directly.
+/// Proxy of a network; `None` for direct connections.
 fn proxy(name: &str, connection: &Connection) -> Result<Option<Origin>> {
     match connection.proxy_protocol.as_str() {
         "Direct" => {
@@ -203,31 +204,29 @@ fn tcp_proxy(tcp: &TcpTransport) -> Result<Origin> {
     Origin::of_url(&tcp.url, &trust).context("service.connection.tlsConfig")
 }
 
-fn check_tracing(file: &TracingConfiguration) -> Result<()> {
+/// Trace settings. URLs are accepted besides Kubernetes' forms of endpoints.
+fn tracing(file: &TracingConfiguration) -> Result<TracingConfig> {
+    let mut config = TracingConfig::default();
     if let Some(rate) = file.sampling_rate_per_million {
         ensure!(rate >= 0, "samplingRatePerMillion: Invalid value: {rate}: sampling rate must be positive");
+        config.sampling_rate_per_million = rate.unsigned_abs();
         ensure!(
-            rate <= MAX_SAMPLING_RATE,
+            config.sampling_rate_per_million <= MAX_SAMPLING_RATE,
             "samplingRatePerMillion: Invalid value: {rate}: sampling rate per million must be less than or equal to one million"
         );
     }
-    if let Some(endpoint) = &file.endpoint
-        && let Some((scheme, _)) = endpoint.split_once("//")
-    {
-        ensure!(
-            ["dns:", "unix:", "unix-abstract:"].contains(&scheme),
-            "endpoint: Invalid value: {endpoint:?}: unsupported scheme: {}. Options are none, dns, unix, or unix-abstract",
-            scheme.trim_end_matches(':')
-        );
+    if let Some(endpoint) = &file.endpoint {
+        let parsed = endpoint.parse();
+        config.endpoint = parsed.with_context(|| format!("endpoint: Invalid value: {endpoint:?}"))?;
     }
-    Ok(())
+    Ok(config)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn checked(kind: &str, version: &str, body: &str) -> Result<(Vec<String>, Proxies), String> {
+    fn checked(kind: &str, version: &str, body: &str) -> Result<(Option<TracingConfig>, Proxies), String> {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("file.yaml");
         std::fs::write(&path, format!("apiVersion: {GROUP}/{version}\nkind: {kind}\n{body}"))
@@ -238,12 +237,12 @@ mod tests {
         };
         let arguments = OutboundArgs { egress_selector_config_file: egress, tracing_config_file: tracing };
         let mut config = Config::new(directory.path());
-        let warnings = arguments.apply(&mut config).map_err(|error| format!("{error:#}"))?;
-        Ok((warnings, config.egress.unwrap_or_default()))
+        arguments.apply(&mut config).map_err(|error| format!("{error:#}"))?;
+        Ok((config.tracing, config.egress.unwrap_or_default()))
     }
 
     #[test]
-    fn egress_selectors_name_proxies() {
+    fn egress_selector_config_sets_proxies() {
         let check = |body: &str| checked("EgressSelectorConfiguration", "v1beta1", body);
         let direct = "egressSelections: [{name: Cluster, connection: {proxyProtocol: Direct}}, {name: etcd, connection: {proxyProtocol: Direct}}]";
         for body in [direct, "egressSelections: []"] {
@@ -257,7 +256,7 @@ mod tests {
         for (selection, want) in [
             (
                 "{name: etcd, connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: /s}}}}",
-                "etcd is reached directly only",
+                "etcd supports proxyProtocol Direct only",
             ),
             ("{name: cluster, connection: {proxyProtocol: HTTPConnect}}", "transport must be set"),
             ("{name: cluster, connection: {proxyProtocol: HTTPConnect, transport: {}}}", "One of TCP or UDS"),
@@ -312,17 +311,24 @@ mod tests {
     }
 
     #[test]
-    fn tracing_is_checked_and_named_in_a_warning() {
+    fn tracing_config_is_validated() {
         let check = |body: &str| checked("TracingConfiguration", "v1", body);
-        for body in ["", "endpoint: localhost:4317\nsamplingRatePerMillion: 100\n", "endpoint: unix:///s\n"] {
-            let (warnings, _) = check(body).expect(body);
-            assert!(warnings[0].contains("--tracing-config-file has no effect"), "{warnings:?}");
+        for (body, endpoint, rate) in [
+            ("", "localhost:4317", 0),
+            ("endpoint: collector:4317\nsamplingRatePerMillion: 100\n", "collector:4317", 100),
+            ("endpoint: unix:///s\n", "unix:///s", 0),
+            ("endpoint: http://collector:4318/v1/traces\n", "http://collector:4318/v1/traces", 0),
+            ("endpoint: https://collector\n", "https://collector", 0),
+        ] {
+            let config = check(body).expect(body).0.expect("traces are on");
+            assert_eq!((&*config.endpoint.to_string(), config.sampling_rate_per_million), (endpoint, rate));
         }
         for (body, want) in [
             ("samplingRatePerMillion: -1", "must be positive"),
             ("samplingRatePerMillion: 1000001", "one million"),
             ("samplingRatePerMillion: 99999999999", "strict decoding error"),
-            ("endpoint: https://collector", "unsupported scheme: https"),
+            ("endpoint: ftp://collector", "unsupported scheme: ftp"),
+            ("endpoint: 'host:port'", "is not a host"),
             ("sampling: 1", "unknown field"),
         ] {
             let error = check(body).expect_err(body);

@@ -1,4 +1,4 @@
-//! `ferry reset`: removes a cluster from this machine, with everything it made here.
+//! `ferry reset`: removes a cluster and everything it created from this machine.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use sys::netlink::Netlink;
 use sys::nftables::{Batch, Family, Socket, TableFamily};
 
 use crate::cli::DataDir;
-use crate::end_pods::{self, Then};
-use crate::mark;
+use crate::data_dir_lock;
+use crate::machine_record::{MachineRecord, TABLES};
 use crate::nodes;
 use crate::serve::say;
-use crate::traces::{TABLES, Traces};
+use crate::stop_pods::{self, Then};
 
 #[derive(Args, Debug)]
 pub struct ResetArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// Do not ask.
+    /// Do not prompt for confirmation.
     #[arg(long, short = 'y')]
     pub yes: bool,
 }
@@ -31,66 +31,65 @@ pub struct ResetArgs {
 pub async fn run(arguments: ResetArgs) -> Result<ExitCode> {
     let data_dir = &arguments.data_dir.data_dir;
     if !data_dir.exists() {
-        say(format_args!("There is nothing in {}", data_dir.display()));
+        say(format_args!("{} does not exist, nothing to remove", data_dir.display()));
         return Ok(ExitCode::SUCCESS);
     }
-    let data_dir =
-        std::fs::canonicalize(data_dir).with_context(|| format!("finding {}", data_dir.display()))?;
+    let data_dir = std::fs::canonicalize(data_dir)
+        .with_context(|| format!("failed to resolve {}", data_dir.display()))?;
     ensure!(
-        is_a_clusters(&data_dir),
-        "{} does not look like the data directory of a cluster; nothing was removed",
+        is_cluster_data_dir(&data_dir),
+        "{} is not the data directory of a cluster; nothing was removed",
         data_dir.display()
     );
-    let traces = Traces::read(&data_dir)?;
+    let traces = MachineRecord::read(&data_dir)?;
     ensure!(
         traces.is_none() || geteuid().is_root(),
-        "a node ran here: its containers, mounts and network can only be removed by root"
+        "a node ran here: root is required to remove its containers, mounts and network"
     );
     if !arguments.yes && !confirmed(&data_dir)? {
         bail!("nothing was removed");
     }
-    if mark::stop(&data_dir)? {
+    if data_dir_lock::stop(&data_dir)? {
         say(format_args!("Stopped the cluster"));
     }
     let socket = data_dir.join("runtime.sock");
     ensure!(
         std::os::unix::net::UnixStream::connect(&socket).is_err(),
-        "a container runtime still serves {}: stop it (`ferry runtime` or `ferry agent`, perhaps), then reset again",
+        "a container runtime still serves {}: stop it (perhaps `ferry runtime` or `ferry agent`), then reset again",
         socket.display()
     );
     if let Some(traces) = &traces {
-        let mut pods = end_pods::run(&data_dir, traces, Then::Remove).await.context("ending its pods")?;
+        let mut pods =
+            stop_pods::run(&data_dir, traces, Then::Remove).await.context("failed to stop the pods")?;
         for directory in nodes::directories(&data_dir) {
-            if let Some(traces) = Traces::read(&directory)? {
-                pods += end_pods::run(&directory, &traces, Then::Remove).await.context("ending its pods")?;
-                remove_cgroups(&directory, &traces).context("removing control groups")?;
+            if let Some(traces) = MachineRecord::read(&directory)? {
+                pods += stop_pods::run(&directory, &traces, Then::Remove)
+                    .await
+                    .context("failed to stop the pods")?;
+                remove_cgroups(&directory, &traces).context("failed to remove cgroups")?;
             }
         }
         say(format_args!("Removed {pods} pods"));
         let mounts = unmount_below(&data_dir)?;
         say(format_args!("Removed {mounts} mounts"));
-        remove_cgroups(&data_dir, traces).context("removing control groups")?;
-        remove_network(traces).context("removing links and packet rules")?;
-        say(format_args!("Removed control groups, links and packet rules"));
+        remove_cgroups(&data_dir, traces).context("failed to remove cgroups")?;
+        remove_network(traces).context("failed to remove links and packet rules")?;
+        say(format_args!("Removed cgroups, links and packet rules"));
     }
     std::fs::remove_dir_all(&data_dir).with_context(|| format!("removing {}", data_dir.display()))?;
     say(format_args!("Removed {}", data_dir.display()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is removed recursively had better be ours.
-fn is_a_clusters(data_dir: &Path) -> bool {
+/// Guards against the recursive removal of other directories.
+fn is_cluster_data_dir(data_dir: &Path) -> bool {
     let has = |name: &str| data_dir.join(name).exists();
     data_dir.components().count() > 1 && (has("pki") || has("machine.json") || has("runtime"))
 }
 
 fn confirmed(data_dir: &Path) -> Result<bool> {
     let stdin = std::io::stdin();
-    ensure!(
-        stdin.is_terminal(),
-        "this removes the cluster in {}; say --yes if that is meant",
-        data_dir.display()
-    );
+    ensure!(stdin.is_terminal(), "this removes the cluster in {}; confirm with --yes", data_dir.display());
     print!("Remove the cluster in {}, its containers and all its data? [y/N] ", data_dir.display());
     std::io::stdout().flush()?;
     let mut answer = String::new();
@@ -98,7 +97,7 @@ fn confirmed(data_dir: &Path) -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Unmounts everything below a directory, what was mounted last first.
+/// Unmounts everything below a directory, latest mount first.
 fn unmount_below(directory: &Path) -> Result<usize> {
     let mut targets: Vec<PathBuf> = sys::mounts::list()?
         .into_iter()
@@ -112,8 +111,8 @@ fn unmount_below(directory: &Path) -> Result<usize> {
     Ok(targets.len())
 }
 
-/// Removes the groups of this node's pods, and those above them unless another kubelet has pods there.
-fn remove_cgroups(data_dir: &Path, traces: &Traces) -> Result<()> {
+/// Removes the cgroups of this node's pods, and their ancestors unless another kubelet has pods there.
+fn remove_cgroups(data_dir: &Path, traces: &MachineRecord) -> Result<()> {
     let hierarchy = Hierarchy::detect()?;
     let root = &traces.cgroup_root;
     let parents = [format!("{root}/burstable"), format!("{root}/besteffort"), root.clone()];
@@ -129,16 +128,16 @@ fn remove_cgroups(data_dir: &Path, traces: &Traces) -> Result<()> {
     for directory in
         parents.iter().filter_map(|path| hierarchy.group(path)).flat_map(|group| group.directories())
     {
-        remove_empty(&directory, DEEPEST_GROUP);
+        remove_empty(&directory, MAX_CGROUP_DEPTH);
     }
     Ok(())
 }
 
-/// Levels of groups below that of all pods: class, pod, container, and what a container makes.
-const DEEPEST_GROUP: usize = 6;
+/// Cgroup levels below the root of all pods: QoS class, pod, container, and nested cgroups.
+const MAX_CGROUP_DEPTH: usize = 6;
 
-/// Removes a group and those below it, also of pods that nobody remembers. The kernel keeps those with somebody in them,
-/// which are another kubelet's.
+/// Removes a cgroup and its descendants, including those of unknown pods. The kernel keeps cgroups with processes,
+/// which belong to another kubelet.
 fn remove_empty(directory: &Path, levels: usize) {
     let below = std::fs::read_dir(directory).into_iter().flatten().flatten();
     for entry in below.filter(|entry| levels > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir())) {
@@ -147,7 +146,7 @@ fn remove_empty(directory: &Path, levels: usize) {
     let _ = std::fs::remove_dir(directory);
 }
 
-fn remove_network(traces: &Traces) -> Result<()> {
+fn remove_network(traces: &MachineRecord) -> Result<()> {
     for bridge in [&traces.bridge, &traces.node_bridge] {
         if !bridge.is_empty() {
             Netlink::open()?.remove(bridge)?;
@@ -175,11 +174,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_clusters_directory_is_removed() {
+    fn reset_rejects_directory_without_cluster() {
         let directory = tempfile::tempdir().expect("a directory");
-        assert!(!is_a_clusters(directory.path()));
-        assert!(!is_a_clusters(Path::new("/")));
+        assert!(!is_cluster_data_dir(directory.path()));
+        assert!(!is_cluster_data_dir(Path::new("/")));
         std::fs::create_dir(directory.path().join("pki")).expect("a directory");
-        assert!(is_a_clusters(directory.path()));
+        assert!(is_cluster_data_dir(directory.path()));
     }
 }

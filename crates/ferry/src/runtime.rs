@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
-use container::{Config, Runtime};
+use container::Config;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::RuntimeArgs;
-use crate::up::serve_runtime;
 
-/// How long calls in flight may take when the runtime is told to stop; containers go on.
+/// Grace period for calls in flight when the runtime stops; containers keep running.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub async fn run(arguments: RuntimeArgs) -> Result<ExitCode> {
@@ -22,11 +21,10 @@ pub async fn run(arguments: RuntimeArgs) -> Result<ExitCode> {
     config.cni_configurations = arguments.cni_conf_dir;
     config.cni_programs = vec![arguments.cni_bin_dir];
     config.registries = arguments.registries;
-    let mut terminate = signal(SignalKind::terminate()).context("listening for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for signals")?;
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for signals")?;
     let tasks = TaskGroup::new();
-    let runtime = Runtime::open(config, tasks.clone()).context("opening the container runtime")?;
-    serve_runtime(runtime, &socket, &tasks)?;
+    cluster::serve_container_runtime(config, &socket, &tasks)?;
     println!("container runtime: unix://{}", socket.display());
     tokio::select! {
         _ = terminate.recv() => {}

@@ -20,7 +20,7 @@ async fn reencrypt(arguments: ReencryptArgs) -> Result<ExitCode> {
     for done in cluster::reencrypt(&kubeconfig, &arguments.resources).await? {
         println!("{}: {} written", done.resource, done.objects);
         if done.overtaken > 0 {
-            println!("{}: {} changed by others meanwhile", done.resource, done.overtaken);
+            println!("{}: {} updated by other clients meanwhile", done.resource, done.overtaken);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -30,7 +30,10 @@ fn rotate_key(arguments: &RotateKeyArgs) -> Result<ExitCode> {
     let own = cluster::default_encryption_file(&arguments.data_dir.data_dir);
     let file = arguments.encryption_provider_config.as_ref().unwrap_or(&own);
     let name = cluster::add_key(file)?;
-    println!("{name} is in {} and writes as soon as the server has read it.", file.display());
+    println!(
+        "Added {name} to {}; it encrypts writes as soon as the server has reloaded the file.",
+        file.display()
+    );
     println!("Next: `ferry secrets reencrypt`; then older keys may be removed from the file.");
     Ok(ExitCode::SUCCESS)
 }

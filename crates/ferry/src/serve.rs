@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use base::tasks::TaskGroup;
+use base::zpages::PageSettings;
 use cluster::{
     CertificateFiles, Components, Config, ControlPlane, DnsConfig, EncryptionConfig, EtcdConfig,
     ServiceNetwork, StoreConfig,
@@ -14,17 +15,17 @@ use cluster::{
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{ServeArgs, StoreKind};
-use crate::flags::parse_cidrs;
+use crate::cloud;
+use crate::flags::{Cidrs, parse_cidrs};
 
-/// Addresses of services unless told otherwise: as kubeadm has it, and as an API server alone has it.
+/// Default service CIDRs: kubeadm's, and kube-apiserver's for an API server alone.
 const SERVICES: &str = "10.96.0.0/12";
 const SERVICES_ALONE: &str = "10.0.0.0/16";
 
 /// Controllers of bootstrap tokens, which do not run by default.
 const TOKEN_CONTROLLERS: [&str; 2] = ["bootstrap-signer-controller", "token-cleaner-controller"];
-use crate::cloud;
 
-/// What was asked for.
+/// Control plane configuration from the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Server,
@@ -49,13 +50,13 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a line. Nobody may be reading any more, which is no reason to stop.
+/// Prints a line. A closed standard output is not an error.
 pub fn say(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
-    let mut config = Config::new(arguments.data_dir.data_dir);
+    let mut config = Config::new(arguments.data_dir.data_dir.clone());
     config.listen = arguments.listen;
     if let Some(address) = arguments.bind_address {
         config.listen.set_ip(address);
@@ -64,32 +65,16 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
         config.listen.set_port(port);
     }
     config.advertise = arguments.advertise_address;
-    config.cluster_domain = arguments.cluster_domain;
+    config.cluster_domain.clone_from(&arguments.cluster_domain);
     config.store_quota_bytes = arguments.quota_backend_bytes;
-    config.store = match arguments.store {
-        Some(StoreKind::Embedded) => StoreConfig::Embedded,
-        None if arguments.etcd_endpoints.is_empty() => StoreConfig::Embedded,
-        Some(StoreKind::Etcd) | None => StoreConfig::Etcd(EtcdConfig {
-            endpoints: arguments.etcd_endpoints,
-            ca_file: arguments.etcd_cafile,
-            identity_files: arguments.etcd_certfile.zip(arguments.etcd_keyfile),
-            prefix: arguments.etcd_prefix,
-            overrides: arguments.etcd_servers_overrides,
-        }),
-    };
-    config.files = CertificateFiles {
-        serving: (arguments.tls_cert_file.zip(arguments.tls_private_key_file))
-            .or_else(|| serving_pair(arguments.cert_dir.as_deref()?)),
-        client_ca: arguments.client_ca_file,
-        front_proxy_ca: arguments.requestheader_client_ca_file,
-        ..CertificateFiles::default()
-    };
+    config.store = store(&arguments);
+    config.files = certificate_files(&arguments);
     config.encryption = EncryptionConfig {
-        file: arguments.encryption_provider_config,
+        file: arguments.encryption_provider_config.clone(),
         reload: arguments.encryption_provider_config_automatic_reload,
     };
-    let services = match (arguments.service_cluster_ip_range, role) {
-        (Some(asked), _) => asked,
+    let services = match (&arguments.service_cluster_ip_range, role) {
+        (Some(cidrs), _) => cidrs.clone(),
         (None, Role::Server) => parse_cidrs(SERVICES).map_err(anyhow::Error::msg)?,
         (None, Role::ApiServer) => parse_cidrs(SERVICES_ALONE).map_err(anyhow::Error::msg)?,
     };
@@ -102,32 +87,80 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
     config.api.chain.max_requests_in_flight = arguments.max_requests_inflight;
     config.api.chain.max_mutating_in_flight = arguments.max_mutating_requests_inflight;
     config.api.chain.request_timeout = arguments.request_timeout;
+    configure_authentication(&mut config, &arguments);
+    configure_components(&mut config, &arguments, &services)?;
+    arguments.autoscaler.apply(&mut config.components.settings)?;
+    let without_metrics = arguments.disable.iter().any(|part| part == "metrics-server");
+    config.components.metrics = arguments.metrics.config(without_metrics, &config.data_dir)?;
+    config.components.state_metrics = arguments.state_metrics.config()?;
+    arguments.kubernetes.apply(&mut config)?;
+    arguments.serving.apply(&mut config)?;
+    arguments.outbound.apply(&mut config)?;
+    if role == Role::ApiServer {
+        config.components = Components::default();
+    }
+    Ok(config)
+}
+
+fn store(arguments: &ServeArgs) -> StoreConfig {
+    match arguments.store {
+        Some(StoreKind::Embedded) => StoreConfig::Embedded,
+        None if arguments.etcd_endpoints.is_empty() => StoreConfig::Embedded,
+        Some(StoreKind::Etcd) | None => StoreConfig::Etcd(EtcdConfig {
+            endpoints: arguments.etcd_endpoints.clone(),
+            ca_file: arguments.etcd_cafile.clone(),
+            identity_files: arguments.etcd_certfile.clone().zip(arguments.etcd_keyfile.clone()),
+            prefix: arguments.etcd_prefix.clone(),
+            overrides: arguments.etcd_servers_overrides.clone(),
+        }),
+    }
+}
+
+fn certificate_files(arguments: &ServeArgs) -> CertificateFiles {
+    let serving = arguments.tls_cert_file.clone().zip(arguments.tls_private_key_file.clone());
+    CertificateFiles {
+        serving: serving.or_else(|| serving_pair(arguments.cert_dir.as_deref()?)),
+        client_ca: arguments.client_ca_file.clone(),
+        front_proxy_ca: arguments.requestheader_client_ca_file.clone(),
+        ..CertificateFiles::default()
+    }
+}
+
+fn configure_authentication(config: &mut Config, arguments: &ServeArgs) {
     let authentication = &mut config.api.authentication;
     authentication.anonymous = arguments.anonymous_auth;
-    authentication.token_file = arguments.token_auth_file;
+    authentication.token_file.clone_from(&arguments.token_auth_file);
     authentication.bootstrap_tokens = arguments.enable_bootstrap_token_auth;
     let accounts = &mut authentication.service_accounts;
     if !arguments.service_account_issuer.is_empty() {
-        accounts.issuers = arguments.service_account_issuer;
+        accounts.issuers.clone_from(&arguments.service_account_issuer);
     }
-    accounts.audiences = arguments.api_audiences;
-    accounts.jwks_uri = arguments.service_account_jwks_uri;
+    accounts.audiences.clone_from(&arguments.api_audiences);
+    accounts.jwks_uri.clone_from(&arguments.service_account_jwks_uri);
     accounts.extend_expiration = arguments.service_account_extend_token_expiration;
     let longest = arguments.service_account_max_token_expiration;
     accounts.max_expiration_seconds =
         longest.map(|longest| i64::try_from(longest.as_secs()).unwrap_or(i64::MAX));
+}
+
+/// Controllers, scheduler, add-ons and DNS.
+fn configure_components(config: &mut Config, arguments: &ServeArgs, services: &Cidrs) -> Result<()> {
     config.components = Components {
-        controllers: arguments.controllers,
-        cluster_cidrs: arguments.cluster_cidr,
-        // Only a store of its own is this process' alone.
+        controllers: arguments.controllers.clone(),
+        cluster_cidrs: arguments.cluster_cidr.clone(),
+        // Only an embedded store belongs to this process alone.
         leader_election: config.store != StoreConfig::Embedded,
         load_balancers: cloud::load_balancers(&arguments.load_balancers, config.listen.port()),
+        addons: true,
+        ports: crate::components::ports_in_process(
+            arguments.component_bind_address,
+            PageSettings { profiling: arguments.kubernetes.profiling },
+        ),
         ..Components::default()
     };
     config.components.scheduler =
         Some(crate::scheduler::configuration(arguments.scheduler_config.as_deref())?);
-    config.components.addons = true;
-    // Nodes join by tokens, so whatever concerns tokens is on, unless it is switched off by name.
+    // Nodes join with tokens, so the token controllers are enabled unless disabled by name.
     let controllers = &mut config.components.controllers;
     for name in TOKEN_CONTROLLERS {
         if controllers.iter().any(|one| one == "*") && !controllers.contains(&format!("-{name}")) {
@@ -135,36 +168,28 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
         }
     }
     crate::components::add_gated(controllers);
-    if !arguments.disable.iter().any(|part| part == "dns") {
+    let is_disabled = |name: &str| arguments.disable.iter().any(|part| part == name);
+    if !is_disabled("dns") {
         let service_ips: Vec<_> = services.name_service().into_iter().collect();
-        let domain = config.cluster_domain.clone();
         let pods = config.components.cluster_cidrs.iter().cloned();
-        let client_ranges = pods.chain(ranges).collect();
+        let client_ranges = pods.chain(services.texts()).collect();
         config.components.dns = (!service_ips.is_empty()).then(|| DnsConfig {
             service_ips,
-            domain,
+            domain: config.cluster_domain.clone(),
             client_ranges,
             ..DnsConfig::default()
         });
     }
-    arguments.kubernetes.apply(&mut config)?;
-    arguments.serving.apply(&mut config)?;
-    for warning in arguments.outbound.apply(&mut config)? {
-        eprintln!("ferry: {warning}");
-    }
-    if role == Role::ApiServer {
-        config.components = Components::default();
-    }
-    Ok(config)
+    Ok(())
 }
 
-/// The serving certificate and key in the directory `--cert-dir`, if both are there.
+/// The serving certificate and key in the directory `--cert-dir`, if both exist.
 fn serving_pair(directory: &Path) -> Option<(PathBuf, PathBuf)> {
     let pair = (directory.join("apiserver.crt"), directory.join("apiserver.key"));
     (pair.0.is_file() && pair.1.is_file()).then_some(pair)
 }
 
-/// Takes out of a node's network what it is not to do.
+/// Removes disabled components from a node's network configuration.
 pub fn without(network: &mut ServiceNetwork, disabled: &[String]) {
     let is_disabled = |part: &str| disabled.iter().any(|one| one == part);
     network.proxy = network.proxy.take().filter(|_| !is_disabled("proxy"));
@@ -172,13 +197,13 @@ pub fn without(network: &mut ServiceNetwork, disabled: &[String]) {
     network.policies &= !is_disabled("network-policy");
 }
 
-/// The first SIGTERM or SIGINT begins the drain, the second ends the process.
+/// The first SIGTERM or SIGINT starts the drain, the second ends the process.
 pub fn stop_on_signal(tasks: &TaskGroup) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("handling SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("handling SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("failed to handle SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to handle SIGINT")?;
     let tasks = tasks.clone();
-    // Outside the group: it has to outlive what it stops.
-    tokio::spawn(async move {
+    // Not part of the group: it must outlive the tasks that it stops.
+    base::tasks::spawn_detached(async move {
         let mut next = async || {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -186,10 +211,10 @@ pub fn stop_on_signal(tasks: &TaskGroup) -> Result<()> {
             }
         };
         next().await;
-        tracing::info!("stopping: requests in flight may finish; a second signal ends at once");
+        tracing::info!("stopping: draining requests in flight; a second signal stops immediately");
         tasks.stop();
         next().await;
-        tracing::warn!("stopping at once");
+        tracing::warn!("stopping immediately");
         base::logging::flush();
         std::process::exit(1);
     });

@@ -1,4 +1,4 @@
-//! Flags of kube-apiserver about certificates, TLS, HTTP and times.
+//! Flags of kube-apiserver for certificates, TLS, HTTP and timeouts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct ServingArgs {
     #[arg(long, value_name = "FILE", requires = "kubelet_client_certificate", help_heading = "Certificates")]
     pub kubelet_client_key: Option<PathBuf>,
 
-    /// Path to a cert file for the certificate authority of kubelets; other certificates of kubelets are then refused.
+    /// Path to a cert file for the certificate authority of kubelets; other kubelet certificates are rejected.
     #[arg(long, value_name = "FILE", help_heading = "Certificates")]
     pub kubelet_certificate_authority: Option<PathBuf>,
 
@@ -27,11 +27,12 @@ pub struct ServingArgs {
     #[arg(long, value_name = "FILE", requires = "proxy_client_key_file", help_heading = "Certificates")]
     pub proxy_client_cert_file: Option<PathBuf>,
 
-    /// Private key of `--proxy-client-cert-file`.
+    /// Private key for the client certificate used to prove the identity of the aggregator when it must call out
+    /// during a request.
     #[arg(long, value_name = "FILE", requires = "proxy_client_cert_file", help_heading = "Certificates")]
     pub proxy_client_key_file: Option<PathBuf>,
 
-    /// Cipher suites of TLS 1.2 for the server; by default all that are safe.
+    /// Comma-separated list of cipher suites for the server (TLS 1.2); by default all secure ones.
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', help_heading = "Certificates")]
     pub tls_cipher_suites: Vec<String>,
 
@@ -76,11 +77,14 @@ pub struct ServingArgs {
     )]
     pub default_unreachable_toleration_seconds: i64,
 
-    /// The minimum number of seconds after which the server ends a watch; it picks a random time above it.
+    /// An optional field indicating the minimum number of seconds a handler must keep a request open before timing it
+    /// out. Currently only honored by the watch request handler, which picks a randomized value above this number as
+    /// the connection timeout, to spread out load.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, help_heading = "API server")]
     pub min_request_timeout: u32,
 
-    /// Probability that a request of an HTTP/2 connection is its last, so that clients connect again; at most 0.02.
+    /// To prevent HTTP/2 clients from getting stuck on a single apiserver, randomly close a connection (GOAWAY) with
+    /// this probability per request. Min is 0 (off), Max is .02 (1/50 requests).
     #[arg(long, value_name = "CHANCE", default_value_t = 0.0, help_heading = "API server")]
     pub goaway_chance: f64,
 
@@ -105,7 +109,7 @@ pub struct ServingArgs {
 }
 
 impl ServingArgs {
-    /// Sets what these flags mean to Ferry.
+    /// Applies the flags to the configuration.
     pub fn apply(self, config: &mut Config) -> Result<()> {
         let files = &mut config.files;
         files.kubelet_client = self.kubelet_client_certificate.zip(self.kubelet_client_key);
@@ -116,10 +120,7 @@ impl ServingArgs {
             .context("--tls-min-version and --tls-cipher-suites")?;
         let weak = files.tls.without_effect();
         if !weak.is_empty() {
-            eprintln!(
-                "ferry: --tls-cipher-suites: not offered, because they are not safe: {}",
-                weak.join(", ")
-            );
+            eprintln!("ferry: --tls-cipher-suites: not offered, because insecure: {}", weak.join(", "));
         }
         let tuning = &mut config.api.tuning;
         ensure!(!self.event_ttl.is_zero(), "--event-ttl must be more than zero");
@@ -147,7 +148,7 @@ impl ServingArgs {
     }
 }
 
-/// `certificate,key` or `certificate,key:names`.
+/// Parses `certificate,key` or `certificate,key:names`.
 fn parse_named(text: &str) -> Result<NamedFiles, String> {
     let (files, names) = text.split_once(':').map_or((text, ""), |(files, names)| (files, names));
     let (certificate, key) =
@@ -162,7 +163,7 @@ mod tests {
     use crate::kubernetes_flags::tests::configured;
 
     #[test]
-    fn flags_of_a_kubeadm_manifest_are_used() {
+    fn kubeadm_manifest_flags_set_config() {
         let config = configured(&[
             "--kubelet-client-certificate=/pki/kubelet.crt",
             "--kubelet-client-key=/pki/kubelet.key",
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_values_are_refused() {
+    fn invalid_serving_flag_value_is_rejected() {
         for (flag, want) in [
             ("--tls-min-version=VersionTLS9", "unknown tls version"),
             ("--tls-cipher-suites=NONE", "not supported or doesn't exist"),

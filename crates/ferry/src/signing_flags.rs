@@ -104,10 +104,11 @@ impl SigningArgs {
     }
 }
 
-/// Both files of an authority, or neither.
+/// Reads both files of an authority, or neither.
 fn pair(flag: &str, certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<(String, String)>> {
-    let read =
-        |file: PathBuf| std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()));
+    let read = |file: PathBuf| {
+        std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))
+    };
     match (certificate, key) {
         (None, None) => Ok(None),
         (Some(certificate), Some(key)) => Ok(Some((read(certificate)?, read(key)?))),
@@ -134,7 +135,7 @@ mod tests {
         Ok(components)
     }
 
-    /// The flags of a signer, with files that contain the names of the flags.
+    /// Flags of a signer, with files that contain the names of the flags.
     fn files(directory: &std::path::Path, signer: &str) -> [String; 2] {
         ["cert", "key"].map(|part| {
             let flag = format!("--cluster-signing-{signer}{part}-file");
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn each_signer_has_its_files() {
+    fn signer_flags_set_signer_authorities() {
         let directory = tempfile::tempdir().expect("a directory");
         let parts = ["kubelet-serving-", "kubelet-client-", "kube-apiserver-client-", "legacy-unknown-"];
         let flags: Vec<String> = parts.iter().flat_map(|part| files(directory.path(), part)).collect();
@@ -157,13 +158,13 @@ mod tests {
             assert_eq!(*key, format!("--cluster-signing-{part}key-file"));
         }
         assert!(components.signing.is_none());
-        // A file that is missing is an error, not an absent signer.
+        // A missing file is an error, not an absent signer.
         std::fs::remove_file(directory.path().join("kubelet-client-key")).expect("removed");
         assert!(configured(&flags).is_err());
     }
 
     #[test]
-    fn general_and_specific_files_exclude_each_other() {
+    fn general_and_signer_specific_files_are_mutually_exclusive() {
         let directory = tempfile::tempdir().expect("a directory");
         let [certificate, key] = files(directory.path(), "");
         let [serving_certificate, serving_key] = files(directory.path(), "kubelet-serving-");

@@ -1,4 +1,4 @@
-//! `ferry token`: tokens by which nodes join.
+//! `ferry token`: bootstrap tokens of nodes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,37 +21,38 @@ pub struct TokenArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// How to reach the API server; by default the administrator's kubeconfig in the data directory.
+    /// Path to a kubeconfig file; by default the administrator's kubeconfig in the data directory.
     #[arg(long, value_name = "FILE", global = true)]
     pub kubeconfig: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum TokenVerb {
-    /// Make a token and print it, with the command that joins a node.
+    /// Create a token and print it with the command that joins a node.
     Create {
-        /// How long it counts; 0s for ever.
+        /// The duration before the token is automatically deleted (e.g. 1s, 2m, 3h). If set to 0s, the token will
+        /// never expire.
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
         ttl: Duration,
 
-        /// What it is for.
-        #[arg(long, value_name = "TEXT", default_value = "made by ferry token create")]
+        /// A human friendly description of how this token is used.
+        #[arg(long, value_name = "TEXT", default_value = "created by ferry token create")]
         description: String,
 
-        /// Print nothing but the token.
+        /// Print only the token.
         #[arg(long)]
         quiet: bool,
     },
     /// List tokens, without their secrets.
     List,
-    /// Delete tokens: those that joined stay.
+    /// Delete tokens; nodes that have joined are not affected.
     Delete { ids: Vec<String> },
 }
 
 pub async fn run(arguments: TokenArgs) -> Result<ExitCode> {
     let kubeconfig = arguments.kubeconfig.unwrap_or_else(|| arguments.data_dir.data_dir.join("kubeconfig"));
     let client = Client::connect(&kubeconfig, "ferry-token")
-        .with_context(|| format!("using {}", kubeconfig.display()))?;
+        .with_context(|| format!("failed to load {}", kubeconfig.display()))?;
     match arguments.verb {
         TokenVerb::Create { ttl, description, quiet } => {
             let token = BootstrapToken::random();
@@ -74,7 +75,7 @@ pub async fn run(arguments: TokenArgs) -> Result<ExitCode> {
         TokenVerb::Delete { ids } => {
             for id in ids {
                 let id = id.split('.').next().unwrap_or_default();
-                cluster::delete_token(&client, id).await.with_context(|| format!("deleting {id}"))?;
+                cluster::delete_token(&client, id).await.with_context(|| format!("failed to delete {id}"))?;
                 say(format_args!("Deleted {id}"));
             }
         }

@@ -2,24 +2,23 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use base::tasks::TaskGroup;
 use clap::Args;
-use cluster::{Config, ControlPlane, NodeBeside, NodeConfig, ProxyConfig, ProxyMode};
+use cluster::{Config, ControlPlane, LocalNode, LocalProxy, NodeConfig, PodRanges, ProxyConfig, ProxyMode};
 use rustix::process::geteuid;
 
 use crate::check;
 use crate::cli::{DataDir, ServeArgs};
-use crate::end_pods::{self, Then};
+use crate::data_dir_lock::{self, DataDirLock};
 use crate::flags::NetworkPolicyArgs;
-use crate::mark::{self, Mark};
+use crate::machine_record::MachineRecord;
 use crate::node::{self, NodeArgs};
 use crate::nodes::{self, NodeRange, Nodes};
 use crate::serve::{Role, configure, say, stop_on_signal, without};
-use crate::traces::Traces;
+use crate::stop_pods::{self, Then};
 
 pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/ferry";
 
@@ -34,20 +33,22 @@ pub struct UpArgs {
     #[command(flatten)]
     pub network_policy: NetworkPolicyArgs,
 
-    /// Another container runtime than Ferry's own, such as `unix:///run/containerd/containerd.sock`.
+    /// The endpoint of container runtime service instead of Ferry's own, such as
+    /// `unix:///run/containerd/containerd.sock`.
     #[arg(long, value_name = "URL", help_heading = "Node")]
     pub container_runtime_endpoint: Option<String>,
 
-    /// How many nodes; the second and later ones are network namespaces of this machine [default: as many as there
-    /// are, or 1].
+    /// Number of nodes; the second and later ones are network namespaces of this machine [default: the existing
+    /// number, or 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Node")]
     pub nodes: Option<u16>,
 
-    /// Addresses of the nodes, if there are several.
+    /// Address range of the nodes, if there are several.
     #[arg(long, value_name = "CIDR", default_value = "172.30.0.0/24", value_parser = NodeRange::parse, help_heading = "Node")]
     pub node_network: NodeRange,
 
-    /// End the pods too when the cluster is stopped; otherwise their containers go on and are taken up again.
+    /// Also stop the pods when the cluster stops; otherwise their containers keep running and are resumed by the next
+    /// start.
     #[arg(long, help_heading = "Node")]
     pub stop_pods: bool,
 }
@@ -57,15 +58,16 @@ pub struct DownArgs {
     #[command(flatten)]
     pub data_dir: DataDir,
 
-    /// End the pods too; otherwise their containers go on.
+    /// Also stop the pods; otherwise their containers keep running.
     #[arg(long)]
     pub stop_pods: bool,
 }
 
-/// Makes the data directory, which holds keys, Secrets and the store, and closes it to other users if it exists already.
+/// Creates the data directory, which holds keys, Secrets and the store, and removes other users' access if it exists.
 fn close_data_dir(data_dir: &Path) -> Result<()> {
     let mode = if geteuid().is_root() { 0o750 } else { 0o700 };
-    sys::directories::ensure(data_dir, mode).with_context(|| format!("making {}", data_dir.display()))
+    sys::directories::ensure(data_dir, mode)
+        .with_context(|| format!("failed to create {}", data_dir.display()))
 }
 
 pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
@@ -73,69 +75,27 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
     base::limits::raise_open_files();
-    let (asked, stop_pods) = (arguments.container_runtime_endpoint, arguments.stop_pods);
+    let (endpoint, stop_pods) = (arguments.container_runtime_endpoint, arguments.stop_pods);
     let disabled = arguments.serve.disable.clone();
     let mut config = configure(arguments.serve, Role::Server)?;
     let data_dir = config.data_dir.clone();
-    mark::ensure_free(&data_dir)?;
-    for note in check::before_start(&data_dir)? {
-        say(format_args!("Note: {note}"));
-    }
-    close_data_dir(&data_dir)?;
-    let mark = Mark::claim(&data_dir)?;
-    let what = if data_dir.join("store").exists() { "Resuming" } else { "Starting" };
-    say(format_args!("{what} the cluster in {}: certificates, store, API server ...", data_dir.display()));
+    let lock = claim_data_dir(&data_dir)?;
     let mut beside = NodeConfig::new(&data_dir);
     beside.cluster_domain.clone_from(&config.cluster_domain);
     beside.clock = config.clock.clone();
+    beside.pages = config.api.chain.pages;
     node::configure(&mut beside, arguments.node)?;
     beside.service_network.policy_failure = arguments.network_policy.on_failure;
     beside.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
-    let mut nodes = None;
-    if geteuid().is_root() {
-        let count = arguments.nodes.map_or_else(|| nodes::count(&data_dir), usize::from);
-        ensure!(
-            count == 1 || !config.listen.ip().is_loopback(),
-            "other nodes cannot reach an API server that listens on {}",
-            config.listen
-        );
-        let both = config.components.cluster_cidrs.iter().any(|range| range.contains(':'));
-        nodes = place(&mut beside, count, arguments.node_network, both)?;
-    } else {
-        ensure!(
-            arguments.nodes.is_none_or(|count| count == 1),
-            "several nodes on one machine need root: run `sudo ferry up --nodes {}`",
-            arguments.nodes.unwrap_or_default()
-        );
-        find_addresses(&mut beside);
-    }
+    let nodes = other_nodes(&config, &mut beside, arguments.nodes, arguments.node_network)?;
     serve_services(&mut config, &mut beside, &disabled);
     let cluster_ranges = config.components.cluster_cidrs.clone();
     let for_agents = flags_for_agents(&config, &disabled);
     let cgroup_root = beside.cgroup_root.clone();
     let plane = ControlPlane::build(config, tasks.clone()).await?;
-    let (mut node, mut traces, mut proxy) = (None, None, None);
-    if geteuid().is_root() {
-        let left = Traces {
-            cgroup_root: beside.cgroup_root.clone(),
-            bridge: bridge(&data_dir),
-            runtime: asked.clone(),
-            node_bridge: nodes::bridge(fingerprint(&data_dir)),
-        };
-        left.write(&data_dir)?;
-        traces = Some(left);
-        beside.runtime = match asked {
-            Some(asked) => asked,
-            None => own_runtime(&data_dir, PodRanges::new(&beside, &cluster_ranges), &tasks)?,
-        };
-        node = Some(plane.node(beside)?);
-    } else {
-        let config = beside.service_network.proxy.take();
-        proxy = config.map(|config| plane.proxy(without_rights(config))).transpose()?;
-        say_what_needs_root(plane.certificates().advertised(), proxy.is_some());
-    }
+    let Local { node, proxy, record } = Local::build(&plane, beside, endpoint, &cluster_ranges, &tasks)?;
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
-    say(format_args!("Listening on {}; waiting for the objects every cluster has ...", plane.address()));
+    say(format_args!("Listening on {}; creating the bootstrap objects ...", plane.address()));
     let starting = tasks.clone();
     let advertised = format!("https://{}", plane.certificates().advertised());
     let administrator = plane.administrator()?;
@@ -150,54 +110,135 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
             if let Some(proxy) = proxy {
                 proxy.start(&starting);
             }
-            told(begin, &url, &kubeconfig, "get namespaces");
+            print_summary(begin, &url, &kubeconfig, "get namespaces");
         }
     };
-    let outcome = plane.run(Box::new(ready)).await;
-    outcome?;
-    if let Some(traces) = traces {
-        leave(&data_dir, &traces, stop_pods).await?;
+    plane.run(Box::new(ready)).await?;
+    if let Some(record) = record {
+        finish_pods(&data_dir, &record, stop_pods).await?;
     }
-    drop(mark);
+    drop(lock);
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-/// How services are served by somebody who may not change the kernel's rules.
-fn without_rights(config: ProxyConfig) -> ProxyConfig {
+/// Checks the machine and claims the data directory for this process.
+fn claim_data_dir(data_dir: &Path) -> Result<DataDirLock> {
+    data_dir_lock::ensure_free(data_dir)?;
+    for note in check::before_start(data_dir)? {
+        say(format_args!("Note: {note}"));
+    }
+    close_data_dir(data_dir)?;
+    let lock = DataDirLock::claim(data_dir)?;
+    let what = if data_dir.join("store").exists() { "Resuming" } else { "Starting" };
+    say(format_args!("{what} the cluster in {}: certificates, store, API server ...", data_dir.display()));
+    Ok(lock)
+}
+
+/// Sets the node's addresses and creates the other nodes of this machine, which requires root.
+fn other_nodes(
+    config: &Config,
+    beside: &mut NodeConfig,
+    count: Option<u16>,
+    range: NodeRange,
+) -> Result<Option<Nodes>> {
+    if !geteuid().is_root() {
+        ensure!(
+            count.is_none_or(|count| count == 1),
+            "several nodes on one machine require root: run `sudo ferry up --nodes {}`",
+            count.unwrap_or_default()
+        );
+        find_addresses(beside);
+        return Ok(None);
+    }
+    let count = count.map_or_else(|| nodes::count(&config.data_dir), usize::from);
+    ensure!(
+        count == 1 || !config.listen.ip().is_loopback(),
+        "other nodes cannot reach an API server that listens on {}",
+        config.listen
+    );
+    let both = config.components.cluster_cidrs.iter().any(|range| range.contains(':'));
+    prepare_nodes(beside, count, range, both)
+}
+
+/// The part of the cluster on this machine: a node with root, otherwise a service proxy.
+#[derive(Default)]
+struct Local {
+    node: Option<LocalNode>,
+    proxy: Option<LocalProxy>,
+    record: Option<MachineRecord>,
+}
+
+impl Local {
+    fn build(
+        plane: &ControlPlane,
+        mut beside: NodeConfig,
+        endpoint: Option<String>,
+        cluster_ranges: &[String],
+        tasks: &TaskGroup,
+    ) -> Result<Self> {
+        if !geteuid().is_root() {
+            let config = beside.service_network.proxy.take();
+            let proxy = config.map(|config| plane.proxy(without_root(config))).transpose()?;
+            print_root_notes(plane.certificates().advertised(), proxy.is_some());
+            return Ok(Self { proxy, ..Self::default() });
+        }
+        let data_dir = beside.data_dir.clone();
+        let record = MachineRecord {
+            cgroup_root: beside.cgroup_root.clone(),
+            bridge: bridge(&data_dir),
+            runtime: endpoint.clone(),
+            node_bridge: nodes::bridge(fingerprint(&data_dir)),
+        };
+        record.write(&data_dir)?;
+        beside.runtime = match endpoint {
+            Some(endpoint) => endpoint,
+            None => own_runtime(&data_dir, PodRanges::new(&beside, cluster_ranges), tasks)?,
+        };
+        Ok(Self { node: Some(plane.node(beside)?), record: Some(record), ..Self::default() })
+    }
+}
+
+/// Proxy mode without permission to change kernel rules.
+fn without_root(config: ProxyConfig) -> ProxyConfig {
     ProxyConfig { mode: Some(ProxyMode::Userspace), ..config }
 }
 
-/// What a cluster of somebody who is not root has, what it has not, and what to run for that.
-fn say_what_needs_root(advertised: std::net::SocketAddr, services: bool) {
+/// Notes for a cluster without root: available and missing features, and the commands for the missing ones.
+fn print_root_notes(advertised: std::net::SocketAddr, services: bool) {
     say(format_args!(
-        "This is not root, so there will be no node here: containers, the pods' network, network policies and addresses of load balancers need root."
+        "Not running as root, so no node is started: containers, the pod network, network policies and load balancer addresses require root."
     ));
     if services {
         say(format_args!(
-            "Services are relayed by this process to endpoints that this machine reaches: node ports on its addresses, and every IPv4 service on the loopback network (10.96.0.1:443 is 127.96.0.1:10443; ports below 1024 have 10000 added)."
+            "Services are proxied by this process to endpoints reachable from this machine: node ports on its addresses, and every IPv4 service on the loopback network (10.96.0.1:443 is 127.96.0.1:10443; ports below 1024 have 10000 added)."
         ));
     }
     say(format_args!(
-        "For a node here run `sudo ferry up`; for one elsewhere `ferry token create`, and there `sudo ferry agent --server https://{advertised} --token ...`; for nodes without containers `ferry simulate`; for a control plane alone `ferry server`."
+        "For a node here run `sudo ferry up`; for a node elsewhere `ferry token create`, and there `sudo ferry agent --server https://{advertised} --token ...`; for nodes without containers `ferry simulate`; for a control plane alone `ferry server`."
     ));
 }
 
-/// The machine's own addresses, where nobody said which.
+/// Addresses of the machine, if none are configured.
 fn find_addresses(beside: &mut NodeConfig) {
     if beside.ips.is_empty() {
         beside.ips.extend(cluster::node_ips().into_iter().filter(|ip| !ip.is_loopback()));
     }
 }
 
-/// Gives the node its address, and makes the other nodes of this machine, if there are any.
-fn place(beside: &mut NodeConfig, count: usize, range: NodeRange, both: bool) -> Result<Option<Nodes>> {
+/// Sets the node's address and creates the other nodes of this machine, if any.
+fn prepare_nodes(
+    beside: &mut NodeConfig,
+    count: usize,
+    range: NodeRange,
+    both: bool,
+) -> Result<Option<Nodes>> {
     if count == 1 {
         find_addresses(beside);
         if !beside.ips.is_empty() {
             return Ok(None);
         }
-        say(format_args!("This machine has no address; it gets one for the cluster"));
+        say(format_args!("This machine has no address; one is added for the cluster"));
     }
     let bridge = nodes::bridge(fingerprint(&beside.data_dir));
     let nodes = Nodes::prepare(&beside.data_dir, &beside.name, count, range, &bridge, both)?;
@@ -207,7 +248,7 @@ fn place(beside: &mut NodeConfig, count: usize, range: NodeRange, both: bool) ->
     Ok(Some(nodes))
 }
 
-/// Services and names: where they are served, and what pods are told of them.
+/// Configures the service proxy and cluster DNS, and the DNS settings of pods.
 fn serve_services(config: &mut Config, beside: &mut NodeConfig, disabled: &[String]) {
     if config.listen.ip().is_unspecified() && config.advertise.is_none() {
         config.advertise = beside.ips.first().copied();
@@ -227,7 +268,7 @@ fn serve_services(config: &mut Config, beside: &mut NodeConfig, disabled: &[Stri
     }
 }
 
-/// What the agents of this machine are told as this process was.
+/// Flags that the agents of this machine share with this process.
 fn flags_for_agents(config: &Config, disabled: &[String]) -> Vec<String> {
     let mut flags = vec!["--cluster-domain".to_owned(), config.cluster_domain.clone()];
     if !config.components.cluster_cidrs.is_empty() {
@@ -239,63 +280,71 @@ fn flags_for_agents(config: &Config, disabled: &[String]) -> Vec<String> {
         flags.extend(["--load-balancers".to_owned(), load_balancers.ranges.join(",")]);
     }
     flags.extend(nodes::flags_of_all_nodes(std::env::args()));
-    let disabled: Vec<&str> = disabled.iter().map(String::as_str).filter(|part| *part != "dns").collect();
+    let disabled: Vec<&str> = disabled
+        .iter()
+        .map(String::as_str)
+        .filter(|part| !matches!(*part, "dns" | "metrics-server"))
+        .collect();
     if !disabled.is_empty() {
         flags.extend(["--disable".to_owned(), disabled.join(",")]);
     }
     flags
 }
 
-/// Starts the node, and tells what it waits for until it is ready.
-fn start(node: NodeBeside, tasks: &TaskGroup, begin: Instant, url: String, kubeconfig: &Path) {
-    say(format_args!("The API answers after {} ms; waiting for the node ...", begin.elapsed().as_millis()));
+/// Starts the node and reports its progress until it is ready.
+fn start(node: LocalNode, tasks: &TaskGroup, begin: Instant, url: String, kubeconfig: &Path) {
+    say(format_args!(
+        "The API server responds after {} ms; waiting for the node ...",
+        begin.elapsed().as_millis()
+    ));
     let kubeconfig = kubeconfig.to_owned();
     node.start(
         tasks,
-        Box::new(move |begun: cluster::Begun| {
+        Box::new(move |begun: cluster::NodeStarted| {
             let ips: Vec<String> = begun.ips.iter().map(ToString::to_string).collect();
             let state = begun
                 .not_ready
                 .as_deref()
                 .map_or_else(|| "ready".to_owned(), |why| format!("not ready yet: {why}"));
             say(format_args!(
-                "Node {} at {} is {state}; it has {} pods",
+                "Node {} at {} is {state}; it runs {} pods",
                 begun.name,
                 ips.join(", "),
                 begun.pods
             ));
-            told(begin, &url, &kubeconfig, "get nodes");
+            print_summary(begin, &url, &kubeconfig, "get nodes");
         }),
     );
 }
 
-/// The last words of a start: where, as whom, what next.
-fn told(begin: Instant, url: &str, kubeconfig: &Path, command: &str) {
+/// Prints the summary of a start: URL, kubeconfig, next command.
+fn print_summary(begin: Instant, url: &str, kubeconfig: &Path, command: &str) {
     say(format_args!("Ready after {} ms: {url}", begin.elapsed().as_millis()));
     say(format_args!("Kubeconfig of the administrator: {}", kubeconfig.display()));
     say(format_args!("Try:  kubectl --kubeconfig {} {command}", kubeconfig.display()));
 }
 
-/// What becomes of the pods of a cluster that has stopped.
-async fn leave(data_dir: &Path, traces: &Traces, stop_pods: bool) -> Result<()> {
+/// Leaves or stops the pods after the cluster has stopped.
+async fn finish_pods(data_dir: &Path, traces: &MachineRecord, stop_pods: bool) -> Result<()> {
     if !stop_pods {
         say(format_args!(
-            "Stopped; containers go on. `ferry up` takes them up again, `ferry reset` removes the cluster."
+            "Stopped; containers keep running. `ferry up` resumes them, `ferry reset` removes the cluster."
         ));
         return Ok(());
     }
-    say(format_args!("Ending the pods ..."));
-    let mut ended = end_pods::run(data_dir, traces, Then::Keep).await.context("ending the pods")?;
+    say(format_args!("Stopping the pods ..."));
+    let mut ended = stop_pods::run(data_dir, traces, Then::Keep).await.context("failed to stop the pods")?;
     for directory in nodes::directories(data_dir) {
-        if let Some(traces) = Traces::read(&directory)? {
-            ended += end_pods::run(&directory, &traces, Then::Keep).await.context("ending the pods")?;
+        if let Some(traces) = MachineRecord::read(&directory)? {
+            ended +=
+                stop_pods::run(&directory, &traces, Then::Keep).await.context("failed to stop the pods")?;
         }
     }
     say(format_args!("Stopped, with {ended} pods. `ferry up` starts them again."));
     Ok(())
 }
 
-/// The bridge of the built-in network: another cluster of this machine has one of its own.
+/// Bridge of the built-in network; each cluster of this machine has its own.
 pub fn bridge(data_dir: &Path) -> String {
     if data_dir == Path::new(DEFAULT_DATA_DIR) {
         return "ferry0".to_owned();
@@ -303,51 +352,12 @@ pub fn bridge(data_dir: &Path) -> String {
     format!("ferry{:08x}", fingerprint(data_dir))
 }
 
-/// Which addresses pods have.
-#[derive(Clone, Debug, Default)]
-pub struct PodRanges {
-    /// On this node, until the kubelet says others.
-    node: Vec<String>,
-    /// On all nodes; what goes elsewhere leaves with the node's address.
-    cluster: Vec<String>,
-}
-
-impl PodRanges {
-    pub fn new(node: &NodeConfig, cluster: &[String]) -> Self {
-        Self { node: node.pod_cidr.clone().into_iter().collect(), cluster: cluster.to_vec() }
-    }
-}
-
-/// Starts Ferry's own container runtime on a socket in the data directory; where that is.
+/// Starts Ferry's own container runtime and returns its endpoint in the data directory.
 pub fn own_runtime(data_dir: &Path, ranges: PodRanges, tasks: &TaskGroup) -> Result<String> {
-    let mut config = container::Config::new(data_dir.join("runtime"));
-    config.pod_ranges = ranges.node;
-    config.cluster_ranges = ranges.cluster;
-    config.bridge = bridge(data_dir);
-    let runtime = container::Runtime::open(config, tasks.clone()).context("opening the container runtime")?;
-    let socket = data_dir.join("runtime.sock");
-    serve_runtime(runtime, &socket, tasks)?;
-    Ok(format!("unix://{}", socket.display()))
+    Ok(cluster::start_container_runtime(data_dir, bridge(data_dir), ranges, tasks)?)
 }
 
-/// Serves a container runtime on a socket until `tasks` stop.
-pub fn serve_runtime(runtime: Arc<container::Runtime>, socket: &Path, tasks: &TaskGroup) -> Result<()> {
-    let listener = cri::server::bind(socket).with_context(|| format!("listening on {}", socket.display()))?;
-    let (mut first, socket) = (Some(listener), socket.to_owned());
-    tasks.supervise("container-runtime", move || {
-        let listener = first.take().map_or_else(|| cri::server::bind(&socket), Ok);
-        let runtime = Arc::clone(&runtime);
-        async move {
-            match listener {
-                Ok(listener) => runtime.serve(listener).await,
-                Err(error) => tracing::error!(%error, "failed to listen for CRI"),
-            }
-        }
-    });
-    Ok(())
-}
-
-/// A short number for a path (FNV-1a).
+/// Short hash of a path (FNV-1a).
 fn fingerprint(path: &Path) -> u32 {
     let bytes = path.as_os_str().as_encoded_bytes();
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
@@ -356,13 +366,13 @@ fn fingerprint(path: &Path) -> u32 {
 /// `ferry down`.
 pub async fn down(arguments: DownArgs) -> Result<ExitCode> {
     let data_dir = &arguments.data_dir.data_dir;
-    let stopped = mark::stop(data_dir)?;
+    let stopped = data_dir_lock::stop(data_dir)?;
     if !stopped {
-        say(format_args!("No cluster runs in {}", data_dir.display()));
+        say(format_args!("No cluster is running in {}", data_dir.display()));
     }
-    match Traces::read(data_dir)? {
+    match MachineRecord::read(data_dir)? {
         Some(traces) if stopped || arguments.stop_pods => {
-            leave(data_dir, &traces, arguments.stop_pods).await?
+            finish_pods(data_dir, &traces, arguments.stop_pods).await?
         }
         None if stopped => say(format_args!("Stopped.")),
         _ => {}
@@ -377,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_dir_open_to_others_is_closed() {
+    fn data_dir_accessible_to_others_is_restricted() {
         let parent = tempfile::tempdir().expect("a directory");
         let path = parent.path().join("data");
         for mode in [0o755, 0o777] {

@@ -1,6 +1,7 @@
-//! Flags of Kubernetes' components that Ferry's counterparts accept without effect, and the names of Kubernetes' binaries.
+//! Flags of Kubernetes' components that Ferry's counterparts accept without effect, and the names of Kubernetes'
+//! binaries.
 //!
-//! Manifests and test environments pass many flags that tune mechanisms which Ferry does not have. Such a flag is removed
+//! Manifests and test environments pass many flags for mechanisms that Ferry does not have. Such a flag is removed
 //! from the command line and named in a warning, so that existing unit files start and nothing is ignored silently.
 
 use std::ffi::{OsStr, OsString};
@@ -8,7 +9,7 @@ use std::path::Path;
 
 use crate::controller_flags::CONCURRENCY;
 
-/// Binaries of Kubernetes and the command of Ferry that a link of that name runs.
+/// Binaries of Kubernetes and the equivalent commands of Ferry, run by links of those names.
 const BINARIES: &[(&str, &str)] = &[
     ("cloud-controller-manager", "cloud-controller-manager"),
     ("etcd", "etcd"),
@@ -33,24 +34,26 @@ enum Form {
 
 use Form::{Switch, Value};
 
-/// A flag without effect: its name, its form, and why Ferry does not need it.
+/// Flag without effect: name, form, and why Ferry does not need it.
 type Row = (&'static str, Form, &'static str);
 
-const NO_PROFILING: &str = "there are no profiling endpoints";
+const NO_CONTENTION: &str = "there are no profiles of lock contention";
+const NO_SOCKET: &str = "profiles are served at the port of metrics";
 const ONE_CACHE: &str = "every resource has one watch cache, whose size follows its objects";
 const LOGGING: &str = "use -v and --log-format";
 const PEERS: &str = "servers do not forward requests to each other";
 const METRICS: &str = "all metrics are served";
 const QPS: &str = "requests are limited by the server's priority and fairness";
 const LEASES: &str = "leases have Kubernetes' default names and times";
-const STATUS_PORT: &str = "/healthz and /metrics are at --metrics-bind-address, in plain HTTP";
+const DELEGATED: &str =
+    "the API server authenticates and authorizes requests, with the kubeconfig of --kubeconfig";
 
 /// Flags that every component of Kubernetes has.
 const COMMON: &[Row] = &[
     ("allow-metric-labels", Value, METRICS),
     ("allow-metric-labels-manifest", Value, METRICS),
-    ("contention-profiling", Switch, NO_PROFILING),
-    ("debug-socket-path", Value, NO_PROFILING),
+    ("contention-profiling", Switch, NO_CONTENTION),
+    ("debug-socket-path", Value, NO_SOCKET),
     ("disabled-metrics", Value, METRICS),
     ("emulated-version", Value, "Ferry serves one version of Kubernetes"),
     ("emulation-forward-compatible", Switch, "Ferry serves one version of Kubernetes"),
@@ -59,13 +62,16 @@ const COMMON: &[Row] = &[
     ("log-text-info-buffer-size", Value, LOGGING),
     ("log-text-split-stream", Switch, LOGGING),
     ("min-compatibility-version", Value, "Ferry serves one version of Kubernetes"),
-    ("profiling", Switch, NO_PROFILING),
     ("show-hidden-metrics-for-version", Value, METRICS),
 ];
 
 const API_SERVER: &[Row] = &[
     ("aggregator-reject-forwarding-redirect", Switch, "redirects of extension servers are never followed"),
-    ("authorization-always-allow-paths", Value, "the RBAC bootstrap policy opens health and version"),
+    (
+        "authorization-always-allow-paths",
+        Value,
+        "the RBAC bootstrap policy allows anonymous access to health and version",
+    ),
     ("default-watch-cache-size", Value, ONE_CACHE),
     ("delete-collection-workers", Value, "objects of a collection are deleted one after the other"),
     ("coordinated-leadership-lease-duration", Value, "leases are not coordinated"),
@@ -76,14 +82,14 @@ const API_SERVER: &[Row] = &[
     ("enable-logs-handler", Switch, "/logs is not served"),
     ("endpoint-reconciler-type", Value, "each server writes its own address to the service `kubernetes`"),
     ("etcd-compaction-interval", Value, "history is compacted after five minutes"),
-    ("etcd-count-metric-poll-period", Value, "objects are counted in the watch cache"),
-    ("etcd-db-metric-poll-interval", Value, "the size of the store is read when /metrics is"),
+    ("etcd-count-metric-poll-period", Value, "objects are counted from the watch cache"),
+    ("etcd-db-metric-poll-interval", Value, "the size of the store is read on each scrape of /metrics"),
     ("etcd-healthcheck-timeout", Value, "health checks of the store have Kubernetes' default timeout"),
     ("etcd-readycheck-timeout", Value, "health checks of the store have Kubernetes' default timeout"),
     ("external-hostname", Value, "use --advertise-address"),
     ("http2-max-streams-per-connection", Value, "the limit is 100"),
     ("kubelet-preferred-address-types", Value, "addresses are tried in Kubernetes' default order"),
-    ("kubelet-timeout", Value, "connections to kubelets have Kubernetes' default timeout"),
+    ("kubelet-timeout", Value, "connections to kubelets use Kubernetes' default timeout"),
     ("kubernetes-service-node-port", Value, "the service `kubernetes` has no node port"),
     ("lease-reuse-duration-seconds", Value, "events share leases of a minute"),
     ("livez-grace-period", Value, "/livez passes as soon as the server has started"),
@@ -94,8 +100,8 @@ const API_SERVER: &[Row] = &[
     ("permit-address-sharing", Switch, "addresses are not shared"),
     ("permit-port-sharing", Switch, "ports are not shared"),
     ("runtime-config-emulation-forward-compatible", Switch, "Ferry serves one version of Kubernetes"),
-    ("service-account-lookup", Switch, "tokens of deleted service accounts are always refused"),
-    ("shutdown-watch-termination-grace-period", Value, "watches end at the beginning of a drain"),
+    ("service-account-lookup", Switch, "tokens of deleted service accounts are always rejected"),
+    ("shutdown-watch-termination-grace-period", Value, "watches end when draining begins"),
     ("storage-backend", Value, "use --store"),
     ("storage-initialization-timeout", Value, "the server waits for its store"),
     ("storage-media-type", Value, "objects are stored as JSON"),
@@ -105,24 +111,19 @@ const API_SERVER: &[Row] = &[
 ];
 
 const LOOPS: &[Row] = &[
-    ("authentication-kubeconfig", Value, STATUS_PORT),
-    ("authentication-skip-lookup", Switch, STATUS_PORT),
-    ("authentication-tolerate-lookup-failure", Switch, STATUS_PORT),
-    ("authorization-always-allow-paths", Value, STATUS_PORT),
-    ("authorization-kubeconfig", Value, STATUS_PORT),
-    ("bind-address", Value, STATUS_PORT),
-    ("cert-dir", Value, STATUS_PORT),
-    ("client-ca-file", Value, STATUS_PORT),
-    ("requestheader-allowed-names", Value, STATUS_PORT),
-    ("requestheader-client-ca-file", Value, STATUS_PORT),
-    ("requestheader-extra-headers-prefix", Value, STATUS_PORT),
-    ("requestheader-group-headers", Value, STATUS_PORT),
-    ("requestheader-username-headers", Value, STATUS_PORT),
-    ("secure-port", Value, STATUS_PORT),
-    ("tls-cert-file", Value, STATUS_PORT),
-    ("tls-cipher-suites", Value, STATUS_PORT),
-    ("tls-min-version", Value, STATUS_PORT),
-    ("tls-private-key-file", Value, STATUS_PORT),
+    ("authentication-kubeconfig", Value, DELEGATED),
+    ("authentication-skip-lookup", Switch, DELEGATED),
+    ("authentication-tolerate-lookup-failure", Switch, DELEGATED),
+    ("authorization-always-allow-paths", Value, DELEGATED),
+    ("authorization-kubeconfig", Value, DELEGATED),
+    ("client-ca-file", Value, DELEGATED),
+    ("requestheader-allowed-names", Value, DELEGATED),
+    ("requestheader-client-ca-file", Value, DELEGATED),
+    ("requestheader-extra-headers-prefix", Value, DELEGATED),
+    ("requestheader-group-headers", Value, DELEGATED),
+    ("requestheader-username-headers", Value, DELEGATED),
+    ("tls-cipher-suites", Value, DELEGATED),
+    ("tls-min-version", Value, DELEGATED),
 ];
 
 const CONTROLLER_MANAGER: &[Row] = &[
@@ -147,11 +148,13 @@ const CONTROLLER_MANAGER: &[Row] = &[
     ("leader-elect-retry-period", Value, LEASES),
     ("min-resync-period", Value, "caches follow watches without resyncs"),
     ("node-eviction-rate", Value, "zones have Kubernetes' default rates"),
-    ("node-monitor-period", Value, "nodes are looked at when their leases are due"),
+    ("node-monitor-period", Value, "nodes are checked when their leases expire"),
     ("resource-quota-sync-period", Value, "quotas follow changes"),
     ("secondary-node-eviction-rate", Value, "zones have Kubernetes' default rates"),
     ("unhealthy-zone-threshold", Value, "zones have Kubernetes' default thresholds"),
 ];
+
+const CLOUD_CONTROLLER_MANAGER: &[Row] = &[("profiling", Switch, "it serves no port")];
 
 const SCHEDULER: &[Row] = &[
     ("kube-api-burst", Value, QPS),
@@ -206,6 +209,7 @@ fn rows(command: &str) -> impl Iterator<Item = &'static Row> {
     let more = match command {
         "controller-manager" => CONTROLLER_MANAGER,
         "scheduler" => SCHEDULER,
+        "cloud-controller-manager" => CLOUD_CONTROLLER_MANAGER,
         _ => &[],
     };
     own.iter().chain(more).chain(common)
@@ -219,8 +223,7 @@ pub struct CommandLine {
 }
 
 impl CommandLine {
-    /// Reads `words`, of which the first is the name of the program. A program called as one of Kubernetes' binaries
-    /// runs the command that replaces it.
+    /// Parses `words`; the first is the program name. The name of a Kubernetes binary selects the equivalent command.
     pub fn new(words: impl IntoIterator<Item = OsString>) -> Self {
         let mut words = words.into_iter();
         let Some(program) = words.next() else { return Self::default() };
@@ -251,7 +254,7 @@ impl CommandLine {
                     }
                 }
                 None => {
-                    // The first word that is not a flag is the command; global flags before it have values of their own.
+                    // The first argument that is not a flag is the command; global flags before it may have values.
                     if command.is_none() && !word.as_encoded_bytes().starts_with(b"-") {
                         command = word.to_str().map(str::to_owned);
                     }
@@ -263,7 +266,7 @@ impl CommandLine {
         line
     }
 
-    /// kube-apiserver has no data directory: a link of that name uses the one of its certificates.
+    /// kube-apiserver has no data directory: a link of that name uses its certificate directory.
     fn set_directory(&mut self, program: &OsStr) {
         let value = |flag: &str| {
             let words = self.words.iter().filter_map(|word| word.to_str());
@@ -277,7 +280,7 @@ impl CommandLine {
     }
 }
 
-/// The command that a program of this name runs.
+/// Command that a program of this name runs.
 fn command_of(program: &OsStr) -> Option<&'static str> {
     let name = Path::new(program).file_name()?;
     BINARIES.iter().find(|(binary, _)| name == *binary).map(|(_, command)| *command)
@@ -289,7 +292,7 @@ fn row(command: &str, word: &OsStr) -> Option<&'static Row> {
     rows(command).find(|(flag, ..)| *flag == name)
 }
 
-/// The controller whose number of workers a flag sets, and the value if it stands in the same word.
+/// Controller whose number of workers a flag sets, and the value if given with `=`.
 fn concurrency(word: &OsStr) -> Option<(&'static str, Option<&str>)> {
     let flag = word.to_str()?.strip_prefix("--")?;
     let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
@@ -316,11 +319,11 @@ mod tests {
     }
 
     #[test]
-    fn flags_without_effect_are_removed_and_named() {
+    fn flags_without_effect_are_removed_with_warning() {
         let line = line(&[
             "ferry",
             "apiserver",
-            "--profiling=false",
+            "--contention-profiling=false",
             "--watch-cache-sizes",
             "pods#100",
             "--enable-logs-handler",
@@ -328,11 +331,14 @@ mod tests {
         ]);
         assert_eq!(text(&line), "ferry apiserver --secure-port=1");
         assert_eq!(line.warnings.len(), 3, "{:?}", line.warnings);
-        assert_eq!(line.warnings[0], "--profiling has no effect: there are no profiling endpoints");
+        assert_eq!(
+            line.warnings[0],
+            "--contention-profiling has no effect: there are no profiles of lock contention"
+        );
     }
 
     #[test]
-    fn link_named_like_a_kubernetes_binary_runs_its_command() {
+    fn kubernetes_binary_link_runs_equivalent_command() {
         let want = "/a/kube-apiserver apiserver --v=1 --data-dir=/var/run/kubernetes";
         assert_eq!(text(&line(&["/a/kube-apiserver", "--v=1"])), want);
         let want = "kube-apiserver apiserver --cert-dir=/tmp/x --data-dir=/tmp/x";
@@ -342,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_workers_become_one_flag() {
+    fn concurrent_syncs_flags_become_workers_flag() {
         let line =
             line(&["kube-controller-manager", "--concurrent-gc-syncs=3", "--concurrent-job-syncs", "4"]);
         let want = "kube-controller-manager controller-manager --concurrency=garbage-collector-controller=3 \
@@ -351,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_other_commands_are_left_to_the_parser() {
+    fn flags_of_other_commands_are_unchanged() {
         assert_eq!(text(&line(&["ferry", "up", "--profiling"])), "ferry up --profiling");
         assert_eq!(
             text(&line(&["ferry", "scheduler", "--", "--profiling"])),
@@ -359,9 +365,9 @@ mod tests {
         );
     }
 
-    /// A flag that Ferry supports must not be in a table here: it would never reach the parser.
+    /// Supported flags must not be in these tables: they would never reach the parser.
     #[test]
-    fn rows_name_no_supported_flag_and_every_binary_has_a_command() {
+    fn table_contains_no_supported_flag_and_binaries_have_commands() {
         let cli = Cli::command();
         for (_, name) in BINARIES {
             let command = cli.find_subcommand(name).expect(name);

@@ -1,5 +1,5 @@
-//! Scheduler and controllers as processes of their own, against another Ferry's API server over TCP: ordinary clients
-//! with nothing but the rights that a new cluster gives to their users and service accounts.
+//! Scheduler and controllers as separate processes against another Ferry's API server over TCP: ordinary clients with
+//! only the permissions that a new cluster grants to their users and service accounts.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,15 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use http::Method;
 use serde_json::{Value, json};
-use testkit::{Server, eventually};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use testkit::{Server, eventually, free_address, get_page, service_account_token};
 use tokio::process::{Child, Command};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/team/deployments";
 const PODS: &str = "/api/v1/namespaces/team/pods";
 
-/// A component; what it complains about goes to a file.
+/// A component process; its standard error goes to a file.
 struct Component {
     child: Child,
     log: std::path::PathBuf,
@@ -38,19 +37,7 @@ impl Component {
         Ok(Self { child, log })
     }
 
-    /// What it says at its status port, whose address is in its log.
-    async fn ask(&self, path: &str) -> Result<String> {
-        let log = std::fs::read_to_string(&self.log)?;
-        let (_, after) = log.split_once("127.0.0.1:").context("no address in the log yet")?;
-        let port: String = after.chars().take_while(char::is_ascii_digit).collect();
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port.parse()?)).await?;
-        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer)
-    }
-
-    /// Ends it; what it may not do, it must not have tried.
+    /// Stops it and checks that no request was forbidden.
     async fn end(mut self) -> Result<()> {
         self.child.kill().await?;
         let log = std::fs::read_to_string(&self.log)?;
@@ -75,7 +62,7 @@ async fn create(server: &Server, path: &str, object: Value) -> Result<()> {
     Ok(())
 }
 
-/// Running pods, endpoints of the service, and what the deployment says.
+/// Running pods, endpoints of the service, and status of the deployment.
 async fn counts(server: &Server) -> (usize, usize, i64) {
     let pods = read(server, PODS).await;
     let running = items(&pods).iter().filter(|pod| pod["status"]["phase"] == "Running").count();
@@ -86,15 +73,13 @@ async fn counts(server: &Server) -> (usize, usize, i64) {
     (running, endpoints, web["status"]["availableReplicas"].as_i64().unwrap_or(0))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scheduler_and_controllers_are_ordinary_clients() -> Result<()> {
-    let server = Server::start().await?;
-    let directory = tempfile::tempdir()?;
+/// Flags of the controller manager.
+async fn controller_flags(server: &Server) -> [String; 8] {
     let pki = server.data_dir().join("pki");
     let file = |name: &str| pki.join(name).display().to_string();
     let key = async || pki.join("service-account.key").exists();
     eventually("a key of service accounts", PATIENCE, key, |there| *there).await;
-    let flags = [
+    [
         "--root-ca-file".to_owned(),
         file("server-ca.crt"),
         "--service-account-private-key-file".to_owned(),
@@ -103,44 +88,12 @@ async fn scheduler_and_controllers_are_ordinary_clients() -> Result<()> {
         file("client-ca.crt"),
         "--cluster-signing-key-file".to_owned(),
         file("client-ca.key"),
-        "--metrics-bind-address".to_owned(),
-        "127.0.0.1:0".to_owned(),
-    ];
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let manager = server.kubeconfig_of("system:kube-controller-manager")?;
-    let controllers = Component::start("controller-manager", &manager, &flags, directory.path())?;
-    let scheduler = server.kubeconfig_of("system:kube-scheduler")?;
-    let scheduler = Component::start("scheduler", &scheduler, &flags[flags.len() - 2..], directory.path())?;
-    let nodes = ["--nodes", "3"];
-    let nodes = Component::start("simulate", &server.kubeconfig, &nodes, directory.path())?;
+    ]
+}
 
-    create(&server, "/api/v1/namespaces", json!({"metadata": {"name": "team"}})).await?;
-    let service =
-        json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}});
-    create(&server, "/api/v1/namespaces/team/services", service).await?;
-    let deployment = json!({"metadata": {"name": "web"}, "spec": {
-        "replicas": 5, "selector": {"matchLabels": {"app": "web"}},
-        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {
-            "containers": [{"name": "c", "image": "image:1"}],
-        }},
-    }});
-    create(&server, DEPLOYMENTS, deployment).await?;
-    let seen = async || counts(&server).await;
-    eventually("five pods run", PATIENCE, seen, |seen| *seen == (5, 5, 5)).await;
-
-    // Each tells how it does.
-    let figures = async || scheduler.ask("/metrics").await.unwrap_or_else(|error| error.to_string());
-    let bound = |text: &String| {
-        text.contains(r#"scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"}"#)
-    };
-    eventually("the scheduler's figures", PATIENCE, figures, bound).await;
-    let figures = async || controllers.ask("/metrics").await.unwrap_or_else(|error| error.to_string());
-    eventually("the controllers' figures", PATIENCE, figures, |text| text.contains("workqueue_adds_total"))
-        .await;
-    ensure!(scheduler.ask("/healthz").await?.ends_with("ok"));
-
-    // Every loop acted as itself.
-    let journal = read(&server, "/debug/ferry/journal").await;
+/// The journal has a separate user for each controller.
+async fn controllers_use_own_identities(server: &Server) -> Result<()> {
+    let journal = read(server, "/debug/ferry/journal").await;
     let writes = journal["writes"].as_array().context("a journal")?;
     let by = |verb: &str, resource: &str, subresource: &str| {
         let found = writes.iter().find(|write| {
@@ -158,8 +111,59 @@ async fn scheduler_and_controllers_are_ordinary_clients() -> Result<()> {
         by("create", "endpointslices.discovery.k8s.io/team/", ""),
         account("endpointslice-controller")
     );
+    Ok(())
+}
 
-    // A token in a secret, signed with the key that was given, is one the server accepts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scheduler_and_controllers_are_ordinary_clients() -> Result<()> {
+    let server = Server::start().await?;
+    let directory = tempfile::tempdir()?;
+    let flags = controller_flags(&server).await;
+    let mut flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let (controllers_address, scheduler_address) = (free_address()?, free_address()?);
+    let (controllers_port, scheduler_port) =
+        (controllers_address.port().to_string(), scheduler_address.port().to_string());
+    flags.extend(["--secure-port", &controllers_port]);
+    let manager = server.kubeconfig_of("system:kube-controller-manager")?;
+    let controllers = Component::start("controller-manager", &manager, &flags, directory.path())?;
+    let scheduler = server.kubeconfig_of("system:kube-scheduler")?;
+    let port = ["--secure-port", &scheduler_port];
+    let scheduler = Component::start("scheduler", &scheduler, &port, directory.path())?;
+    let nodes = ["--nodes", "3"];
+    let nodes = Component::start("simulate", &server.kubeconfig, &nodes, directory.path())?;
+
+    create(&server, "/api/v1/namespaces", json!({"metadata": {"name": "team"}})).await?;
+    let service =
+        json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}});
+    create(&server, "/api/v1/namespaces/team/services", service).await?;
+    let deployment = json!({"metadata": {"name": "web"}, "spec": {
+        "replicas": 5, "selector": {"matchLabels": {"app": "web"}},
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {
+            "containers": [{"name": "c", "image": "image:1"}],
+        }},
+    }});
+    create(&server, DEPLOYMENTS, deployment).await?;
+    let seen = async || counts(&server).await;
+    eventually("five pods run", PATIENCE, seen, |seen| *seen == (5, 5, 5)).await;
+
+    // Each component serves health to every client, and metrics to permitted ones.
+    let token = service_account_token(&server, "scraper", Some("system:monitoring")).await?;
+    for (address, series) in [
+        (
+            scheduler_address,
+            r#"scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"}"#,
+        ),
+        (controllers_address, "workqueue_adds_total"),
+    ] {
+        let page = async || get_page(address, "/metrics", Some(&token)).await;
+        eventually(series, PATIENCE, page, |(code, text)| *code == 200 && text.contains(series)).await;
+        ensure!(get_page(address, "/metrics", None).await.0 == 403);
+        ensure!(get_page(address, "/healthz", None).await == (200, "ok".to_owned()));
+    }
+
+    controllers_use_own_identities(&server).await?;
+
+    // The server accepts a secret token signed with the configured key.
     let secret = json!({"metadata": {"name": "robot", "annotations": {"kubernetes.io/service-account.name": "default"}},
         "type": "kubernetes.io/service-account-token"});
     create(&server, "/api/v1/namespaces/team/secrets", secret).await?;
@@ -175,7 +179,7 @@ async fn scheduler_and_controllers_are_ordinary_clients() -> Result<()> {
     server.admin.delete("/api/v1/namespaces/team").await?;
     let gone =
         async || server.admin.get("/api/v1/namespaces/team").await.map_or(0, |reply| reply.status.as_u16());
-    eventually("the namespace is gone with all in it", PATIENCE, gone, |status| *status == 404).await;
+    eventually("the namespace is deleted with its objects", PATIENCE, gone, |status| *status == 404).await;
 
     scheduler.end().await?;
     controllers.end().await?;

@@ -1,4 +1,4 @@
-//! Executes a target on mutated inputs and reports the first that it must not behave so on.
+//! Executes a target on mutated inputs and reports the first input that violates one of its properties.
 
 use crate::memory;
 use crate::mutate::{Random, mutate};
@@ -6,32 +6,32 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// A decoder: what it is fed, and what it may allocate.
+/// A decoder with its initial inputs and memory limit.
 pub struct Target {
     pub name: &'static str,
     pub corpus: &'static [&'static [u8]],
-    /// Tokens of its language.
-    pub words: &'static [&'static [u8]],
-    /// Decodes; the result distinguishes outcomes, so that inputs with a new one are kept. It panics where a property of
-    /// the decoder does not hold.
+    /// Tokens of its format.
+    pub dictionary: &'static [&'static [u8]],
+    /// Decodes an input; the result distinguishes outcomes, so that inputs with a new one are retained. Panics if a
+    /// property of the decoder does not hold.
     pub run: fn(&[u8]) -> u64,
-    /// Memory of one execution: a floor, and a multiple of the input.
+    /// Memory limit of one execution: a minimum, and a multiple of the input.
     pub floor: usize,
     pub factor: usize,
 }
 
-/// The outcome of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Report {
     pub executions: u64,
-    /// Inputs that are kept.
+    /// Number of retained inputs.
     pub corpus: usize,
     pub most_memory: usize,
     pub slowest: Duration,
     pub slowest_input: Vec<u8>,
 }
 
-/// An input on which the target fails, and why.
+/// An input on which the target fails, and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{target}: {reason}; input of {} bytes: {}", .input.len(), .input.escape_ascii())]
 pub struct Failure {
@@ -40,13 +40,13 @@ pub struct Failure {
     pub input: Vec<u8>,
 }
 
-/// Inputs that are kept at most.
+/// Limit of retained inputs.
 const MAX_CORPUS: usize = 1024;
-/// The stack of the threads that serve requests.
+/// Stack size of the threads that serve requests.
 const STACK: usize = 2 << 20;
 
 impl Target {
-    /// Executes the target so many times, on a thread with the stack that requests have.
+    /// Executes the target `executions` times, on a thread with the stack size of request threads.
     pub fn fuzz(&'static self, executions: u64, seed: u64) -> Result<Report, Failure> {
         let thread = std::thread::Builder::new().name(self.name.to_owned()).stack_size(STACK);
         let running = thread.spawn(move || self.run_all(executions, seed)).map_err(|error| Failure {
@@ -75,7 +75,7 @@ impl Target {
             slowest_input: Vec::new(),
         };
         let mut outcomes = HashSet::new();
-        // What is made on the first use belongs to no execution.
+        // Lazily initialized data is not part of an execution.
         for input in &corpus {
             let _ = catch_unwind(AssertUnwindSafe(|| (self.run)(input)));
         }
@@ -88,7 +88,7 @@ impl Target {
                 Some(input) => input.clone(),
                 None => {
                     let mut input = corpus[random.below(corpus.len())].clone();
-                    mutate(&mut input, &corpus, self.words, &mut random);
+                    mutate(&mut input, &corpus, self.dictionary, &mut random);
                     input
                 }
             };
@@ -102,7 +102,7 @@ impl Target {
         Ok(report)
     }
 
-    /// One execution, with everything that is checked of it.
+    /// One execution, with all its checks.
     fn execute(&self, input: &[u8], report: &mut Report) -> Result<u64, Failure> {
         let fail = |reason: String| Failure { target: self.name, reason, input: input.to_vec() };
         let begin = Instant::now();
@@ -131,11 +131,11 @@ mod tests {
     use super::*;
 
     const fn target(name: &'static str, run: fn(&[u8]) -> u64) -> Target {
-        Target { name, corpus: &[b"abcd"], words: &[], run, floor: 4096, factor: 16 }
+        Target { name, corpus: &[b"abcd"], dictionary: &[], run, floor: 4096, factor: 16 }
     }
 
     #[test]
-    fn input_that_panics_is_found_and_told() {
+    fn engine_reports_input_that_panics() {
         static PANICS: Target = target("panics", |input| {
             assert!(input.first() != Some(&b'!'), "found");
             u64::from(input.first().copied().unwrap_or(0))
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn input_that_allocates_too_much_is_found() {
+    fn engine_reports_input_that_exceeds_memory_limit() {
         static ALLOCATES: Target = target("allocates", |input| {
             let bytes = if input.len() > 20 { 1 << 20 } else { 0 };
             vec![0u8; bytes].len() as u64
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_with_new_outcomes_are_kept() {
+    fn engine_retains_inputs_with_new_outcomes() {
         static LENGTHS: Target = target("lengths", |input| input.len() as u64);
         let report = LENGTHS.fuzz(10_000, 1).expect("nothing is wrong");
         assert_eq!(report.executions, 10_000);

@@ -1,14 +1,14 @@
-//! Fuzzing without instrumentation: mutated inputs for every decoder that takes bytes from elsewhere.
+//! Fuzzing without instrumentation: mutated inputs for every decoder of external data.
 //!
-//! [`engine`] makes inputs from a small corpus, always the same for a seed, and keeps those whose outcome is new;
-//! [`mutate`] changes bytes and structure; [`memory`] counts what an execution allocates; [`targets`] are the decoders. A
-//! test runs each target for a moment, `scripts/fuzz` for as long as one likes.
+//! [`engine`] derives inputs from a small corpus, deterministically for a seed, and retains those whose outcome is new;
+//! [`mutate`] changes bytes and structure; [`memory`] counts the allocations of an execution; [`targets`] are the
+//! decoders. A test runs each target briefly, `scripts/fuzz` for any duration.
 
 pub mod engine;
 pub mod memory;
 mod mutate;
 pub mod targets;
 
-/// All executions are accounted.
+/// All allocations are counted.
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;

@@ -1,4 +1,4 @@
-//! Runs targets for long: `fuzz TARGET|all [--executions N] [--seed S]`. Without a target it lists them.
+//! Runs targets for longer: `fuzz TARGET|all [--executions N] [--seed S]`. Without a target it lists them.
 
 use anyhow::{Context, Result, bail};
 use fuzz::targets::TARGETS;

@@ -1,4 +1,4 @@
-//! Memory that the current thread has allocated, and the most since it was last asked.
+//! Memory allocated by the current thread, and its peak since the last reset.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,11 +8,11 @@ thread_local! {
     static MOST: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The allocator of the system, with an account per thread.
+/// The system allocator with a counter per thread.
 pub struct Counting;
 
 fn count(bytes: isize) {
-    // Threads that end free their variables before their last memory.
+    // A thread that ends frees its thread-local variables before its last allocation.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         let _ = MOST.try_with(|most| most.set(most.get().max(held.get())));
@@ -27,25 +27,25 @@ fn signed(bytes: usize) -> isize {
     unsafe_code,
     reason = "an allocator cannot be written otherwise; it only counts and passes calls on"
 )]
-// SAFETY: every call is the system allocator's own, with the arguments that came.
+// SAFETY: every call is forwarded to the system allocator with unchanged arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(signed(layout.size()));
         unsafe { System.alloc(layout) }
     }
 
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-signed(layout.size()));
-        unsafe { System.dealloc(place, layout) }
+        unsafe { System.dealloc(pointer, layout) }
     }
 
-    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(signed(size) - signed(layout.size()));
-        unsafe { System.realloc(place, layout, size) }
+        unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
-/// Runs `work` and returns with its outcome the most memory that it held at a time.
+/// Runs `work` and returns its result with its peak memory.
 pub fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     MOST.set(before);

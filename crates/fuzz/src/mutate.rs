@@ -1,6 +1,6 @@
-//! Changes of inputs: of bytes, and of structure where that is cheap.
+//! Mutations of inputs: bytes, and structure where that is cheap.
 
-/// A small generator of numbers (SplitMix64): the same for a seed on every machine.
+/// A small random number generator (SplitMix64), deterministic for a seed on every machine.
 pub struct Random(u64);
 
 impl Random {
@@ -16,7 +16,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// A number below `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).unwrap_or(0)
     }
@@ -26,11 +26,11 @@ impl Random {
     }
 }
 
-/// Inputs do not grow beyond this by themselves; repetition and nesting make longer ones now and then.
+/// Limit of inputs after most mutations; repetition and nesting occasionally exceed it.
 const USUAL: usize = 4096;
 const LONGEST: usize = 64 << 10;
 
-/// Brackets around a value in the formats that are read here.
+/// Brackets in the supported formats.
 const NESTS: &[(&[u8], &[u8])] = &[
     (b"[", b"]"),
     (b"{\"a\":", b"}"),
@@ -61,16 +61,16 @@ const NUMBERS: &[&[u8]] = &[
     b"\x1b\x7f\xff\xff\xff\xff\xff\xff\xff",
 ];
 
-/// Changes `input` in one to four ways. `others` are inputs to take pieces of, `words` the target's own tokens.
-pub fn mutate(input: &mut Vec<u8>, others: &[Vec<u8>], words: &[&[u8]], random: &mut Random) {
+/// Applies one to four mutations to `input`. `others` are inputs to copy pieces from, `dictionary` the target's tokens.
+pub fn mutate(input: &mut Vec<u8>, others: &[Vec<u8>], dictionary: &[&[u8]], random: &mut Random) {
     for _ in 0..=random.below(4) {
-        one(input, others, words, random);
+        one(input, others, dictionary, random);
     }
     let most = if random.below(64) == 0 { LONGEST } else { USUAL };
     input.truncate(most);
 }
 
-/// A range of the input, not longer than `most`.
+/// A range of the input of at most `most` bytes.
 fn range(input: &[u8], most: usize, random: &mut Random) -> std::ops::Range<usize> {
     if input.is_empty() {
         return 0..0;
@@ -84,7 +84,7 @@ fn insert(input: &mut Vec<u8>, at: usize, piece: &[u8]) {
     input.splice(at..at, piece.iter().copied());
 }
 
-fn one(input: &mut Vec<u8>, others: &[Vec<u8>], words: &[&[u8]], random: &mut Random) {
+fn one(input: &mut Vec<u8>, others: &[Vec<u8>], dictionary: &[&[u8]], random: &mut Random) {
     let at = random.below(input.len() + 1);
     match random.below(12) {
         0 => {
@@ -110,7 +110,7 @@ fn one(input: &mut Vec<u8>, others: &[Vec<u8>], words: &[&[u8]], random: &mut Ra
             insert(input, at, &piece);
         }
         5 => {
-            // A piece many times over.
+            // Repeats a piece many times.
             let piece = input[range(input, 16, random)].to_vec();
             let times = 1 << random.below(9);
             insert(input, at, &piece.repeat(times));
@@ -132,12 +132,12 @@ fn one(input: &mut Vec<u8>, others: &[Vec<u8>], words: &[&[u8]], random: &mut Ra
             let replaced = range(input, 8, random);
             input.splice(replaced, random.one_of(NUMBERS).iter().copied());
         }
-        9 | 10 if !words.is_empty() => insert(input, at, random.one_of(words)),
+        9 | 10 if !dictionary.is_empty() => insert(input, at, random.one_of(dictionary)),
         11 => input.truncate(at),
         _ => {
             let replaced = range(input, 16, random);
-            if let Some(word) = (!words.is_empty()).then(|| random.one_of(words)) {
-                input.splice(replaced, word.iter().copied());
+            if let Some(token) = (!dictionary.is_empty()).then(|| random.one_of(dictionary)) {
+                input.splice(replaced, token.iter().copied());
             }
         }
     }

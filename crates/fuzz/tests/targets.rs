@@ -1,8 +1,8 @@
-//! Each target for a moment. `scripts/fuzz` runs them for longer.
+//! Runs each target briefly. `scripts/fuzz` runs them for longer.
 
 use fuzz::targets::TARGETS;
 
-/// Executions of each target; the debug build makes some thousand a second.
+/// Executions of each target; the debug build achieves several thousand per second.
 const EXECUTIONS: u64 = 2000;
 
 #[test]

@@ -1,55 +1,103 @@
-//! What a kubelet is told when it is started.
+//! Kubelet configuration, fixed at startup.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use base::clock::Clock;
 
-use crate::server::{ClientAuthorities, Serving};
-use crate::upkeep::Upkeep;
+use crate::housekeeping_config::HousekeepingConfig;
+use crate::server::{ClientAuthorities, PageSettings, Serving};
 
-/// A kubelet's configuration.
+/// Kubelet configuration.
 #[derive(Debug)]
 pub struct Config {
     pub node_name: String,
-    /// Where pods' files are.
+    /// Root directory for pod files.
     pub directory: PathBuf,
-    /// Where containers' logs are.
+    /// Directory of container logs.
     pub logs: PathBuf,
     /// Address of the container runtime, such as `unix:///run/containerd/containerd.sock`.
     pub runtime: String,
-    /// Its own HTTPS API; port 0 takes a free one.
+    /// Address of the kubelet's HTTPS API; port 0 selects a free port.
     pub listen: SocketAddr,
-    /// The node's addresses, the first of each family; found out if empty.
+    /// Node addresses, the first of each family; detected if empty.
     pub node_ips: Vec<IpAddr>,
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
     pub resolv_conf: PathBuf,
     pub max_pods: u32,
-    /// Addresses for pods, if the control plane does not hand them out.
+    /// Pod CIDRs, if the control plane does not allocate them.
     pub pod_cidr: Option<String>,
-    /// Directory of static pods.
+    /// Directory of static pod manifests.
     pub static_pods: Option<PathBuf>,
     pub labels: BTreeMap<String, String>,
-    /// The cgroup under which all pods are.
+    /// Parent cgroup of all pods.
     pub cgroup_root: String,
-    /// Certificate of its HTTPS API.
+    /// Serving certificate of the HTTPS API.
     pub serving: Option<Serving>,
-    /// Who vouches for the certificates of those who call it.
+    /// State of certificates that others renew.
+    pub certificates: CertificateStatus,
+    /// CAs of client certificates.
     pub client_authorities: ClientAuthorities,
-    /// How the node keeps itself usable.
-    pub upkeep: Upkeep,
-    /// Who has to agree before a pod's containers start.
+    /// Housekeeping settings.
+    pub housekeeping: HousekeepingConfig,
+    /// Pages about the process.
+    pub pages: PageSettings,
+    /// Gate that must admit a pod before its containers start.
     pub gate: Option<Arc<dyn Gate>>,
+    pub tracer: base::trace::Tracer,
+    /// Exporter of the kubelet alone, for its metrics; absent if the process has one.
+    pub exporter: Option<base::trace::Exporter>,
     pub clock: Clock,
 }
 
-/// What a pod passes when it has a network and before anything runs in it.
+/// State of the kubelet's certificates, for metrics. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct CertificateStatus(Arc<CertificateCounts>);
+
+#[derive(Debug, Default)]
+struct CertificateCounts {
+    /// Seconds since the epoch; 0 if unknown.
+    client_expires: AtomicI64,
+    client_errors: AtomicU64,
+    server_errors: AtomicU64,
+}
+
+impl CertificateStatus {
+    /// Sets the end of the client certificate's validity, in seconds since the epoch.
+    pub fn set_client_expires(&self, at: i64) {
+        self.0.client_expires.store(at, Ordering::Relaxed);
+    }
+
+    /// Records a failure to renew the client certificate.
+    pub fn client_failed(&self) {
+        self.0.client_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records a failure to renew the serving certificate.
+    pub fn server_failed(&self) {
+        self.0.server_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[must_use]
+    pub fn client_expires(&self) -> Option<i64> {
+        Some(self.0.client_expires.load(Ordering::Relaxed)).filter(|at| *at != 0)
+    }
+
+    /// Failures to renew the client and the serving certificate.
+    #[must_use]
+    pub fn renew_errors(&self) -> (u64, u64) {
+        (self.0.client_errors.load(Ordering::Relaxed), self.0.server_errors.load(Ordering::Relaxed))
+    }
+}
+
+/// Gate between sandbox network setup and the start of the first container.
 pub trait Gate: std::fmt::Debug + Send + Sync {
-    /// Returns when the pod may go on.
+    /// Returns when the pod's containers may start.
     fn pass<'a>(
         &'a self,
         namespace: &'a str,
@@ -79,9 +127,13 @@ impl Config {
             labels: BTreeMap::new(),
             cgroup_root: "/kubepods".to_owned(),
             serving: None,
+            certificates: CertificateStatus::default(),
             client_authorities: ClientAuthorities::default(),
-            upkeep: Upkeep::default(),
+            housekeeping: HousekeepingConfig::default(),
+            pages: PageSettings::default(),
             gate: None,
+            tracer: base::trace::Tracer::off(),
+            exporter: None,
             clock: Clock::system(),
         }
     }

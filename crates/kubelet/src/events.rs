@@ -1,4 +1,4 @@
-//! Events about pods and the node: `v1` events that count repetitions, as `kubectl describe` shows them.
+//! Events about pods and the node: `v1` events with repetition counts, as shown by `kubectl describe`.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -15,10 +15,10 @@ use tokio::sync::{Mutex, mpsc};
 use crate::lifecycle::members::members;
 use crate::lifecycle::status::seconds;
 
-/// What waits to be written; more is dropped.
+/// Capacity of the write queue; further events are dropped.
 const BACKLOG: usize = 1000;
-/// Events that are remembered for counting.
-const REMEMBERED: usize = 4096;
+/// Number of events remembered for counting.
+const CACHE_SIZE: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -35,14 +35,14 @@ struct Occurrence {
     at: Timestamp,
 }
 
-/// Records events in the background. Clones share it.
+/// Records events in the background. Clones share the queue.
 #[derive(Clone)]
 pub struct Recorder {
     sender: mpsc::Sender<Occurrence>,
     clock: Clock,
 }
 
-/// A reference to a pod, or to one of its containers.
+/// Reference to a pod or one of its containers.
 #[must_use]
 pub fn about(pod: &Pod, container: Option<&str>) -> ObjectReference {
     let field_path = container.map(|name| {
@@ -82,14 +82,11 @@ impl Recorder {
         let (node, group) = (node.to_owned(), tasks.clone());
         tasks.supervise_while("kubelet-events", move || {
             let writer = Writer { client: client.clone(), node: node.clone(), known: HashMap::new() };
-            let (receiver, stopping) = (Arc::clone(&receiver), group.stopping());
+            let (receiver, group) = (Arc::clone(&receiver), group.clone());
             async move {
                 let mut receiver = receiver.lock().await;
-                tokio::select! {
-                    () = writer.run(&mut receiver) => {}
-                    () = stopping => {}
-                }
-                // It returns when nothing records events any more.
+                group.until_stopped(writer.run(&mut receiver)).await;
+                // Returns when all senders are dropped.
                 ControlFlow::Break(())
             }
         });
@@ -124,7 +121,7 @@ impl Recorder {
     fn record(&self, regarding: ObjectReference, kind: Kind, reason: &'static str, message: String) {
         tracing::debug!(object = ?regarding.name, reason, %message, "event");
         let occurrence = Occurrence { regarding, kind, reason, message, at: self.clock.now() };
-        // An event more or less is not worth waiting for.
+        // Dropping an event is preferable to blocking.
         let _ = self.sender.try_send(occurrence);
     }
 }
@@ -134,7 +131,7 @@ type Similar = (Option<String>, Option<String>, Option<String>, &'static str, St
 struct Writer {
     client: Client,
     node: String,
-    /// Name, namespace and count of events that were written.
+    /// Name, namespace and count of recorded events.
     known: HashMap<Similar, (Arc<str>, i32)>,
 }
 
@@ -142,7 +139,7 @@ impl Writer {
     async fn run(mut self, receiver: &mut mpsc::Receiver<Occurrence>) {
         while let Some(occurrence) = receiver.recv().await {
             if let Err(error) = self.write(occurrence).await {
-                tracing::debug!(%error, "an event was not written");
+                tracing::debug!(%error, "failed to write event");
             }
         }
     }
@@ -166,7 +163,7 @@ impl Writer {
                 outcome => return outcome.map(|_| ()),
             }
         }
-        if self.known.len() >= REMEMBERED {
+        if self.known.len() >= CACHE_SIZE {
             self.known.clear();
         }
         let stem = regarding.name.clone().unwrap_or_default();

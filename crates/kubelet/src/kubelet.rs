@@ -1,4 +1,4 @@
-//! The kubelet: built from its configuration, run until its tasks stop.
+//! The kubelet: built from its configuration, runs until its tasks are stopped.
 
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -20,75 +20,82 @@ use crate::config::Config;
 use crate::configure::dns::{self, ClusterDns};
 use crate::configure::sandbox::NodeSettings;
 use crate::csi::{self, Drivers};
-use crate::engine::{self, Engine, EngineError, SeenPod};
+use crate::engine::{self, Engine, EngineError, RuntimePod};
 use crate::events::Recorder;
 use crate::housekeeping;
-use crate::node::{self, NodeLoop, RuntimeHealth};
-use crate::pods::{Cgroups, Followed, Pulls, Users, Workers};
+use crate::metrics::KubeletMetrics;
+use crate::node::{self, NodeLoop};
+use crate::pods::{Cgroups, MountedObjects, Pulls, Users, Workers};
 use crate::server;
 use crate::shared::Shared;
 use crate::shutdown;
 use crate::static_pods;
 use crate::volumes::{PodDirectories, PodVolumes, Tokens};
 
-/// Why a kubelet cannot run.
+/// Failure to start or run a kubelet.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    #[error("connecting to the container runtime")]
+    #[error("failed to connect to the container runtime")]
     Connect(#[source] cri::client::ConnectError),
-    #[error("the container runtime does not answer")]
+    #[error("failed to register metrics")]
+    Metrics(#[source] base::metrics::MetricsError),
+    #[error("container runtime is not responding")]
     Runtime(#[source] EngineError),
-    #[error("making the directory {0}")]
+    #[error("failed to create directory {0}")]
     Directory(std::path::PathBuf, #[source] std::io::Error),
-    #[error("listening on {0}")]
+    #[error("failed to listen on {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
-    #[error("registering the node")]
+    #[error("failed to register node")]
     Register(#[source] ClientError),
-    #[error("serving HTTPS")]
+    #[error("failed to serve HTTPS")]
     Serve(#[source] server::ServeError),
-    #[error("the task {0} ended")]
+    #[error("task {0} exited unexpectedly")]
     Ended(&'static str),
 }
 
-/// How long to wait between attempts to reach the runtime or the API server at the start.
-const AGAIN: Duration = Duration::from_millis(250);
+/// Delay between attempts to reach the runtime or the API server at startup.
+const RETRY_DELAY: Duration = Duration::from_millis(250);
 
-/// What can be told of a node once it is registered and knows its pods.
+/// State of a node once it is registered and its pods are known.
 #[derive(Clone, Debug)]
-pub struct Begun {
+pub struct NodeStarted {
     pub name: String,
-    /// Where its HTTPS API is.
+    /// Address of the HTTPS API.
     pub address: SocketAddr,
     pub ips: Vec<IpAddr>,
-    /// Why it cannot run pods yet.
+    /// Reasons why the node cannot run pods yet.
     pub not_ready: Option<String>,
     pub pods: usize,
 }
 
-/// A kubelet that is built and listens.
+/// A kubelet that is built and listening.
 pub struct Kubelet {
     shared: Arc<Shared>,
     listener: TcpListener,
     informers: Informers,
-    health: Arc<RuntimeHealth>,
     address: SocketAddr,
 }
 
 impl Kubelet {
-    /// Meets the runtime and opens the port.
+    /// Connects to the runtime and binds the port.
     pub fn build(
         mut config: Config,
         client: Client,
         tasks: TaskGroup,
     ) -> BoxFuture<'static, Result<Self, KubeletError>> {
         Box::pin(async move {
-            // As Kubernetes has them: Secrets and tokens are below, for the pods that mount them only.
+            // Modes as in Kubernetes: Secrets and tokens below are only for the pods that mount them.
             for directory in [&config.directory, &config.directory.join("pods"), &config.logs] {
                 sys::directories::ensure(directory, 0o750)
                     .map_err(|source| KubeletError::Directory(directory.clone(), source))?;
             }
+            let metrics = Arc::new(KubeletMetrics::new(&config.clock).map_err(KubeletError::Metrics)?);
+            if let Some(exporter) = &config.exporter {
+                exporter.register(&metrics.registry).map_err(KubeletError::Metrics)?;
+            }
             let calls = cri::client::connect_lazily(&config.runtime).map_err(KubeletError::Connect)?;
-            let engine = Engine::meet(calls).await.map_err(KubeletError::Runtime)?;
+            let engine =
+                Engine::connect_to(calls, metrics.runtime.clone()).await.map_err(KubeletError::Runtime)?;
             let listener = TcpListener::bind(config.listen)
                 .await
                 .map_err(|source| KubeletError::Listen(config.listen, source))?;
@@ -112,16 +119,21 @@ impl Kubelet {
                 node_name: config.node_name.clone(),
             };
             let recorder = Recorder::new(client.clone(), &config.node_name, config.clock.clone(), &tasks);
-            let cgroups =
-                Cgroups::open(&config.cgroup_root, config.upkeep.cgroups_per_qos, config.upkeep.pod_pids);
+            let cgroups = Cgroups::open(
+                &config.cgroup_root,
+                config.housekeeping.cgroups_per_qos,
+                config.housekeeping.pod_pids,
+            )
+            .timed_by(metrics.cgroup_manager.clone());
             let shared = Arc::new(Shared {
+                metrics,
                 cgroups,
                 users: Users::open(&config.directory, config.max_pods),
                 drivers: Drivers::default(),
                 shutting_down: AtomicBool::new(false),
                 node_news: Notify::new(),
                 probes: Arc::default(),
-                followed: Followed::new(client.clone(), tasks.clone()),
+                followed: MountedObjects::new(client.clone(), tasks.clone()),
                 clock: config.clock.clone(),
                 config,
                 client,
@@ -135,11 +147,11 @@ impl Kubelet {
                 settings,
                 allocatable: RwLock::default(),
             });
-            Ok(Self { shared, listener, informers, health: Arc::default(), address })
+            Ok(Self { shared, listener, informers, address })
         })
     }
 
-    /// Where its HTTPS API is.
+    /// Address of the HTTPS API.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -149,87 +161,48 @@ impl Kubelet {
     /// pods are known.
     pub fn run<'a>(
         self,
-        ready: Box<dyn FnOnce(Begun) + Send + 'a>,
+        ready: Box<dyn FnOnce(NodeStarted) + Send + 'a>,
     ) -> BoxFuture<'a, Result<(), KubeletError>> {
         Box::pin(async move {
-            let Self { shared, listener, informers, health, address } = self;
+            let Self { shared, listener, informers, address } = self;
             let workers = Workers::new(Arc::clone(&shared));
             let serving = server::Server::new(Arc::clone(&shared), Arc::clone(&workers))
                 .map_err(KubeletError::Serve)?;
-            let stopping = shared.tasks.stopping();
+            let mut stopping = std::pin::pin!(shared.tasks.stopping());
             let group = shared.tasks.clone();
-            let (parts, mut ended) = Parts::new(shared.tasks.clone());
+            let (parts, mut ended) = RequiredTasks::new(shared.tasks.clone());
             parts.run("server", async move { serving.run(listener, group).await });
 
-            begin_cgroups(&shared);
+            create_cgroups(&shared);
             let pressure = Arc::new(Mutex::default());
             let mut node = NodeLoop::new(Arc::clone(&shared), address.port(), Arc::clone(&pressure));
-            let begin = async {
-                loop {
-                    match node.begin().await {
-                        Ok(()) => return,
-                        Err(error) => {
-                            tracing::warn!(%error, "the node cannot be registered yet");
-                            tokio::time::sleep(AGAIN).await;
-                        }
-                    }
-                }
-            };
-            let mut stopping = std::pin::pin!(stopping);
             tokio::select! {
-                () = begin => {}
+                () = register(&mut node) => {}
                 () = &mut stopping => return Ok(()),
             }
             let not_ready = node.not_ready();
             parts.run("node status", async move { node.run().await });
 
-            let selection = Selection::by_field(format!("spec.nodeName={}", shared.config.node_name));
-            let pods = informers.of_selected::<Pod>(selection);
-            shared.services.synced().await;
-            let told = Arc::clone(&workers);
-            let mirrors = static_pods::Mirrors { pods: pods.clone(), changed: Arc::default() };
-            let mirror_changed = Arc::clone(&mirrors.changed);
-            pods.on_event(move |change| match change {
-                // Files decide about these, not the API server.
-                change if static_pods::is_mirror(change.object()) => {
-                    let ends = change.object().metadata.deletion_timestamp.is_some();
-                    if ends || matches!(change, Change::Deleted(_)) {
-                        mirror_changed.notify_one();
-                    }
-                }
-                Change::Added(pod) | Change::Updated { new: pod, .. } => told.put(Arc::clone(pod)),
-                Change::Deleted(pod) => told.gone(Arc::clone(pod)),
-            });
-            pods.synced().await;
-            ready(Begun {
+            let (pods, mirrors) = follow_pods(&shared, &informers, &workers).await;
+            ready(NodeStarted {
                 name: shared.config.node_name.clone(),
                 address,
                 ips: shared.config.node_ips.clone(),
                 not_ready,
-                pods: pods.all().len(),
+                pods,
             });
             parts.run("plugin registration", csi::follow(Arc::clone(&shared)));
             if let Some(directory) = shared.config.static_pods.clone() {
                 let all = Arc::clone(&shared);
                 let workers = Arc::clone(&workers);
-                // Registered before unknown pods are removed.
+                // Registers before unknown pods are removed.
                 let found = static_pods::begin(&all, &workers, &directory);
                 parts.run("static pods", static_pods::follow(all, workers, directory, found, mirrors));
             }
-            clear_orphans(&shared, &workers).await;
+            terminate_orphans(&shared, &workers).await;
             parts.run("housekeeping", housekeeping::run(Arc::clone(&shared), Arc::clone(&workers), pressure));
             shared.tasks.spawn(shutdown::follow(Arc::clone(&shared), Arc::clone(&workers)));
-            let told = Arc::clone(&workers);
-            let watching = engine::watch(
-                shared.engine.clone(),
-                move |uid| told.look(uid),
-                move |error| {
-                    if let Some(error) = error {
-                        tracing::warn!(%error, "the runtime's events are lost");
-                    }
-                    health.set(error.is_none());
-                },
-            );
+            let watching = engine::watch(shared.engine.clone(), move |uid| workers.wake(uid));
             parts.run("runtime events", watching);
             tokio::select! {
                 () = stopping => Ok(()),
@@ -241,14 +214,48 @@ impl Kubelet {
     }
 }
 
-/// Tasks without which a kubelet does not work: if one panics or returns, the kubelet ends with an error, and whatever
-/// supervises it starts another.
-struct Parts {
+/// Registers the node, until it succeeds.
+async fn register(node: &mut NodeLoop) {
+    while let Err(error) = node.begin().await {
+        tracing::warn!(%error, "failed to register node, retrying");
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Passes the pods of this node to their workers; returns their number once they are known.
+async fn follow_pods(
+    shared: &Shared,
+    informers: &Informers,
+    workers: &Arc<Workers>,
+) -> (usize, static_pods::Mirrors) {
+    let selection = Selection::by_field(format!("spec.nodeName={}", shared.config.node_name));
+    let pods = informers.of_selected::<Pod>(selection);
+    shared.services.synced().await;
+    let workers = Arc::clone(workers);
+    let mirrors = static_pods::Mirrors { pods: pods.clone(), changed: Arc::default() };
+    let mirror_changed = Arc::clone(&mirrors.changed);
+    pods.on_event(move |change| match change {
+        // Static pods are defined by files, not by the API server.
+        change if static_pods::is_mirror(change.object()) => {
+            let ends = change.object().metadata.deletion_timestamp.is_some();
+            if ends || matches!(change, Change::Deleted(_)) {
+                mirror_changed.notify_one();
+            }
+        }
+        Change::Added(pod) | Change::Updated { new: pod, .. } => workers.put(Arc::clone(pod)),
+        Change::Deleted(pod) => workers.gone(Arc::clone(pod)),
+    });
+    pods.synced().await;
+    (pods.all().len(), mirrors)
+}
+
+/// Required tasks: if one panics or returns, the kubelet exits with an error so that its supervisor restarts it.
+struct RequiredTasks {
     tasks: TaskGroup,
     ended: mpsc::UnboundedSender<&'static str>,
 }
 
-impl Parts {
+impl RequiredTasks {
     fn new(tasks: TaskGroup) -> (Self, mpsc::UnboundedReceiver<&'static str>) {
         let (ended, receiver) = mpsc::unbounded_channel();
         (Self { tasks, ended }, receiver)
@@ -256,62 +263,58 @@ impl Parts {
 
     /// Runs a task until the kubelet stops.
     fn run(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        let end = PartEnd { name, ended: self.ended.clone() };
-        let stopping = self.tasks.stopping();
-        self.tasks.spawn(async move {
+        let end = TaskExit { name, ended: self.ended.clone() };
+        self.tasks.spawn_until_stopped(async move {
             let _end = end;
-            tokio::select! {
-                () = task => {}
-                () = stopping => {}
-            }
+            task.await;
         });
     }
 }
 
-/// Reports the end of a task, also by a panic.
-struct PartEnd {
+/// Reports the exit of a task, including by panic.
+struct TaskExit {
     name: &'static str,
     ended: mpsc::UnboundedSender<&'static str>,
 }
 
-impl Drop for PartEnd {
+impl Drop for TaskExit {
     fn drop(&mut self) {
-        // Without a receiver the kubelet has ended already.
+        // Without a receiver the kubelet has already stopped.
         let _ = self.ended.send(self.name);
     }
 }
 
-/// Makes the control groups that pods will be in. Pods run without them, less well bounded.
-fn begin_cgroups(shared: &Shared) {
-    let reserved = |name: &str| shared.config.upkeep.reserved.get(name).copied().unwrap_or(0);
+/// Creates the parent cgroups of pods. On failure pods run without those limits.
+fn create_cgroups(shared: &Shared) {
+    let reserved = |name: &str| shared.config.housekeeping.reserved.get(name).copied().unwrap_or(0);
     let memory = shared.settings.memory_capacity.saturating_sub(reserved("memory") / 1000);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let milli_cpu =
         i64::try_from(processors).unwrap_or(1).saturating_mul(1000).saturating_sub(reserved("cpu"));
     if let Err(error) = shared.cgroups.begin(memory, milli_cpu) {
-        tracing::warn!(%error, root = shared.config.cgroup_root, "no control groups for classes of pods");
+        tracing::warn!(%error, root = shared.config.cgroup_root, "failed to create QoS class cgroups");
     }
 }
 
-/// Ends pods that the runtime still has and the API server does not know, and removes what is left of those that were
-/// ended while this kubelet was not there, or just before.
-async fn clear_orphans(shared: &Shared, workers: &Arc<Workers>) {
-    let seen = match shared.engine.survey().await {
+/// Terminates pods that the runtime has but the API server does not, and removes the remains of pods terminated while
+/// this kubelet was down or just before.
+async fn terminate_orphans(shared: &Shared, workers: &Arc<Workers>) {
+    let seen = match shared.engine.runtime_states().await {
         Ok(seen) => seen,
         Err(error) => {
-            tracing::warn!(%error, "cannot look for pods that should not be there");
+            tracing::warn!(%error, "failed to list orphaned pods");
             return;
         }
     };
-    let mut found: BTreeMap<String, Option<SeenPod>> =
+    let mut found: BTreeMap<String, Option<RuntimePod>> =
         PodDirectories::uids(&shared.config.directory).into_iter().map(|uid| (uid, None)).collect();
     found.extend(seen.pods.into_iter().map(|(uid, pod)| (uid, Some(pod))));
     for (uid, found) in found {
-        if workers.knows(&uid) {
+        if workers.contains(&uid) {
             continue;
         }
         let (name, namespace) = found.map(|found| (found.name, found.namespace)).unzip();
-        tracing::info!(pod = uid, name, "a pod that is not known any more");
+        tracing::info!(pod = uid, name, "terminating orphaned pod");
         let metadata = ObjectMeta { uid: Some(uid), name, namespace, ..ObjectMeta::default() };
         workers.gone(Arc::new(Pod { metadata, ..Pod::default() }));
     }
@@ -322,15 +325,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn part_that_panics_or_returns_is_reported() {
+    async fn task_panic_or_return_is_reported() {
         let tasks = TaskGroup::new();
-        let (parts, mut ended) = Parts::new(tasks.clone());
+        let (parts, mut ended) = RequiredTasks::new(tasks.clone());
         parts.run("steady", std::future::pending());
         parts.run("returns", async {});
         assert_eq!(ended.recv().await, Some("returns"));
         parts.run("panics", async { panic!("a number of a user") });
         assert_eq!(ended.recv().await, Some("panics"));
         tasks.stop();
-        assert_eq!(ended.recv().await, Some("steady"), "it ends with the kubelet");
+        assert_eq!(ended.recv().await, Some("steady"), "stops with the kubelet");
     }
 }

@@ -1,19 +1,22 @@
 //! The node agent: pod lifecycle, probes, volumes, resources, node status, its own HTTPS API.
 //!
-//! [`lifecycle`] and [`configure`] are pure: what should be done for a pod, what its status says, what the runtime is
-//! told. [`engine`] is the runtime behind CRI, [`volumes`] the files of pods. [`pods`] has a worker per pod that puts
-//! them together; [`node`] keeps the node object, [`server`] answers on port 10250.
+//! [`lifecycle`] and [`configure`] are pure: next actions for a pod, its status, and the CRI configuration.
+//! [`engine`] wraps the runtime behind CRI, [`volumes`] manages pod files. [`pods`] combines them in one worker per
+//! pod; [`node`] maintains the node object, [`server`] serves port 10250.
 
-mod changes;
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod config;
 pub mod configure;
 pub mod csi;
 pub mod engine;
 pub mod events;
 pub mod housekeeping;
+pub mod housekeeping_config;
 mod kubelet;
 pub mod lifecycle;
 pub mod logs;
+mod metrics;
 pub mod node;
 pub mod pods;
 pub mod probes;
@@ -21,12 +24,11 @@ pub mod server;
 mod shared;
 pub mod shutdown;
 pub mod static_pods;
-pub mod upkeep;
 pub mod volumes;
 
-pub use config::{Config, Gate};
-pub use kubelet::{Begun, Kubelet, KubeletError};
-pub use upkeep::Upkeep;
+pub use config::{CertificateStatus, Config, Gate};
+pub use housekeeping_config::HousekeepingConfig;
+pub use kubelet::{Kubelet, KubeletError, NodeStarted};
 
-/// The version of Kubernetes that this kubelet behaves as.
+/// Kubernetes version that this kubelet implements.
 pub const KUBERNETES_VERSION: &str = "v1.36.0";

@@ -1,4 +1,4 @@
-//! What all parts of a kubelet use.
+//! State shared by all parts of a kubelet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,17 +20,19 @@ use crate::configure::sources::References;
 use crate::csi::Drivers;
 use crate::engine::Engine;
 use crate::events::Recorder;
-use crate::pods::{Cgroups, Followed, Pulls, Users};
+use crate::metrics::KubeletMetrics;
+use crate::pods::{Cgroups, MountedObjects, Pulls, Users};
 use crate::probes::Tally;
 use crate::volumes::{PodVolumes, Tokens};
 
-/// Everything that is there once per kubelet.
+/// Per-kubelet singletons.
 pub struct Shared {
     pub config: Config,
     pub client: Client,
     pub engine: Engine,
     pub recorder: Recorder,
     pub clock: Clock,
+    pub metrics: Arc<KubeletMetrics>,
     pub tasks: TaskGroup,
     pub services: Cache<Service>,
     pub tokens: Tokens,
@@ -40,18 +42,18 @@ pub struct Shared {
     pub users: Users,
     pub drivers: Drivers,
     pub probes: Arc<Tally>,
-    pub followed: Followed,
+    pub followed: MountedObjects,
     pub settings: NodeSettings,
-    /// The machine is about to go down.
+    /// Set when node shutdown has started.
     pub shutting_down: AtomicBool,
-    /// Told when the node's status should be written before its time.
+    /// Notified when the node status should be written before its next interval.
     pub node_news: Notify,
-    /// What the node has to give, in thousandths.
+    /// Allocatable resources of the node, in thousandths.
     pub allocatable: RwLock<Arc<BTreeMap<String, i64>>>,
 }
 
 impl Shared {
-    /// The objects that were referred to; those that do not exist are left out.
+    /// Referenced objects; missing ones are omitted.
     pub async fn sources(&self, pod: &Pod, references: &References) -> Result<Sources, ClientError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
         let mut sources = Sources { services: self.services.all(), ..Sources::default() };
@@ -66,7 +68,7 @@ impl Shared {
         Ok(sources)
     }
 
-    /// An object, if there is one.
+    /// Returns the object, or `None` if it does not exist.
     pub async fn find<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>, ClientError> {
         match self.client.get(namespace, name).await {
             Ok(found) => Ok(Some(found)),

@@ -1,47 +1,47 @@
-//! Static pods: files in a directory become pods of this node, whether or not there is an API server.
+//! Static pods: manifests in a directory run as pods of this node, with or without an API server.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::file_changes::DirectoryChanges;
 use client::{Client, ClientError, DeleteOptions, Preconditions};
-use objects::core::v1::{Node, Pod, Volume, VolumeProjection};
+use objects::core::v1::{Node, Pod, ResourceRequirements, Volume, VolumeProjection};
 use objects::meta::v1::OwnerReference;
 use runtime::Cache;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use crate::changes::Changes;
 use crate::configure::sources::{of_environment, of_volumes};
 use crate::pods::Workers;
 use crate::shared::Shared;
 
-/// How often it is looked whether the API server shows the pods, and at a directory that cannot be watched.
-const LOOK: Duration = Duration::from_secs(20);
+/// Interval of mirror pod checks, and of polling a directory that cannot be watched.
+const CHECK_INTERVAL: Duration = Duration::from_secs(20);
 const SOURCE: &str = "kubernetes.io/config.source";
 const HASH: &str = "kubernetes.io/config.hash";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Whether the object of the API server only mirrors a file of this node.
+/// Returns true for a mirror pod of this node.
 #[must_use]
 pub fn is_mirror(pod: &Pod) -> bool {
     pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR))
 }
 
-/// Whether the pod comes from a file of this node.
+/// Returns true for a static pod of this node.
 #[must_use]
 pub fn is_static(pod: &Pod) -> bool {
     let source = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(SOURCE));
     source.is_some_and(|source| source == "file") && !is_mirror(pod)
 }
 
-/// The pod that a file describes, as this node runs it.
+/// Parses a manifest into the pod that this node runs.
 pub fn parse(text: &[u8], node: &str) -> Result<Pod, String> {
     let decoded = machinery::codec::yaml::decode(text).map_err(|error| error.to_string())?;
     let mut pod: Pod = objects::from_value(&decoded.value).map_err(|error| error.to_string())?;
     let meta = &mut pod.metadata;
-    let name = meta.name.clone().filter(|name| !name.is_empty()).ok_or("it has no name")?;
+    let name = meta.name.clone().filter(|name| !name.is_empty()).ok_or("missing metadata.name")?;
     let hash = hex::encode(&Sha256::digest([text, node.as_bytes()].concat())[..16]);
     meta.name = Some(format!("{name}-{node}"));
     meta.namespace.get_or_insert_with(|| "default".to_owned());
@@ -49,17 +49,26 @@ pub fn parse(text: &[u8], node: &str) -> Result<Pod, String> {
     let annotations = meta.annotations.get_or_insert_default();
     annotations.insert(SOURCE.to_owned(), "file".to_owned());
     annotations.insert(HASH.to_owned(), hash);
-    let spec = pod.spec.as_mut().ok_or("it has no spec")?;
+    let spec = pod.spec.as_mut().ok_or("missing spec")?;
     spec.node_name = Some(node.to_owned());
     spec.restart_policy.get_or_insert_with(|| "Always".to_owned());
     spec.termination_grace_period_seconds.get_or_insert(30);
+    let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
+    containers.filter_map(|container| container.resources.as_mut()).for_each(default_requests);
     if let Some(kind) = needed_objects(&pod) {
         return Err(format!("static pods may not reference {kind}"));
     }
     Ok(pod)
 }
 
-/// A kind of objects that the pod needs, although there may be nobody who keeps them.
+/// Requests that are not set equal the limits, as the API server sets them for other pods.
+fn default_requests(resources: &mut ResourceRequirements) {
+    for (name, limit) in resources.limits.iter().flatten() {
+        resources.requests.get_or_insert_default().entry(name.clone()).or_insert_with(|| limit.clone());
+    }
+}
+
+/// Returns a kind of API object that the pod references; it may not exist without an API server.
 fn needed_objects(pod: &Pod) -> Option<&'static str> {
     let spec = pod.spec.as_ref()?;
     let (volumes, environment) = (of_volumes(pod), of_environment(pod));
@@ -86,7 +95,7 @@ fn needed_objects(pod: &Pod) -> Option<&'static str> {
     .find_map(|(needed, kind)| needed.then_some(kind))
 }
 
-/// The pods of a directory, by file; files that are none are told of and left out.
+/// Pods of a directory, by file; invalid manifests are logged and skipped.
 fn read(directory: &Path, node: &str) -> BTreeMap<PathBuf, Pod> {
     let Ok(entries) = std::fs::read_dir(directory) else { return BTreeMap::new() };
     let mut found = BTreeMap::new();
@@ -101,13 +110,13 @@ fn read(directory: &Path, node: &str) -> BTreeMap<PathBuf, Pod> {
             Ok(pod) => {
                 found.insert(path, pod);
             }
-            Err(error) => tracing::warn!(file = %path.display(), error, "not a static pod"),
+            Err(error) => tracing::warn!(file = %path.display(), error, "invalid static pod manifest"),
         }
     }
     found
 }
 
-/// Static pods that run, by UID.
+/// Running static pods, by UID.
 pub type Running = BTreeMap<String, Arc<Pod>>;
 
 fn wanted(shared: &Shared, directory: &Path) -> Running {
@@ -115,7 +124,7 @@ fn wanted(shared: &Shared, directory: &Path) -> Running {
     found.map(|pod| (pod.metadata.uid.clone().unwrap_or_default(), Arc::new(pod))).collect()
 }
 
-/// Starts the pods that the directory has now.
+/// Starts the pods in the directory.
 pub fn begin(shared: &Shared, workers: &Arc<Workers>, directory: &Path) -> Running {
     let running = wanted(shared, directory);
     for pod in running.values() {
@@ -124,15 +133,15 @@ pub fn begin(shared: &Shared, workers: &Arc<Workers>, directory: &Path) -> Runni
     running
 }
 
-/// What shows static pods at the API server: objects that only mirror files.
+/// Maintains mirror pods for static pods.
 pub struct Mirrors {
-    /// The pods of this node at the API server.
+    /// Pods of this node from the API server.
     pub pods: Cache<Pod>,
-    /// Told when one of them is not as it was.
+    /// Notified when one of them changes.
     pub changed: Arc<Notify>,
 }
 
-/// Follows the directory until the kubelet stops.
+/// Watches the directory until the kubelet stops.
 pub async fn follow(
     shared: Arc<Shared>,
     workers: Arc<Workers>,
@@ -140,8 +149,8 @@ pub async fn follow(
     mut running: Running,
     mirrors: Mirrors,
 ) {
-    // A directory that is not there yet is looked for.
-    let mut changes = Changes::of(&directory).ok();
+    // Polls for a directory that does not exist yet.
+    let mut changes = DirectoryChanges::of(&directory).ok();
     loop {
         let wanted = wanted(&shared, &directory);
         for (uid, pod) in &running {
@@ -156,7 +165,7 @@ pub async fn follow(
             match ensure_mirror(&shared, &mirrors.pods, pod).await {
                 Ok(true) => workers.shown(uid),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(%error, pod = uid, "a static pod is not shown"),
+                Err(error) => tracing::warn!(%error, pod = uid, "failed to create mirror pod"),
             }
         }
         let known = |mirror: &Pod| wanted.values().any(|pod| name_of(pod) == name_of(mirror));
@@ -173,10 +182,10 @@ pub async fn follow(
         tokio::select! {
             () = file => {}
             () = mirrors.changed.notified() => {}
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
         }
         if changes.is_none() {
-            changes = Changes::of(&directory).ok();
+            changes = DirectoryChanges::of(&directory).ok();
         }
     }
 }
@@ -185,8 +194,8 @@ fn name_of(pod: &Pod) -> (&str, &str) {
     (pod.metadata.namespace.as_deref().unwrap_or(""), pod.metadata.name.as_deref().unwrap_or(""))
 }
 
-/// Shows the pod at the API server; true if that was necessary. Nodes may only ask for pods that are theirs, so what is
-/// there is known from following those.
+/// Creates the mirror pod; true if it was missing. Nodes may only read pods bound to them, so existing mirrors are
+/// known from the watch.
 async fn ensure_mirror(shared: &Shared, pods: &Cache<Pod>, pod: &Pod) -> Result<bool, ClientError> {
     let (namespace, name) = name_of(pod);
     let hash = pod.metadata.uid.clone().unwrap_or_default();
@@ -211,13 +220,13 @@ async fn ensure_mirror(shared: &Shared, pods: &Cache<Pod>, pod: &Pod) -> Result<
         }]);
     }
     match shared.client.create(namespace, &mirror).await {
-        // It was made before what is followed told of it.
+        // Created before the watch delivered it.
         Err(error) if error.is_already_exists() => Ok(false),
         made => made.map(|_| true),
     }
 }
 
-/// Removes an object that shows a pod, and no other of its name.
+/// Deletes a mirror pod by UID, so never another pod of the same name.
 async fn remove_mirror(client: &Client, mirror: &Pod) {
     let (namespace, name) = name_of(mirror);
     let options = DeleteOptions {
@@ -229,7 +238,7 @@ async fn remove_mirror(client: &Client, mirror: &Pod) {
         && !error.is_not_found()
         && !error.is_conflict()
     {
-        tracing::debug!(%error, name, "cannot remove the mirror of a static pod");
+        tracing::debug!(%error, name, "failed to delete mirror pod");
     }
 }
 
@@ -238,7 +247,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_become_pods() {
+    fn missing_requests_equal_limits() {
+        let text = b"metadata: {name: web}\nspec: {containers: [{name: c, resources: {limits: {cpu: 2, memory: 1Gi}, requests: {cpu: 1}}}]}";
+        let spec = parse(text, "n1").expect("a pod").spec.expect("a spec");
+        let requests = spec.containers[0].resources.clone().and_then(|all| all.requests).expect("requests");
+        let found: Vec<_> =
+            requests.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())).collect();
+        assert_eq!(found, [("cpu", "1"), ("memory", "1Gi")]);
+    }
+
+    #[test]
+    fn static_pod_manifests_are_parsed() {
         let text =
             b"apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n";
         let pod = parse(text, "n1").expect("a pod");
@@ -257,7 +276,7 @@ mod tests {
         ] {
             let text =
                 format!("metadata: {{name: web}}\nspec: {{containers: [{{name: c, image: i}}], {more}}}\n");
-            let refused = parse(text.as_bytes(), "n1").expect_err("it needs others");
+            let refused = parse(text.as_bytes(), "n1").expect_err("references API objects");
             assert_eq!(refused, format!("static pods may not reference {kind}"));
         }
     }

@@ -1,4 +1,4 @@
-//! Paths into objects and the errors that name them, worded as Kubernetes words them.
+//! Field paths and validation errors, with Kubernetes' message texts.
 
 use serde_json::Value;
 use std::cell::Cell;
@@ -67,7 +67,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// Why a field was refused; the wire form is the cause's `reason`.
+/// Type of a field error; the wire form is the cause's `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     NotFound,
@@ -114,12 +114,12 @@ impl ErrorKind {
     }
 }
 
-/// One refused field. `Display` is the full message: `spec.x: Invalid value: "y": must …`.
+/// One rejected field. `Display` is the full message: `spec.x: Invalid value: "y": must …`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
     pub kind: ErrorKind,
     pub field: String,
-    /// The value as it is shown in the message, already formatted; `None` where none is shown.
+    /// The value in the form of the message, already formatted; `None` where none is shown.
     pub value: Option<String>,
     pub detail: String,
 }
@@ -128,28 +128,28 @@ pub struct FieldError {
 pub type ErrorList = Vec<FieldError>;
 
 thread_local! {
-    /// Bytes that errors made on this thread may still take.
+    /// Remaining bytes for errors created on this thread.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A limit on the memory of errors made on this thread while it lives. Errors beyond it are made without text, and
-/// [`FieldError::is_omitted`]. An object of many small wrong values has errors many times its size.
+/// Limits the memory of errors created on this thread while it is alive. Errors beyond the limit have no text and are
+/// omitted ([`FieldError::is_omitted`]). An object of many small invalid values has errors many times its size.
 #[must_use]
 pub struct ErrorBudget {
     before: usize,
-    /// The limit is the thread's, so this must not leave it.
+    /// The limit is per thread, so the value must not be sent to another.
     _thread: PhantomData<*const ()>,
 }
 
 impl ErrorBudget {
-    /// Enough for any error list that is read by people.
+    /// Sufficient for any error list that people read.
     const BYTES: usize = 4 << 20;
 
     pub fn begin() -> Self {
         Self { before: LEFT.replace(Self::BYTES), _thread: PhantomData }
     }
 
-    /// Reports whether further errors would have no text: lists need not be looked through any more.
+    /// Reports whether further errors would have no text, so that lists need not be validated any further.
     pub fn is_spent() -> bool {
         LEFT.get() == 0
     }
@@ -181,7 +181,7 @@ impl FieldError {
         error
     }
 
-    /// Reports whether the text was left out because there were too many errors before.
+    /// Reports whether the text was omitted because of too many earlier errors.
     pub fn is_omitted(&self) -> bool {
         self.field.is_empty() && self.value.is_none() && self.detail.is_empty()
     }
@@ -202,31 +202,27 @@ impl FieldError {
         Self::new(ErrorKind::Invalid, path, || Some(show(value)), detail)
     }
 
-    pub fn type_invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::TypeInvalid, path, || Some(show(value)), detail)
-    }
-
     /// An invalid string, the most common case.
     pub fn invalid_str(path: &Path<'_>, value: &str, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, path, || Some(show_str(value)), detail)
     }
 
-    /// An invalid word of a type of its own.
-    pub fn invalid_word(path: &Path<'_>, word: &str, detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Invalid, path, || Some(show_word(word)), detail)
+    /// An invalid value of a named string type.
+    pub fn invalid_named(path: &Path<'_>, named: &str, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, path, || Some(show_named(named)), detail)
     }
 
-    /// An invalid value whose shown form the caller has made.
+    /// An invalid value that the caller has formatted.
     pub fn invalid_shown(path: &Path<'_>, shown: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, path, || Some(shown.into()), detail)
     }
 
-    /// `Unsupported value: "x": supported values: "a", "b"`; the list is given in its shown order.
+    /// `Unsupported value: "x": supported values: "a", "b"`; the list is in display order.
     ///
-    /// What has a few values only is nearly always a type of its own.
+    /// For named string types, which most enumerations are.
     pub fn not_supported(path: &Path<'_>, value: &Value, supported: &[&str]) -> Self {
         let shown = match value {
-            Value::String(word) => show_word(word),
+            Value::String(named) => show_named(named),
             other => show(other),
         };
         Self::not_supported_shown(path, shown, supported)
@@ -272,7 +268,7 @@ impl FieldError {
         Self::new(ErrorKind::Internal, path, || None, detail)
     }
 
-    /// The message without the field: what stands in a cause of a Status.
+    /// The message without the field, as in a cause of a Status.
     pub fn body(&self) -> String {
         let mut text = self.kind.text().to_owned();
         if let Some(value) = &self.value {
@@ -293,7 +289,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// A value as messages show it: strings quoted, scalars plain, the rest as JSON.
+/// Formats a value for messages: strings quoted, scalars plain, the rest as JSON.
 pub fn show(value: &Value) -> String {
     match value {
         Value::String(text) => show_str(text),
@@ -301,7 +297,7 @@ pub fn show(value: &Value) -> String {
     }
 }
 
-/// JSON as Go writes it: safe inside a page.
+/// JSON as Go writes it, with HTML characters escaped.
 pub fn json(value: &Value) -> String {
     let mut text = value.to_string();
     for c in ['<', '>', '&', '\u{2028}', '\u{2029}'] {
@@ -312,7 +308,7 @@ pub fn json(value: &Value) -> String {
     text
 }
 
-/// A string as messages show it: quoted with Go's escapes.
+/// Formats a string for messages: quoted with Go's escapes.
 pub fn show_str(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -337,7 +333,7 @@ pub fn show_str(text: &str) -> String {
     out
 }
 
-/// A floating-point number as Go prints it.
+/// Formats a floating-point number as Go does.
 pub fn show_float(number: f64) -> String {
     if number == 0.0 || (1e-4..1e21).contains(&number.abs()) {
         return format!("{number}");
@@ -352,9 +348,9 @@ pub fn show_float(number: f64) -> String {
     }
 }
 
-/// A word of a type of its own (an operator, a policy) as messages show it: as JSON writes it.
-pub fn show_word(word: &str) -> String {
-    json(&Value::from(word))
+/// Formats a value of a named string type (an operator, a policy) for messages: as JSON.
+pub fn show_named(named: &str) -> String {
+    json(&Value::from(named))
 }
 
 #[cfg(test)]
@@ -362,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_beyond_budget_are_made_without_text() {
+    fn errors_beyond_budget_have_no_text() {
         let make = || FieldError::invalid_str(&Path::new("x"), "y", "z".repeat(1000));
         let budget = ErrorBudget::begin();
         let errors: Vec<FieldError> = (0..10_000).map(|_| make()).collect();
@@ -374,8 +370,8 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_shown_with_the_escapes_of_their_type() {
-        for (text, plain, word) in [
+    fn strings_are_formatted_with_escapes_of_their_type() {
+        for (text, plain, named) in [
             ("a", r#""a""#, r#""a""#),
             ("a\u{0}b", r#""a\x00b""#, r#""a\u0000b""#),
             ("<b>&\"", r#""<b>&\"""#, r#""\u003cb\u003e\u0026\"""#),
@@ -384,12 +380,12 @@ mod tests {
             ("ünï😀e\u{301}", "\"ünï😀e\u{301}\"", "\"ünï😀e\u{301}\""),
             ("\u{f0000}", r#""\U000f0000""#, "\"\u{f0000}\""),
         ] {
-            assert_eq!((show_str(text).as_str(), show_word(text).as_str()), (plain, word));
+            assert_eq!((show_str(text).as_str(), show_named(text).as_str()), (plain, named));
         }
     }
 
     #[test]
-    fn floats_are_shown_with_the_exponents_of_go() {
+    fn floats_are_formatted_with_go_exponents() {
         for (number, shown) in [(0.0, "0"), (1000.0, "1000"), (0.5, "0.5"), (1e21, "1e+21"), (1e-7, "1e-07")]
         {
             assert_eq!(show_float(number), shown);
@@ -397,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn other_values_are_shown_as_json() {
+    fn other_values_are_formatted_as_json() {
         assert_eq!(
             show(&serde_json::json!({"a": "<b>&", "c": null})),
             r#"{"a":"\u003cb\u003e\u0026","c":null}"#
@@ -405,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_messages() {
+    fn paths_and_messages_match_kubernetes() {
         let spec = Path::new("spec");
         let containers = spec.child("containers");
         let first = containers.index(0);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Names a kind: `apps/v1, Kind=Deployment`.
+/// Group, version and kind: `apps/v1, Kind=Deployment`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersionKind {
     pub group: String,
@@ -10,7 +10,7 @@ pub struct GroupVersionKind {
     pub kind: String,
 }
 
-/// Names a resource: `apps/v1, Resource=deployments`.
+/// Group, version and resource: `apps/v1, Resource=deployments`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersionResource {
     pub group: String,
@@ -18,12 +18,20 @@ pub struct GroupVersionResource {
     pub resource: String,
 }
 
-/// `v1` or `apps/v1`, as it stands in an object's `apiVersion`.
+/// `v1` or `apps/v1`, as in an object's `apiVersion`.
 pub fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
 /// Splits an `apiVersion` into group and version; the core group is empty.
+///
+/// ```
+/// use machinery::gvk::{api_version, split_api_version};
+///
+/// assert_eq!(split_api_version("apps/v1"), ("apps", "v1"));
+/// assert_eq!(split_api_version("v1"), ("", "v1"));
+/// assert_eq!(api_version("", "v1"), "v1");
+/// ```
 pub fn split_api_version(api_version: &str) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }

@@ -1,13 +1,16 @@
-//! What every API object needs, without IO.
+//! API machinery shared by all kinds, without IO.
 //!
-//! Objects are dynamic [`serde_json::Value`]s; a [`schema::Schema`] says what their fields mean.
+//! Objects are dynamic [`serde_json::Value`]s; a [`schema::Schema`] describes their fields.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod apply;
 pub mod codec;
 pub mod field;
 pub mod gvk;
 pub mod jsonpath;
-pub mod member;
+pub mod kubeconfig;
+pub mod map;
 pub mod meta;
 pub mod names;
 pub mod patch;

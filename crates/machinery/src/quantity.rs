@@ -1,13 +1,13 @@
-//! Resource quantities: `100m`, `1536Mi`, `5e3`. Parsing, arithmetic and the canonical text are Kubernetes'
-//! own, its quirks included: a text that is canonical enough is kept as it was written.
+//! Resource quantities: `100m`, `1536Mi`, `5e3`. Parsing, arithmetic and canonical text follow Kubernetes, including
+//! its quirks: a text that is nearly canonical is retained unmodified.
 //!
-//! Numbers are exact to 35 significant digits and to one billionth; what is finer is rounded away from zero.
+//! Numbers are exact to 35 significant digits and to one billionth; smaller fractions are rounded away from zero.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// How a quantity is written.
+/// Notation of a quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
     /// `12e6`
@@ -19,7 +19,7 @@ pub enum Format {
     Decimal,
 }
 
-/// Why a text is no quantity.
+/// Parse error of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
@@ -29,6 +29,15 @@ pub enum QuantityError {
 }
 
 /// `value × 10^scale`.
+///
+/// ```
+/// use machinery::quantity::Quantity;
+///
+/// let memory = Quantity::parse("1.5Gi")?;
+/// assert_eq!((memory.value(), memory.to_string().as_str()), (1_610_612_736, "1536Mi"));
+/// assert_eq!(Quantity::parse("250m")?.milli_value(), 250);
+/// # Ok::<(), machinery::quantity::QuantityError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     value: i128,
@@ -36,7 +45,7 @@ pub struct Quantity {
     format: Format,
 }
 
-/// Mantissas stay below this, so that products with small powers of ten cannot overflow.
+/// Mantissas stay below this limit, so that products with small powers of ten cannot overflow.
 const LIMIT: i128 = 10i128.pow(35);
 const NANO: i32 = -9;
 
@@ -55,7 +64,7 @@ const DECIMAL_SUFFIXES: &[(&str, i32)] = &[
 const BINARY_SUFFIXES: &[(&str, u32)] =
     &[("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
 
-/// A quantity's text cut into its parts.
+/// Components of a quantity's text.
 struct Parts<'a> {
     negative: bool,
     /// Digits before the point without leading zeros; `0` when there are none.
@@ -82,7 +91,7 @@ pub fn canonical(text: &str) -> Result<Cow<'_, str>, QuantityError> {
     Ok(if written == text { Cow::Borrowed(text) } else { Cow::Owned(written) })
 }
 
-/// Whether a text is seen to be canonical without working it out: a few digits and a suffix that could not be a larger one.
+/// True if a text is canonical by a cheap test: a few digits and a suffix that could not be a larger one.
 fn is_plain(text: &str) -> bool {
     let digits = digits_at(text);
     if !(1..=6).contains(&digits) || text.starts_with('0') {
@@ -98,7 +107,7 @@ fn is_plain(text: &str) -> bool {
     }
 }
 
-/// The quantity, and whether its text is kept as it is.
+/// Parses a quantity; the flag is true if its text is retained unmodified.
 fn parse(text: &str) -> Result<(Quantity, bool), QuantityError> {
     if text.is_empty() {
         return Err(QuantityError::Format);
@@ -190,7 +199,7 @@ fn interpret(suffix: &str) -> Result<Base, QuantityError> {
     Ok(Base::Ten(i32::try_from(exponent).unwrap_or(0), Format::Exponent))
 }
 
-/// Digits as a number; beyond 35 of them the rest counts as one more in the last place.
+/// Digits as a number; beyond 35 of them the rest rounds up the last digit.
 fn decimal(whole: &str, fraction: &str) -> Quantity {
     let mut quantity = Quantity::default();
     let mut inexact = false;
@@ -208,19 +217,19 @@ fn decimal(whole: &str, fraction: &str) -> Quantity {
     quantity
 }
 
-/// Divides, away from zero when it does not come out even; whether it did.
+/// Divides, rounding away from zero; the flag is true if the division was exact.
 fn divide_up(value: i128, divisor: i128) -> (i128, bool) {
     let (quotient, remainder) = (value / divisor, value % divisor);
     (quotient + remainder.signum(), remainder == 0)
 }
 
 impl Quantity {
-    /// A whole number, written in decimal.
+    /// A whole number in decimal notation.
     pub fn new(value: i64) -> Self {
         Self { value: i128::from(value), scale: 0, format: Format::Decimal }
     }
 
-    /// Thousandths, written in decimal.
+    /// Thousandths in decimal notation.
     pub fn from_milli(value: i64) -> Self {
         Self { value: i128::from(value), scale: -3, format: Format::Decimal }
     }
@@ -233,7 +242,7 @@ impl Quantity {
         self.format
     }
 
-    /// The same amount, to be written another way.
+    /// The same amount in another notation.
     pub fn with_format(self, format: Format) -> Self {
         Self { format, ..self }
     }
@@ -251,7 +260,7 @@ impl Quantity {
         }
     }
 
-    /// The amount if it is a whole number that fits.
+    /// The amount, if it is a whole number that fits.
     pub fn as_i64(&self) -> Option<i64> {
         let mut rounded = *self;
         if !rounded.round_up(0) {
@@ -262,18 +271,18 @@ impl Quantity {
         i64::try_from(value).ok()
     }
 
-    /// The amount in whole units, rounded away from zero and kept within bounds.
+    /// The amount in whole units, rounded away from zero and saturated.
     pub fn value(&self) -> i64 {
         self.scaled(0)
     }
 
-    /// The amount in thousandths, rounded away from zero and kept within bounds.
+    /// The amount in thousandths, rounded away from zero and saturated.
     pub fn milli_value(&self) -> i64 {
         self.scaled(-3)
     }
 
     pub fn as_f64(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "an approximation is what is asked for")]
+        #[expect(clippy::cast_precision_loss, reason = "an approximation is intended")]
         let value = self.value as f64;
         value * 10f64.powi(self.scale)
     }
@@ -289,7 +298,7 @@ impl Quantity {
             .map_or(if self.value == 0 { 0 } else { bound }, |value| i64::try_from(value).unwrap_or(bound))
     }
 
-    /// Gives up digits below `10^scale`; whether nothing was lost.
+    /// Rounds up to a multiple of `10^scale`; returns true if the value was exact.
     fn round_up(&mut self, scale: i32) -> bool {
         if self.scale >= scale || self.value == 0 {
             self.scale = self.scale.max(scale).min(if self.value == 0 { 0 } else { i32::MAX });
@@ -314,7 +323,7 @@ impl Quantity {
                     self.scale = self.scale.saturating_add(1);
                 }
             }
-            // Far above what binary quantities are capped at, unless it is all fraction.
+            // Far above the cap of binary quantities, unless it is all fraction.
             None => {
                 while self.value.checked_mul(1i128 << exponent).is_none() {
                     self.value = divide_up(self.value, 10).0;
@@ -325,7 +334,7 @@ impl Quantity {
         }
     }
 
-    /// Both amounts on one scale, the finer one if the digits allow.
+    /// Both amounts at one scale, the finer one if the digits allow it.
     fn aligned(mut a: Quantity, mut b: Quantity) -> (i128, i128, i32) {
         if a.value == 0 {
             return (0, b.value, b.scale);
@@ -346,7 +355,7 @@ impl Quantity {
         (a.value, b.value, a.scale)
     }
 
-    /// Without trailing zeros.
+    /// Removes trailing zeros.
     fn stripped(mut self) -> Self {
         while self.value != 0 && self.value % 10 == 0 {
             self.value /= 10;
@@ -451,7 +460,7 @@ impl fmt::Display for Quantity {
         match self.format {
             Format::Exponent if number.scale == 0 => Ok(()),
             Format::Exponent => write!(f, "e{}", number.scale),
-            // Beyond the last suffix Kubernetes writes none; so do we.
+            // Beyond the last suffix Kubernetes writes none.
             _ => f.write_str(
                 DECIMAL_SUFFIXES
                     .iter()
@@ -468,7 +477,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn texts_become_canonical() {
+    fn quantity_texts_become_canonical() {
         for (text, want) in [
             ("0", "0"),
             ("1", "1"),
@@ -519,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic() {
+    fn quantity_arithmetic_retains_format() {
         let q = |text: &str| Quantity::parse(text).unwrap();
         let mut sum = q("100m");
         sum += q("1");
@@ -545,12 +554,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_parses_or_errs(text in "\\PC{0,40}") {
+        fn any_text_parses_without_panic(text in "\\PC{0,40}") {
             let _ = canonical(&text);
         }
 
         #[test]
-        fn what_is_seen_to_be_canonical_is(text in "0?[1-9]?[0-9]{0,3}(0|00|000|24)?(n|u|m||k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e3)") {
+        fn cheap_canonical_test_has_no_false_positives(text in "0?[1-9]?[0-9]{0,3}(0|00|000|24)?(n|u|m||k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e3)") {
             if is_plain(&text) {
                 let (quantity, keep) = parse(&text).unwrap();
                 prop_assert!(keep || quantity.to_string() == text, "{}", text);
@@ -558,14 +567,14 @@ mod tests {
         }
 
         #[test]
-        fn canonical_is_stable(text in "[+-]?[0-9]{1,40}(\\.[0-9]{0,20})?(n|u|m||k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|Ei|e[0-9]{1,2})") {
+        fn canonical_form_is_stable(text in "[+-]?[0-9]{1,40}(\\.[0-9]{0,20})?(n|u|m||k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|Ei|e[0-9]{1,2})") {
             let once = canonical(&text).unwrap().into_owned();
             let twice = canonical(&once).unwrap().into_owned();
             prop_assert_eq!(&twice, &once);
         }
 
         #[test]
-        fn ordering_is_that_of_numbers(a in any::<i32>(), b in any::<i32>(), m in any::<i32>()) {
+        fn quantity_order_matches_numbers(a in any::<i32>(), b in any::<i32>(), m in any::<i32>()) {
             let milli = |n: i32| Quantity::from_milli(i64::from(n));
             prop_assert_eq!(milli(a).cmp(&milli(b)), a.cmp(&b));
             let mut sum = milli(a);

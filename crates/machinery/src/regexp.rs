@@ -1,9 +1,9 @@
-//! Regular expressions of Go in the syntax of the `regex` crate.
+//! Converts Go's regular expressions to the syntax of the `regex` crate.
 //!
-//! The dialects are close. In Go, `\d`, `\w`, `\s` and `\b` are about ASCII, `[`, `&&`, `--` and `~~` mean nothing in a
-//! class, a brace that begins no repetition is itself, and `\Q…\E` quotes.
+//! The dialects are close. In Go, `\d`, `\w`, `\s` and `\b` are ASCII-only, `[`, `&&`, `--` and `~~` have no meaning
+//! in a class, a brace that begins no repetition is literal, and `\Q…\E` quotes.
 
-/// The same expression for the `regex` crate. Expressions that Go refuses stay invalid.
+/// The same expression for the `regex` crate. Expressions that Go rejects stay invalid.
 #[must_use]
 pub fn from_go(pattern: &str) -> String {
     let mut translation = Translation { rest: pattern, out: String::with_capacity(pattern.len()) };
@@ -16,7 +16,7 @@ struct Translation<'p> {
     out: String,
 }
 
-/// Content of a class for an escape that is about ASCII in Go.
+/// Content of a class for an escape that is ASCII-only in Go.
 fn ascii_class(escape: char) -> Option<&'static str> {
     Some(match escape.to_ascii_lowercase() {
         'd' => "0-9",

@@ -1,16 +1,16 @@
 //! One schema model for built-in kinds and custom resources.
 //!
-//! A [`Schema`] is an arena of nodes. Code walks it with the copyable [`SchemaRef`]; what a usage of a
-//! type adds (list type, merge key, default, protobuf number) sits on the node or field that uses it.
+//! A [`Schema`] is an arena of nodes. Code walks it with the copyable [`SchemaRef`]; attributes of one usage of a
+//! type (list type, merge key, default, protobuf number) are on the node or field that uses it.
 
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-/// What a value looks like in JSON, and how protobuf carries it.
+/// JSON shape of a value, and its protobuf encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
-    /// Anything at all; fields inside are unknown and kept (RawExtension, JSON, FieldsV1).
+    /// Any value; fields inside are unknown and retained (RawExtension, JSON, FieldsV1).
     Any,
     /// A struct: known fields only.
     Object,
@@ -35,7 +35,7 @@ pub enum Shape {
     Duration,
 }
 
-/// How server-side apply treats a list.
+/// List type for server-side apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ListType {
     #[default]
@@ -44,7 +44,7 @@ pub enum ListType {
     Map,
 }
 
-/// What strategic merge patch does with a field.
+/// Patch strategy of a field in strategic merge patches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PatchStrategy {
     pub merge: bool,
@@ -52,7 +52,7 @@ pub struct PatchStrategy {
     pub retain_keys: bool,
 }
 
-/// Where a field stands in protobuf.
+/// Protobuf position of a field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proto {
     /// 0: the field is not in protobuf under its own number.
@@ -75,15 +75,15 @@ pub enum ProtoType {
     Double,
 }
 
-/// When a struct's field is written: what Go's `omitempty`, pointers and plain values come to on the wire.
+/// Condition for writing a struct's field: the effect of Go's `omitempty`, pointers and plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// A zero value (`0`, `""`, `false`, empty list or map, `null`) is left out.
+    /// A zero value (`0`, `""`, `false`, empty list or map, `null`) is omitted.
     #[default]
     OmitZero,
-    /// Left out when absent or `null`; a zero value is kept (an optional pointer).
+    /// Omitted when absent or `null`; a zero value is retained (an optional pointer).
     OmitAbsent,
-    /// Always written: the zero value stands in when absent (`{}`, `""`, `0`, `null` for lists).
+    /// Always written: the zero value replaces an absent one (`{}`, `""`, `0`, `null` for lists).
     Always,
 }
 
@@ -104,38 +104,38 @@ pub struct Node {
     /// Default of an element (items that default to `{}` or `""`).
     pub element_default: Option<Value>,
     pub list_type: ListType,
-    /// The schema says the list's type; otherwise it is atomic because nothing else was said.
-    pub list_type_given: bool,
+    /// The schema states the list's type; otherwise it is atomic by default.
+    pub has_list_type: bool,
     pub map_keys: Vec<Arc<str>>,
     /// Maps and structs: replaced as a whole by server-side apply.
     pub atomic: bool,
     pub enumeration: Vec<Arc<str>>,
-    /// `null` is a value of its own (custom resources).
+    /// `null` is a valid value (custom resources).
     pub nullable: bool,
-    /// Unknown fields below are kept (custom resources).
+    /// Unknown fields below are retained (custom resources).
     pub preserve_unknown: bool,
     /// Group, version and kind of a top-level type.
     pub gvks: Vec<KindKey>,
-    /// JSON names that protobuf nests in one message of its own, with that message's number.
+    /// JSON names that protobuf nests in one message, with that message's number.
     pub nested: Vec<Nested>,
-    /// What type errors call this type where its shape alone does not say: `v1.PullPolicy`. Empty otherwise.
+    /// Name of this type in type errors, if its shape does not determine it: `v1.PullPolicy`. Empty otherwise.
     pub alias: Arc<str>,
-    /// Not a type of its own in OpenAPI: messages that only protobuf knows.
+    /// No type in OpenAPI: messages that exist only in protobuf.
     pub hidden: bool,
-    /// A list that protobuf wraps in a message of its own (field 1 repeats).
+    /// A list that protobuf wraps in a message (field 1 repeats).
     pub wrapped: bool,
-    /// JSON that is one of two things and protobuf a message with a field for each.
+    /// One of two forms in JSON, a message with a field for each in protobuf.
     pub union: Option<Union>,
     /// Fields and nested messages in the order of their protobuf numbers, set by [`Schema::finish`].
     pub wire: Vec<Wire>,
     /// Indexes of the fields that are always written, set by [`Schema::finish`].
     pub always: Vec<u16>,
-    /// How the names of the fields begin, in their order, set by [`Schema::finish`]: searching these touches one piece of
-    /// memory instead of one for each name.
+    /// Leading bytes of the fields' names, in order, set by [`Schema::finish`]: a search touches one block of memory
+    /// instead of one per name.
     pub heads: Vec<u64>,
 }
 
-/// The first eight bytes of a name as a number; numbers sort as names do.
+/// The first eight bytes of a name as a number; numbers are ordered like names.
 fn head(name: &str) -> u64 {
     let bytes = name.as_bytes();
     if let Some(first) = bytes.first_chunk() {
@@ -145,10 +145,10 @@ fn head(name: &str) -> u64 {
         let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
         return u64::from(first) << 32 | u64::from(last) << (8 * (8 - bytes.len()));
     }
-    bytes.iter().zip([56, 48, 40]).fold(0, |number, (byte, place)| number | u64::from(*byte) << place)
+    bytes.iter().zip([56, 48, 40]).fold(0, |number, (byte, shift)| number | u64::from(*byte) << shift)
 }
 
-/// The types of a custom resource's schema that are either a schema or something simpler.
+/// The types of a custom resource's schema that are either a schema or a simpler value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Union {
     SchemaOrArray,
@@ -165,7 +165,7 @@ pub enum Wire {
     Nested(u16),
 }
 
-/// Fields that JSON inlines and protobuf puts into a message of their own.
+/// Fields that JSON inlines and protobuf nests in a message.
 #[derive(Clone, Debug)]
 pub struct Nested {
     pub number: u32,
@@ -181,18 +181,18 @@ pub struct Field {
     pub default: Option<Value>,
     pub patch: PatchStrategy,
     pub merge_key: Option<Arc<str>>,
-    /// This usage of a struct or map is replaced as a whole, whatever its type says.
+    /// This usage of a struct or map is replaced as a whole, regardless of its type.
     pub atomic: bool,
-    /// This usage merges field by field, whatever its type says (`map-type: granular`).
+    /// This usage merges field by field, regardless of its type (`map-type: granular`).
     pub granular: bool,
     pub presence: Presence,
-    /// Absent and zero differ: protobuf leaves it out only when absent, and `Always` writes `null`.
+    /// Absent and zero differ: protobuf omits it only when absent, and `Always` writes `null`.
     pub pointer: bool,
     pub proto: Proto,
 }
 
 impl Field {
-    /// A field of a type with everything else at its plainest.
+    /// A field of a type with defaults for everything else.
     pub fn new(name: &str, node: NodeId) -> Self {
         Self {
             name: Arc::from(name),
@@ -221,16 +221,16 @@ pub struct Schema {
     pub kinds: HashMap<KindKey, NodeId>,
 }
 
-/// A node with its arena: what every walker carries.
+/// A node with its arena.
 #[derive(Clone, Copy, Debug)]
 pub struct SchemaRef<'a> {
     pub schema: &'a Schema,
     pub id: NodeId,
-    /// This usage is atomic (or, if `Some(false)`, granular) whatever the type says.
+    /// This usage is atomic (or, if `Some(false)`, granular) regardless of its type.
     atomic: Option<bool>,
 }
 
-/// A type that keeps its arena: what outlives a borrow of the schema holds one.
+/// A type that owns a reference to its arena, for holders that outlive a borrow of the schema.
 #[derive(Clone, Debug)]
 pub struct TypeHandle(Handle);
 
@@ -240,7 +240,7 @@ enum Handle {
     Lazy(Arc<dyn TypeSource>),
 }
 
-/// A type whose arena is made when it is first used.
+/// A type whose arena is built on first use.
 pub trait TypeSource: std::fmt::Debug + Send + Sync {
     fn type_ref(&self) -> SchemaRef<'_>;
 }
@@ -256,7 +256,7 @@ impl TypeHandle {
         Some(Self::new(Arc::clone(schema), id))
     }
 
-    /// A type that is made when it is first used.
+    /// A type that is built on first use.
     pub fn lazy(source: Arc<dyn TypeSource>) -> Self {
         Self(Handle::Lazy(source))
     }
@@ -280,7 +280,7 @@ impl Node {
             element: None,
             element_default: None,
             list_type: ListType::Atomic,
-            list_type_given: false,
+            has_list_type: false,
             map_keys: Vec::new(),
             atomic: false,
             enumeration: Vec::new(),
@@ -315,8 +315,8 @@ impl Schema {
         self.kinds.get(&key).map(|id| self.at(*id))
     }
 
-    /// Sorts every struct's fields by name and works out the order protobuf writes them in.
-    /// To be called once, when all nodes are there.
+    /// Sorts every struct's fields by name and computes their protobuf order. Called once, after all nodes were
+    /// added.
     pub fn finish(&mut self) {
         for node in &mut self.nodes {
             node.fields.sort_by(|a, b| a.name.cmp(&b.name));
@@ -340,7 +340,7 @@ impl Schema {
         }
     }
 
-    /// Adds a node and gives its id.
+    /// Adds a node and returns its id.
     pub fn push(&mut self, node: Node) -> NodeId {
         let id = NodeId(u32::try_from(self.nodes.len()).expect("fewer than 2^32 schema nodes"));
         self.nodes.push(node);
@@ -366,7 +366,7 @@ impl<'a> SchemaRef<'a> {
         self.position(name).map(|at| &self.fields()[at])
     }
 
-    /// Where in [`Self::fields`] a struct's field is declared.
+    /// Index of a struct's field in [`Self::fields`].
     pub fn position(self, name: &str) -> Option<usize> {
         let Node { fields, heads, .. } = self.node();
         if heads.len() != fields.len() {
@@ -376,7 +376,7 @@ impl<'a> SchemaRef<'a> {
         let mut at = heads.partition_point(|head| *head < wanted);
         while heads.get(at) == Some(&wanted) {
             let candidate = fields[at].name.as_ref();
-            // Short names are all there is of their heads.
+            // The heads of short names contain the whole name.
             if candidate.len() == name.len() && (name.len() <= 8 || candidate == name) {
                 return Some(at);
             }
@@ -385,7 +385,7 @@ impl<'a> SchemaRef<'a> {
         None
     }
 
-    /// The type of a struct's field, with what this usage adds.
+    /// The type of a struct's field, with the attributes of this usage.
     pub fn field(self, name: &str) -> Option<SchemaRef<'a>> {
         self.field_decl(name).map(|f| self.of_field(f))
     }
@@ -405,7 +405,7 @@ impl<'a> SchemaRef<'a> {
         self.node().element.map(|id| self.schema.at(id))
     }
 
-    /// The type of what stands under `name`: a struct's field or any key of a map.
+    /// The type of the member `name`: a struct's field or any key of a map.
     pub fn child(self, name: &str) -> Option<SchemaRef<'a>> {
         match self.shape() {
             Shape::Object => self.field(name),
@@ -431,7 +431,7 @@ impl<'a> SchemaRef<'a> {
         &self.node().map_keys
     }
 
-    /// What type errors call this type: `string`, `v1.Container`, `[]v1.Container`, `map[string]string`.
+    /// Name of this type in type errors: `string`, `v1.Container`, `[]v1.Container`, `map[string]string`.
     pub fn type_name(self) -> String {
         let node = self.node();
         if !node.alias.is_empty() {
@@ -473,7 +473,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_are_found_by_their_names(
+        fn field_lookup_finds_all_names(
             names in prop::collection::btree_set("[ab]{0,3}|abcdefg[ab]{0,4}|[a-c]{4,10}", 0..40),
             other in "[ab]{0,3}|abcdefg[ab]{0,4}|[a-c]{4,10}",
         ) {

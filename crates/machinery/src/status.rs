@@ -1,4 +1,4 @@
-//! The one error type on the wire: Kubernetes' `Status`.
+//! The only error type on the wire: Kubernetes' `Status`.
 
 use crate::field::{ErrorList, FieldError, show_str};
 use serde_json::{Map, Value, json};
@@ -6,6 +6,14 @@ use std::collections::HashSet;
 use std::fmt;
 
 /// A failure (or, rarely, a success) as the API reports it.
+///
+/// ```
+/// use machinery::status::Status;
+///
+/// let status = Status::not_found("apps", "deployments", "web");
+/// assert_eq!((status.code, status.reason), (404, "NotFound"));
+/// assert_eq!(status.to_value()["details"]["group"], "apps");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     pub code: u16,
@@ -36,7 +44,7 @@ pub struct Cause {
 
 pub type Result<T, E = Status> = std::result::Result<T, E>;
 
-/// `pods` or `deployments.apps`, as messages name a resource.
+/// `pods` or `deployments.apps`, the form of a resource in messages.
 pub fn qualified(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }
@@ -85,7 +93,7 @@ impl Status {
             .about(group, resource, name)
     }
 
-    /// A path that no resource answers.
+    /// A path without a resource.
     pub fn no_such_path() -> Self {
         Self::new(404, "NotFound", "the server could not find the requested resource")
             .with_details(Details::default())
@@ -130,8 +138,8 @@ impl Status {
         Self::new(410, "Gone", message)
     }
 
-    /// Fields were refused. `kind` is the kind, not the plural: `Pod "x" is invalid: …`.
-    /// From the first error without text on, errors are left out.
+    /// Fields were rejected. `kind` is the kind, not the plural: `Pod "x" is invalid: …`. Errors are omitted from the
+    /// first one without text on.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &ErrorList) -> Self {
         let shown = errors.iter().position(FieldError::is_omitted).unwrap_or(errors.len());
         let errors = &errors[..shown];
@@ -241,7 +249,7 @@ impl Cause {
     }
 }
 
-/// One error as it is; several as `[a, b]`, each once.
+/// One error unchanged; several as `[a, b]`, without duplicates.
 fn aggregate(errors: &[FieldError]) -> String {
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     aggregate_texts(&texts)

@@ -1,4 +1,4 @@
-//! The plugin's commands: ADD, DEL, CHECK, GC, STATUS, VERSION. It runs as a process with one thread.
+//! CNI plugin commands: ADD, DEL, CHECK, GC, STATUS, VERSION. Runs as a single-threaded process.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -6,12 +6,13 @@ use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sys::netlink::Netlink;
 use sys::process::{self, Namespace};
 
-use crate::addresses::{AddressError, Book, Range};
+use crate::addresses::{AddressBook, AddressError, PodRange};
 use crate::link;
 use crate::ports::{Mapping, PortError, Ports};
 use crate::rules::Rules;
@@ -31,25 +32,25 @@ pub(crate) struct Configuration {
     data_dir: PathBuf,
     #[serde(default = "default_mtu")]
     pub(crate) mtu: u32,
-    /// Whether what pods send out of the cluster leaves with the node's address.
-    #[serde(default = "yes")]
+    /// Masquerades traffic that leaves the cluster as the node's address.
+    #[serde(default = "default_true")]
     masquerade: bool,
-    /// The ranges of all pods of the cluster, who see each other's own addresses.
+    /// Pod ranges of the whole cluster; traffic between them is not masqueraded.
     #[serde(default)]
     cluster_subnets: Vec<String>,
     #[serde(default)]
     runtime_config: RuntimeConfig,
     #[serde(default, rename = "cni.dev/valid-attachments")]
-    valid: Vec<Valid>,
+    valid: Vec<ValidAttachment>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Valid {
+struct ValidAttachment {
     #[serde(rename = "containerID")]
     container: String,
 }
 
-/// What the pod asks for.
+/// Runtime configuration of the pod.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RuntimeConfig {
@@ -57,7 +58,7 @@ struct RuntimeConfig {
     bandwidth: Bandwidth,
 }
 
-/// In bits; zero is no limit.
+/// In bits per second; zero is no limit.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Bandwidth {
@@ -67,7 +68,7 @@ pub(crate) struct Bandwidth {
     pub egress_burst: u64,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -81,7 +82,7 @@ fn default_mtu() -> u32 {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PluginError {
-    #[error("the configuration is not valid: {0}")]
+    #[error("invalid network configuration: {0}")]
     Configuration(#[from] serde_json::Error),
     #[error("{0} is not set")]
     Missing(&'static str),
@@ -89,11 +90,11 @@ pub(crate) enum PluginError {
     Address(#[from] AddressError),
     #[error(transparent)]
     Port(#[from] PortError),
-    #[error("packet rules: {0}")]
+    #[error("failed to apply packet rules: {0}")]
     Rules(String),
-    #[error("{0}: {1}")]
+    #[error("failed to {0}: {1}")]
     Kernel(&'static str, io::Error),
-    #[error("command {0:?} is not known")]
+    #[error("unknown command {0:?}")]
     Command(String),
     #[error("{0}")]
     Check(String),
@@ -108,26 +109,26 @@ impl From<sys::nftables::NftError> for PluginError {
     }
 }
 
-pub(crate) trait Doing<T> {
+pub(crate) trait ErrorContext<T> {
     fn doing(self, what: &'static str) -> Result<T, PluginError>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
+impl<T> ErrorContext<T> for io::Result<T> {
     fn doing(self, what: &'static str) -> Result<T, PluginError> {
         self.map_err(|error| PluginError::Kernel(what, error))
     }
 }
 
-/// Runs the plugin: commands come in the environment, the configuration on standard input.
+/// Runs the plugin: the command is in the environment, the configuration on standard input.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Without whoever asked, nobody would know what was done here; what is half done is found and undone.
+    // Exit with the runtime: it could not record the result; partial state is found and cleaned up later.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let mut input = String::new();
-    // A configuration of a megabyte is none.
+    // Limits the configuration to one megabyte.
     let read = io::stdin().take(1 << 20).read_to_string(&mut input);
     let version = serde_json::from_str::<Value>(&input).ok().map(|parsed| parsed["cniVersion"].clone());
-    match read.doing("read the configuration").and_then(|_| run(&input)) {
+    match read.doing("read network configuration").and_then(|_| run(&input)) {
         Ok(answer) => {
             if !answer.is_null() {
                 println!("{answer}");
@@ -168,7 +169,7 @@ fn run(input: &str) -> Result<Value, PluginError> {
     }
 }
 
-fn ranges(configuration: &Configuration) -> Result<Vec<Range>, PluginError> {
+fn ranges(configuration: &Configuration) -> Result<Vec<PodRange>, PluginError> {
     if configuration.subnets.is_empty() {
         return Err(PluginError::Missing("subnets"));
     }
@@ -178,9 +179,9 @@ fn ranges(configuration: &Configuration) -> Result<Vec<Range>, PluginError> {
 fn add(configuration: &Configuration) -> Result<Value, PluginError> {
     let (container, interface) = (variable("CNI_CONTAINERID")?, variable("CNI_IFNAME")?);
     let namespace_path = variable("CNI_NETNS")?;
-    let namespace = File::open(&namespace_path).doing("open the network namespace")?;
+    let namespace = File::open(&namespace_path).doing("open network namespace")?;
     let ranges = ranges(configuration)?;
-    let mut netlink = Netlink::open().doing("talk to the kernel")?;
+    let mut netlink = Netlink::open().doing("open netlink socket")?;
     link::bridge(&mut netlink, configuration, &ranges)?;
     let taken = reserve(configuration, &container, &ranges)?;
     let bandwidth = configuration.runtime_config.bandwidth;
@@ -202,12 +203,14 @@ fn add(configuration: &Configuration) -> Result<Value, PluginError> {
         .collect();
     let routes: Vec<Value> = ranges
         .iter()
-        .map(|range| json!({"dst": if range.base.is_ipv4() { "0.0.0.0/0" } else { "::/0" }, "gw": range.gateway()}))
+        .map(
+            |range| json!({"dst": if range.is_ipv4() { "0.0.0.0/0" } else { "::/0" }, "gw": range.gateway()}),
+        )
         .collect();
     Ok(json!({
         "cniVersion": configuration.cni_version,
         "interfaces": [
-            {"name": link::cable(&container)},
+            {"name": link::veth_name(&container)},
             {"name": interface, "mac": mac, "sandbox": namespace_path},
         ],
         "ips": ips,
@@ -215,13 +218,13 @@ fn add(configuration: &Configuration) -> Result<Value, PluginError> {
     }))
 }
 
-/// Takes addresses and ports for a pod, and sees to the packet rules.
+/// Allocates addresses and ports of a pod, and updates the packet rules.
 fn reserve<'a>(
     configuration: &Configuration,
     container: &str,
-    ranges: &'a [Range],
-) -> Result<Vec<(std::net::IpAddr, &'a Range)>, PluginError> {
-    let book = Book::open(&configuration.data_dir)?;
+    ranges: &'a [PodRange],
+) -> Result<Vec<(std::net::IpAddr, &'a PodRange)>, PluginError> {
+    let book = AddressBook::open(&configuration.data_dir)?;
     let mut taken = Vec::new();
     for range in ranges {
         taken.push((book.take(range, container)?, range));
@@ -235,7 +238,7 @@ fn reserve<'a>(
     });
     if let Err(error) = ready {
         let _ = ports.close(container).then(|| ports.write());
-        let _ = book.give_back(container);
+        let _ = book.release_owner(container);
         return Err(error);
     }
     Ok(taken)
@@ -243,14 +246,14 @@ fn reserve<'a>(
 
 fn rules<'a>(
     configuration: &'a Configuration,
-    ranges: &'a [Range],
+    ranges: &'a [PodRange],
     ports: &'a Ports,
     pods: &'a [(std::net::IpAddr, String)],
 ) -> Rules<'a> {
-    let named = configuration.cluster_subnets.iter().filter_map(|range| range.parse().ok());
-    let mut cluster: Vec<Range> = named.collect();
+    let named = configuration.cluster_subnets.iter().filter_map(|range| range.parse::<PodRange>().ok());
+    let mut cluster: Vec<IpNet> = named.map(|range| range.cidr()).collect();
     if cluster.is_empty() {
-        cluster = ranges.iter().map(Range::around).collect();
+        cluster = ranges.iter().map(PodRange::around).collect();
     }
     Rules {
         bridge: &configuration.bridge,
@@ -262,22 +265,22 @@ fn rules<'a>(
     }
 }
 
-/// Gives back all that a pod has. It may be done again.
+/// Releases everything of a pod. Idempotent.
 fn release(configuration: &Configuration, container: &str) -> Result<(), PluginError> {
-    let mut netlink = Netlink::open().doing("talk to the kernel")?;
-    netlink.remove(&link::cable(container)).doing("remove the cable")?;
-    let book = Book::open(&configuration.data_dir)?;
+    let mut netlink = Netlink::open().doing("open netlink socket")?;
+    netlink.remove(&link::veth_name(container)).doing("remove veth pair")?;
+    let book = AddressBook::open(&configuration.data_dir)?;
     link::forget(&mut netlink, &configuration.bridge, &book.of(container)?)?;
     let mut pods = book.list()?;
     sources::forget(&crate::rules::table(&configuration.bridge), &pods, container);
     pods.retain(|(_, owner)| owner != container);
     let mut ports = Ports::read(&configuration.data_dir)?;
     if ports.close(container) {
-        // The rules first: should they fail, the file still tells what is to be removed.
+        // Rules first: if that fails, the file still records what to remove.
         rules(configuration, &ranges(configuration)?, &ports, &pods).apply(None)?;
         ports.write()?;
     }
-    Ok(book.give_back(container)?)
+    Ok(book.release_owner(container)?)
 }
 
 fn delete(configuration: &Configuration) -> Result<(), PluginError> {
@@ -287,44 +290,45 @@ fn delete(configuration: &Configuration) -> Result<(), PluginError> {
 fn check(configuration: &Configuration) -> Result<(), PluginError> {
     let (container, interface) = (variable("CNI_CONTAINERID")?, variable("CNI_IFNAME")?);
     let wanted = {
-        let book = Book::open(&configuration.data_dir)?;
+        let book = AddressBook::open(&configuration.data_dir)?;
         let ports = Ports::read(&configuration.data_dir)?;
-        if !rules(configuration, &ranges(configuration)?, &ports, &[]).are_there()? {
-            return Err(PluginError::Check("the packet rules are gone".to_owned()));
+        if !rules(configuration, &ranges(configuration)?, &ports, &[]).is_applied()? {
+            return Err(PluginError::Check("packet rules are missing".to_owned()));
         }
         book.of(&container)?
     };
-    let mut netlink = Netlink::open().doing("talk to the kernel")?;
-    if netlink.link(&link::cable(&container)).doing("look at the cable")?.is_none() {
-        return Err(PluginError::Check(format!("the cable of {container} is gone")));
+    let mut netlink = Netlink::open().doing("open netlink socket")?;
+    if netlink.link(&link::veth_name(&container)).doing("get veth interface")?.is_none() {
+        return Err(PluginError::Check(format!("veth interface of {container} is missing")));
     }
-    let namespace = File::open(variable("CNI_NETNS")?).doing("open the network namespace")?;
-    process::enter(namespace.as_fd(), Namespace::Network).doing("enter the network namespace")?;
-    let has =
-        Netlink::open().and_then(|mut netlink| netlink.addresses(&interface)).doing("look at addresses")?;
-    match wanted.iter().find(|address| !has.iter().any(|(found, _)| found == *address)) {
+    let namespace = File::open(variable("CNI_NETNS")?).doing("open network namespace")?;
+    process::enter(namespace.as_fd(), Namespace::Network).doing("enter network namespace")?;
+    let has = Netlink::open()
+        .and_then(|mut netlink| netlink.addresses(&interface))
+        .doing("list interface addresses")?;
+    match wanted.iter().find(|address| !has.iter().any(|found| found.addr() == **address)) {
         Some(missing) => Err(PluginError::Check(format!("{interface} does not have address {missing}"))),
         None if wanted.is_empty() => Err(PluginError::Check(format!("{container} has no address"))),
         None => Ok(()),
     }
 }
 
-/// Removes what belongs to no pod that the runtime still knows.
+/// Removes everything that belongs to no pod known to the runtime.
 fn collect(configuration: &Configuration) -> Result<(), PluginError> {
     let valid: Vec<String> = configuration.valid.iter().map(|valid| valid.container.clone()).collect();
-    let cables: Vec<String> = valid.iter().map(|container| link::cable(container)).collect();
-    let mut netlink = Netlink::open().doing("talk to the kernel")?;
-    if let Some(bridge) = netlink.link(&configuration.bridge).doing("look at the bridge")? {
+    let veth_names: Vec<String> = valid.iter().map(|container| link::veth_name(container)).collect();
+    let mut netlink = Netlink::open().doing("open netlink socket")?;
+    if let Some(bridge) = netlink.link(&configuration.bridge).doing("get bridge")? {
         for link in netlink.links().doing("list links")? {
             if link.master == Some(bridge.index)
                 && link.name.starts_with("fe-")
-                && !cables.contains(&link.name)
+                && !veth_names.contains(&link.name)
             {
-                netlink.remove(&link.name).doing("remove a cable")?;
+                netlink.remove(&link.name).doing("remove veth pair")?;
             }
         }
     }
-    let book = Book::open(&configuration.data_dir)?;
+    let book = AddressBook::open(&configuration.data_dir)?;
     let mut ports = Ports::read(&configuration.data_dir)?;
     let mut pods = book.list()?;
     for (address, owner) in pods.iter().filter(|(_, owner)| !valid.contains(owner)) {
@@ -344,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configurations() {
+    fn cni_configuration_parses() {
         let parsed: Configuration =
             serde_json::from_str(r#"{"dataDir":"/x","subnets":["10.0.0.0/24","fd00::/64"]}"#).unwrap();
         assert_eq!((parsed.bridge.as_str(), parsed.mtu), ("ferry0", 1500));

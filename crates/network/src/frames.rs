@@ -1,9 +1,9 @@
-//! Frames between ports of the bridge: pods speak to the node only, so nothing but IP packets, which pass the packet rules,
-//! goes from one port to another. ARP and neighbour discovery between pods, router advertisements, frames with VLAN tags
-//! and other protocols are dropped.
+//! Frame rules between ports of the bridge: pods communicate with the node only, so only IP packets, which pass the
+//! packet rules, are forwarded between ports. ARP and neighbour discovery between pods, router advertisements,
+//! VLAN-tagged frames and other protocols are dropped.
 //!
-//! Ports cannot be isolated from each other if the kernel has `br_netfilter` (see [`crate::link`]): without these rules a
-//! pod could overwrite the neighbour entries of other pods.
+//! Ports cannot be isolated from each other if the kernel has `br_netfilter` (see [`crate::link`]): without these
+//! rules a pod could overwrite the neighbour entries of other pods.
 
 use sys::nftables::{
     Base, Batch, Chain, Expr, Hook, MetaKey, NftError, Register, Socket, TableFamily, Verdict,
@@ -15,24 +15,24 @@ const R0: Register = Register(0);
 const CHAIN: &str = "frames";
 const FORWARD: u32 = 2;
 const PRIORITY: i32 = -200;
-/// Prefix of the names of the pods' ports.
+/// Name prefix of the pods' ports.
 pub const PORT_PREFIX: &str = "fe-";
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const ICMPV6: u8 = 58;
-/// Router solicitation to redirect.
+/// ICMPv6 types from router solicitation to redirect.
 const DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
-/// Grows with every change of the rules.
-const EDITION: [u8; 1] = [1];
+/// Incremented with every change of the rules.
+const RULES_VERSION: [u8; 1] = [1];
 
-/// Installs the rules for a bridge, unless they are there.
+/// Installs the rules for a bridge unless they are present.
 pub fn apply(bridge: &str) -> Result<(), NftError> {
     let (socket, table) = (Socket::open()?, rules::table(bridge));
-    if socket.mark(TableFamily::Bridge, &table)? == Some(EDITION.to_vec()) {
+    if socket.mark(TableFamily::Bridge, &table)? == Some(RULES_VERSION.to_vec()) {
         return Ok(());
     }
     let mut batch = Batch::new(TableFamily::Bridge, &table);
-    batch.replace_table(&EDITION);
+    batch.replace_table(&RULES_VERSION);
     let hook = Some(Hook { kind: "filter", number: FORWARD, priority: PRIORITY });
     batch.add_chain(&Chain { name: CHAIN, hook });
     let protocol = |equal, value: [u8; 2]| {

@@ -1,4 +1,4 @@
-//! Ports of the node that lead to pods: who has which, in a file, so that they can be given back after a crash.
+//! Host ports of pods: owners are recorded in a file, so that ports can be released after a crash.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,20 +6,21 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sys::protocol::Protocol;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     #[error("host port {port}/{protocol} is in use by another pod ({owner:.13})")]
     Taken { port: u16, protocol: String, owner: String },
-    #[error("{0:?} is no protocol with ports")]
+    #[error("unsupported port protocol {0:?}")]
     Protocol(String),
-    #[error("{0:?} is no address of a node")]
+    #[error("invalid host IP {0:?}")]
     HostIp(String),
-    #[error("the file of ports {0}: {1}")]
+    #[error("failed to access host port file {0}: {1}")]
     Io(PathBuf, io::Error),
 }
 
-/// A port, as CNI has it.
+/// A port mapping, in CNI format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Mapping {
@@ -30,12 +31,12 @@ pub struct Mapping {
     pub host_ip: String,
 }
 
-/// A port that is open.
+/// An open host port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// The kernel's number.
+    /// Protocol number.
     pub protocol: u8,
-    /// On this address only.
+    /// Restricts it to this address.
     pub at: Option<IpAddr>,
     pub port: u16,
     pub to: IpAddr,
@@ -55,7 +56,7 @@ impl Open {
     }
 }
 
-/// All of them, by pod. Whoever has it holds the lock of the addresses.
+/// All host ports, by pod. The holder also holds the lock of the addresses.
 #[derive(Debug)]
 pub struct Ports {
     path: PathBuf,
@@ -74,7 +75,7 @@ impl Ports {
         Ok(Self { path, by_pod })
     }
 
-    /// Writes the file whole; without ports there is none.
+    /// Rewrites the file; removes it without ports.
     pub fn write(&self) -> Result<(), PortError> {
         let failed = |error| PortError::Io(self.path.clone(), error);
         if self.by_pod.is_empty() {
@@ -92,17 +93,16 @@ impl Ports {
         self.by_pod.values().flatten()
     }
 
-    /// Opens ports for a pod with these addresses; what it had is replaced.
+    /// Opens ports for a pod with these addresses, replacing its previous ones.
     pub fn open(&mut self, pod: &str, mappings: &[Mapping], addresses: &[IpAddr]) -> Result<(), PortError> {
         self.by_pod.remove(pod);
         let mut found: Vec<Open> = Vec::new();
         for mapping in mappings.iter().filter(|mapping| mapping.host_port != 0) {
-            let protocol = match mapping.protocol.to_ascii_lowercase().as_str() {
-                "tcp" | "" => 6,
-                "udp" => 17,
-                "sctp" => 132,
-                _ => return Err(PortError::Protocol(mapping.protocol.clone())),
+            let protocol = match mapping.protocol.to_ascii_uppercase().as_str() {
+                "" => Some(Protocol::Tcp),
+                name => Protocol::from_name(name),
             };
+            let protocol = protocol.ok_or_else(|| PortError::Protocol(mapping.protocol.clone()))? as u8;
             let at: Option<IpAddr> = match mapping.host_ip.as_str() {
                 "" => None,
                 text => Some(text.parse().map_err(|_| PortError::HostIp(text.to_owned()))?),
@@ -118,11 +118,7 @@ impl Ports {
         }
         for (owner, theirs) in &self.by_pod {
             if let Some(open) = found.iter().find(|open| theirs.iter().any(|other| open.collides(other))) {
-                let protocol = match open.protocol {
-                    6 => "tcp",
-                    17 => "udp",
-                    _ => "sctp",
-                };
+                let protocol = Protocol::from_number(open.protocol).map_or("", Protocol::lower_name);
                 let (owner, protocol) = (owner.clone(), protocol.to_owned());
                 return Err(PortError::Taken { port: open.port, protocol, owner });
             }
@@ -133,12 +129,12 @@ impl Ports {
         Ok(())
     }
 
-    /// Says whether the pod had any.
+    /// Closes the ports of a pod; true if it had any.
     pub fn close(&mut self, pod: &str) -> bool {
         self.by_pod.remove(pod).is_some()
     }
 
-    /// Closes those of pods that are not in the list; says whether there were any.
+    /// Closes ports of pods that are not in the list; true if there were any.
     pub fn keep_only(&mut self, pods: &[String]) -> bool {
         let before = self.by_pod.len();
         self.by_pod.retain(|pod, _| pods.contains(pod));
@@ -155,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_have_one_owner() {
+    fn host_port_has_one_owner() {
         let dir = tempfile::tempdir().unwrap();
         let both: Vec<IpAddr> = vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
         let mut ports = Ports::read(dir.path()).unwrap();

@@ -1,21 +1,27 @@
-//! Packet rules of the pod network: ports of the node that lead to pods, and the node's address for what pods send out of
-//! the cluster. They are in a table of the bridge's own, replaced whole, and only when it is not as it should be.
+//! Packet rules of the pod network: host ports, and masquerade of traffic that leaves the cluster. They are in a
+//! table per bridge, replaced as a whole, and only when outdated.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use sys::netlink::octets;
 use sys::nftables::keys::{self, Part};
 use sys::nftables::steps::{address, interface, is_local, protocol_and_port, was_translated, within};
 use sys::nftables::{
     Batch, Chain, Element, Expr, Family, Hook, MetaKey, Nat, Register, Set, Side, Socket, Value, Verdict,
 };
 
-use crate::addresses::{Range, octets};
+use crate::addresses::PodRange;
 use crate::cni::PluginError;
 use crate::ports::{Open, Ports};
 use crate::sources;
 
 const R0: Register = Register(0);
+
+const LOOPBACK: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8));
+const MULTICAST_IPV4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4));
+const MULTICAST_IPV6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8));
 
 const PREROUTING: u32 = 0;
 const OUTPUT: u32 = 3;
@@ -26,23 +32,23 @@ const SOURCE: i32 = 100;
 
 const PORTS: &str = "ports";
 const PORTS_AT: &str = "ports-at";
-const THEMSELVES: &str = "themselves";
+const HAIRPIN: &str = "themselves";
 
-/// Grows with every change of what the rules are, so that a new Ferry replaces those of an old one.
-const EDITION: u32 = 2;
+/// Incremented with every change of the rules, so that a new Ferry replaces those of an old one.
+const RULES_VERSION: u32 = 2;
 
-/// What the rules are made from.
+/// Inputs of the rules.
 pub struct Rules<'a> {
     pub bridge: &'a str,
-    pub subnets: &'a [Range],
-    pub cluster: Vec<Range>,
+    pub subnets: &'a [PodRange],
+    pub cluster: Vec<IpNet>,
     pub masquerade: bool,
     pub ports: &'a Ports,
-    /// The addresses of all pods, with their owners.
+    /// Addresses of all pods, with their owners.
     pub pods: &'a [(IpAddr, String)],
 }
 
-/// The table of a bridge.
+/// Table name of a bridge.
 #[must_use]
 pub fn table(bridge: &str) -> String {
     format!("ferry-network-{bridge}")
@@ -54,16 +60,16 @@ impl Rules<'_> {
     }
 
     fn families(&self) -> impl Iterator<Item = Family> {
-        let has = |family| self.subnets.iter().any(|range| Family::of(range.base) == family);
+        let has = |family| self.subnets.iter().any(|range| Family::of(range.cidr().addr()) == family);
         [Family::Ipv4, Family::Ipv6].into_iter().filter(move |family| has(*family))
     }
 
-    /// What a table with these rules is marked with.
+    /// Mark of a table with these rules.
     fn mark(&self) -> Vec<u8> {
         let mut hasher = DefaultHasher::new();
-        (EDITION, self.bridge, self.masquerade).hash(&mut hasher);
-        for range in self.subnets.iter().chain(&self.cluster) {
-            (range.base, range.prefix).hash(&mut hasher);
+        (RULES_VERSION, self.bridge, self.masquerade).hash(&mut hasher);
+        for range in self.subnets.iter().map(PodRange::cidr).chain(self.cluster.iter().copied()) {
+            (range.addr(), range.prefix_len()).hash(&mut hasher);
         }
         for open in self.ports.all() {
             (open.protocol, open.at, open.port, open.to, open.to_port).hash(&mut hasher);
@@ -71,8 +77,8 @@ impl Rules<'_> {
         hasher.finish().to_be_bytes().to_vec()
     }
 
-    /// Whether the kernel has them.
-    pub fn are_there(&self) -> Result<bool, PluginError> {
+    /// Returns true if the kernel has these rules.
+    pub fn is_applied(&self) -> Result<bool, PluginError> {
         let (socket, wanted) = (Socket::open()?, self.mark());
         for family in self.families() {
             if socket.mark(family, &self.table())? != Some(wanted.clone()) {
@@ -82,8 +88,8 @@ impl Rules<'_> {
         Ok(true)
     }
 
-    /// Makes the kernel's rules these. Addresses change more often than the rest, and are added one pod at a time:
-    /// those of `new`.
+    /// Installs these rules. Addresses change more often than the rest, and are added one pod at a time: those of
+    /// `new`.
     pub fn apply(&self, new: Option<&str>) -> Result<(), PluginError> {
         let (socket, wanted) = (Socket::open()?, self.mark());
         for family in self.families() {
@@ -110,19 +116,19 @@ impl Rules<'_> {
         fill(batch, &ports);
         for (name, number) in [("ports-prerouting", PREROUTING), ("ports-output", OUTPUT)] {
             batch.add_chain(&Chain { name, hook: hook("nat", number, DESTINATION) });
-            for rule in leads(family) {
+            for rule in port_rules(family) {
                 batch.add_rule(name, &rule);
             }
         }
         let name = "nat-postrouting";
         batch.add_chain(&Chain { name, hook: hook("nat", POSTROUTING, SOURCE) });
-        // A pod that reaches itself through a port of the node would answer itself.
+        // Hairpin: a pod that reaches itself through a host port would otherwise reply to itself directly.
         let length = family.address_length();
         let mut to_itself = was_translated(R0);
         to_itself.extend([
             address(family, Side::Source, R0),
             address(family, Side::Destination, R0.after(length)),
-            Expr::In { set: THEMSELVES.to_owned(), key: R0, inverted: false },
+            Expr::In { set: HAIRPIN.to_owned(), key: R0, inverted: false },
             Expr::Masquerade { random: false },
         ]);
         batch.add_rule(name, &to_itself);
@@ -130,38 +136,37 @@ impl Rules<'_> {
             self.loopback(batch, name);
         }
         if self.masquerade {
-            self.outward(batch, family, name);
+            self.masquerade_egress(batch, family, name);
         }
     }
 
-    /// Programs of the node reach ports on its loopback address, which means nothing to a pod; and pods do not reach
-    /// what listens there.
+    /// Masquerades connections of the node to host ports on loopback, an address invalid in pods; and keeps pods from
+    /// services that listen there.
     fn loopback(&self, batch: &mut Batch, postrouting: &str) {
-        let range = || (vec![255, 0, 0, 0], vec![127, 0, 0, 0]);
-        let mut from = within(Family::Ipv4, Side::Source, range(), true, R0);
+        let mut from = within(Family::Ipv4, Side::Source, &LOOPBACK, true, R0);
         from.extend(interface(MetaKey::OutInterfaceName, self.bridge, true, R0));
         from.push(Expr::Masquerade { random: false });
         batch.add_rule(postrouting, &from);
         let hook = Some(Hook { kind: "filter", number: PREROUTING, priority: BEFORE_CONNECTIONS });
         batch.add_chain(&Chain { name: "guard", hook });
-        let mut to = within(Family::Ipv4, Side::Destination, range(), true, R0);
+        let mut to = within(Family::Ipv4, Side::Destination, &LOOPBACK, true, R0);
         to.extend(interface(MetaKey::InInterfaceName, self.bridge, true, R0));
         to.push(Expr::Verdict(Verdict::Drop));
         batch.add_rule("guard", &to);
     }
 
-    /// What pods send out of the cluster leaves with the node's address.
-    fn outward(&self, batch: &mut Batch, family: Family, name: &str) {
+    /// Masquerades traffic of pods that leaves the cluster.
+    fn masquerade_egress(&self, batch: &mut Batch, family: Family, name: &str) {
         let multicast = match family {
-            Family::Ipv4 => Range { base: IpAddr::from([224, 0, 0, 0]), prefix: 4 },
-            Family::Ipv6 => Range { base: IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), prefix: 8 },
+            Family::Ipv4 => MULTICAST_IPV4,
+            Family::Ipv6 => MULTICAST_IPV6,
         };
-        let own = self.subnets.iter().filter(|range| Family::of(range.base) == family);
+        let own = self.subnets.iter().map(PodRange::cidr).filter(|range| Family::of(range.addr()) == family);
         for range in own {
-            let from = within(family, Side::Source, range.mask_and_network(), true, R0);
-            let inside = self.cluster.iter().filter(|range| Family::of(range.base) == family);
+            let from = within(family, Side::Source, &range, true, R0);
+            let inside = self.cluster.iter().filter(|range| Family::of(range.addr()) == family);
             for inside in inside.chain([&multicast]) {
-                let to = within(family, Side::Destination, inside.mask_and_network(), true, R0);
+                let to = within(family, Side::Destination, inside, true, R0);
                 batch.add_rule(name, &[&from[..], &to, &[Expr::Verdict(Verdict::Return)]].concat());
             }
             let out = interface(MetaKey::OutInterfaceName, self.bridge, false, R0);
@@ -175,7 +180,7 @@ fn sets(batch: &mut Batch, family: Family) {
     for (name, parts, value) in [
         (PORTS, &[Part::Protocol, Part::Port][..], value),
         (PORTS_AT, &[Part::Address, Part::Protocol, Part::Port], value),
-        (THEMSELVES, &[Part::Address, Part::Address], Value::Nothing),
+        (HAIRPIN, &[Part::Address, Part::Address], Value::Nothing),
     ] {
         batch.add_set(&Set::plain(name, family, parts, value));
     }
@@ -199,11 +204,11 @@ fn fill(batch: &mut Batch, ports: &[&Open]) {
     }
     batch.add_elements(PORTS, &anywhere);
     batch.add_elements(PORTS_AT, &somewhere);
-    batch.add_elements(THEMSELVES, &themselves);
+    batch.add_elements(HAIRPIN, &themselves);
 }
 
-/// The rules that lead from a port to a pod: one that names the node's address goes first.
-fn leads(family: Family) -> [Vec<Expr>; 2] {
+/// Rules from a host port to a pod: those with a host address come first.
+fn port_rules(family: Family) -> [Vec<Expr>; 2] {
     let length = family.address_length();
     let to = |register: Register| Expr::Dnat(Nat { family, address: register, port: register.after(length) });
     let port = R0.after(length);
@@ -213,7 +218,7 @@ fn leads(family: Family) -> [Vec<Expr>; 2] {
     somewhere.extend([Expr::Lookup { map: PORTS_AT.to_owned(), key: R0, to: found }, to(found)]);
     let mut anywhere = is_local(Side::Destination, R0);
     if family == Family::Ipv6 {
-        // There is no way from this loopback address to a pod.
+        // Loopback IPv6 addresses cannot be routed to pods.
         let mut loopback = vec![0; 16];
         loopback[15] = 1;
         anywhere.push(address(family, Side::Destination, R0));

@@ -1,31 +1,32 @@
-//! Source checks: a pod sends with its own addresses only.
+//! Source checks: a pod may send from its own addresses only.
 //!
-//! The hardware address of a pod is made from its address, and the port of the bridge is bound to it
-//! ([`Netlink::bind_port`](sys::netlink::Netlink::bind_port)). So a table of pairs, hardware address and address, is enough
-//! to drop packets with any other source before anything else sees them. Pods that were connected by an earlier version
-//! have other hardware addresses and are left alone.
+//! The MAC address of a pod is derived from its address, and the bridge port is bound to it
+//! ([`Netlink::bind_port`](sys::netlink::Netlink::bind_port)). So a set of MAC and IP address pairs suffices to drop
+//! packets with any other source before other rules. Pods connected by an earlier version have other MAC addresses
+//! and are exempt.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
+use ipnet::{IpNet, Ipv6Net};
+use sys::netlink::octets;
 use sys::nftables::keys::Part;
 use sys::nftables::steps::{address, interface, within};
 use sys::nftables::{
     Base, Batch, Chain, Element, Expr, Family, Hook, MetaKey, Register, Set, Side, Socket, Value, Verdict,
 };
 
-use crate::addresses::octets;
-
 const R0: Register = Register(0);
+const LINK_LOCAL: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10));
 const PREROUTING: u32 = 0;
-/// Before connections are followed.
+/// Priority before connection tracking.
 const PRIORITY: i32 = -310;
 const CHAIN: &str = "sources";
 const PAIRS: &str = "pairs";
-/// Prefix of the hardware addresses of pods: locally administered, and known to be made by container networks.
+/// MAC prefix of pods: locally administered, and common for container networks.
 const PREFIX: [u8; 2] = [0x0a, 0x58];
 const HARDWARE_LENGTH: usize = 6;
 
-/// The hardware address of the pod with these addresses.
+/// MAC address of the pod with these addresses.
 pub fn hardware(addresses: &[IpAddr]) -> Option<[u8; HARDWARE_LENGTH]> {
     let from = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first())?;
     let bytes = octets(*from);
@@ -33,12 +34,12 @@ pub fn hardware(addresses: &[IpAddr]) -> Option<[u8; HARDWARE_LENGTH]> {
     Some([PREFIX[0], PREFIX[1], last[0], last[1], last[2], last[3]])
 }
 
-/// Adds the addresses of the pods that are `wanted` to those that are admitted.
+/// Adds the addresses of the pods that are `wanted` to the admitted ones.
 pub fn admit(batch: &mut Batch, family: Family, all: &[(IpAddr, String)], wanted: impl Fn(&str) -> bool) {
     batch.add_elements(PAIRS, &pairs(all, family, wanted));
 }
 
-/// Makes the kernel forget the addresses of `owner`. What it does not know is no error.
+/// Removes the addresses of `owner`. Missing ones are no error.
 pub fn forget(table: &str, all: &[(IpAddr, String)], owner: &str) {
     let Ok(socket) = Socket::open() else { return };
     for family in [Family::Ipv4, Family::Ipv6] {
@@ -63,7 +64,7 @@ fn pairs(all: &[(IpAddr, String)], family: Family, wanted: impl Fn(&str) -> bool
         .collect()
 }
 
-/// The set and the chain.
+/// Adds the set and the chain.
 pub fn write(batch: &mut Batch, family: Family, bridge: &str) {
     batch.add_set(&Set::plain(PAIRS, family, &[Part::Hardware, Part::Address], Value::Nothing));
     let hook = Some(Hook { kind: "filter", number: PREROUTING, priority: PRIORITY });
@@ -89,11 +90,8 @@ pub fn write(batch: &mut Batch, family: Family, bridge: &str) {
         Expr::Compare { from: R0, equal: true, value: PREFIX.to_vec() },
     ]);
     if family == Family::Ipv6 {
-        // Neighbours are found with addresses of the link, and before there is any address.
-        let (mut mask, mut network) = (vec![0; 16], vec![0; 16]);
-        mask[..2].copy_from_slice(&[0xff, 0xc0]);
-        network[..2].copy_from_slice(&[0xfe, 0x80]);
-        rule.extend(within(family, Side::Source, (mask, network), false, R0));
+        // Neighbour discovery uses link-local addresses, and the unspecified one at first.
+        rule.extend(within(family, Side::Source, &LINK_LOCAL, false, R0));
         rule.push(address(family, Side::Source, R0));
         rule.push(Expr::Compare { from: R0, equal: false, value: vec![0; 16] });
     }
@@ -111,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardware_address_is_made_from_first_ipv4_address() {
+    fn mac_address_is_derived_from_first_ipv4_address() {
         let both = ["fd00::7".parse().unwrap(), "10.1.2.3".parse().unwrap()];
         assert_eq!(hardware(&both), Some([0x0a, 0x58, 10, 1, 2, 3]));
         assert_eq!(hardware(&both[..1]), Some([0x0a, 0x58, 0, 0, 0, 7]));

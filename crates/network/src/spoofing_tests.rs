@@ -1,15 +1,15 @@
-//! Real packets of pods that pretend to be others, in network namespaces that end with the test: a node and two pods.
+//! Real packets of pods with spoofed sources, in network namespaces that end with the test: a node and two pods.
 
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::addresses::Range;
+use crate::addresses::PodRange;
 use crate::cni::{Bandwidth, Configuration};
 use crate::link;
 use crate::ports::Ports;
 use crate::rules::Rules;
-use crate::test_namespaces::Space;
+use crate::test_namespaces::NetworkNamespace;
 
 const SILENCE: Duration = Duration::from_millis(400);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -18,17 +18,17 @@ const B: &str = "10.223.0.3";
 const NODE: &str = "10.223.0.1";
 const PORT: u16 = 7000;
 
-impl Space {
+impl NetworkNamespace {
     fn receiver(&self) -> UdpSocket {
         self.within(|_| UdpSocket::bind(("0.0.0.0", PORT)).expect("a socket"))
     }
 
-    /// Sends from an address and says whether `receiver` got it.
+    /// Sends from an address; true if `receiver` got it.
     fn reaches(&self, from: &'static str, to: &'static str, receiver: &UdpSocket, expected: bool) -> bool {
         receiver.set_read_timeout(Some(if expected { PATIENCE } else { SILENCE })).expect("a timeout");
         self.within(move |_| {
             let socket = UdpSocket::bind((from, 0)).expect("a socket");
-            // A route that does not exist any more is an answer too.
+            // A removed route is a valid result too.
             let _ = socket.send_to(b"x", (to, PORT));
         });
         receiver.recv(&mut [0; 8]).is_ok()
@@ -36,20 +36,23 @@ impl Space {
 }
 
 /// The node with its bridge, and the pods A and B, in IPv4.
-fn world() -> Option<(Space, Space, Space)> {
+fn world() -> Option<(NetworkNamespace, NetworkNamespace, NetworkNamespace)> {
     world_of("10.223.0.0/24", [A, B])
 }
 
 /// The node with its bridge, and two pods with these addresses.
-fn world_of(range: &'static str, [first, second]: [&'static str; 2]) -> Option<(Space, Space, Space)> {
+fn world_of(
+    range: &'static str,
+    [first, second]: [&'static str; 2],
+) -> Option<(NetworkNamespace, NetworkNamespace, NetworkNamespace)> {
     let root = rustix::process::geteuid().is_root();
     if !root || Command::new("ip").arg("-V").output().is_err() {
         println!("skipped: needs root and the ip command");
         return None;
     }
-    let (node, a, b) = (Space::new()?, Space::new()?, Space::new()?);
+    let (node, a, b) = (NetworkNamespace::new()?, NetworkNamespace::new()?, NetworkNamespace::new()?);
     node.within(|_| {
-        // What the machine has set for bridges in general does not matter.
+        // Independent of the machine's global bridge settings.
         for name in ["iptables", "ip6tables"] {
             let _ = std::fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{name}"), "0");
         }
@@ -58,7 +61,7 @@ fn world_of(range: &'static str, [first, second]: [&'static str; 2]) -> Option<(
     node.within(move |netlink| {
         let configuration: Configuration =
             serde_json::from_str(r#"{"dataDir": "/nonexistent", "bridge": "br-test"}"#).expect("valid");
-        let range: Range = range.parse().expect("a range");
+        let range: PodRange = range.parse().expect("a range");
         link::bridge(netlink, &configuration, std::slice::from_ref(&range)).expect("a bridge");
         let all: Vec<(IpAddr, String)> = pods
             .iter()
@@ -76,7 +79,7 @@ fn world_of(range: &'static str, [first, second]: [&'static str; 2]) -> Option<(
                 pods: &all[..1 + usize::from(*name == "b")],
             };
             rules.apply(Some(name)).expect("rules");
-            rules.apply(Some(name)).expect("the same again");
+            rules.apply(Some(name)).expect("idempotent");
             let pod = link::Pod {
                 container: name,
                 interface: "eth0",
@@ -90,7 +93,7 @@ fn world_of(range: &'static str, [first, second]: [&'static str; 2]) -> Option<(
     Some((node, a, b))
 }
 
-fn arp_table(node: &Space) -> String {
+fn arp_table(node: &NetworkNamespace) -> String {
     node.within(|_| std::fs::read_to_string("/proc/thread-self/net/arp").expect("the table"))
 }
 
@@ -100,7 +103,7 @@ fn pods_with_own_addresses_reach_each_other() {
     let (at_b, at_node) = (b.receiver(), node.receiver());
     assert!(a.reaches(A, B, &at_b, true));
     assert!(a.reaches(A, NODE, &at_node, true));
-    // Through the node again and again, also after its cache would have aged.
+    // Repeatedly through the node, also after its cache would have expired.
     node.ip("neigh flush dev br-test nud reachable");
     assert!(a.reaches(A, B, &at_b, true));
 }
@@ -109,7 +112,7 @@ fn pods_with_own_addresses_reach_each_other() {
 fn frame_sent_straight_to_neighbour_of_isolated_port_is_dropped() {
     let Some((node, a, b)) = world() else { return };
     let at_b = b.receiver();
-    // As it is where bridged frames do not pass the rules.
+    // Simulates a machine where bridged frames bypass the rules.
     node.within(|netlink| {
         for name in ["fe-a", "fe-b"] {
             let port = netlink.link(name).expect("netlink").expect("the port");
@@ -119,7 +122,7 @@ fn frame_sent_straight_to_neighbour_of_isolated_port_is_dropped() {
     assert!(a.reaches(A, B, &at_b, true), "through the node");
     a.ip(&format!("neigh replace {B} lladdr 0a:58:0a:df:00:03 dev eth0 nud permanent"));
     a.ip(&format!("route replace {B}/32 dev eth0"));
-    assert!(!a.reaches(A, B, &at_b, false), "the frame did not pass the node");
+    assert!(!a.reaches(A, B, &at_b, false), "the frame bypasses the node");
     drop(node);
 }
 
@@ -146,7 +149,7 @@ fn spoofed_hardware_address_is_dropped() {
         a.ip("link set eth0 up");
         a.ip(&format!("route replace {NODE}/32 dev eth0"));
         assert!(!a.reaches(A, NODE, &at_node, false), "{forged}");
-        // What is meant for B still goes to B.
+        // Traffic for B still reaches B.
         b.ip(&format!("route replace {NODE}/32 dev eth0"));
         assert!(b.reaches(B, NODE, &at_node, true), "{forged}");
     }
@@ -179,18 +182,18 @@ fn spoofed_packet_sent_straight_to_neighbour_is_dropped() {
     drop(node);
 }
 
-/// The hardware address that a pod has for its gateway.
-fn gateway(pod: &Space, address: &str) -> String {
+/// MAC address of the gateway in a pod's neighbour table.
+fn gateway(pod: &NetworkNamespace, address: &str) -> String {
     pod.ip(&format!("neigh show {address} dev eth0"))
         .split_whitespace()
-        .skip_while(|word| *word != "lladdr")
+        .skip_while(|field| *field != "lladdr")
         .nth(1)
         .unwrap_or_default()
         .to_owned()
 }
 
-/// Announces an address that is another's from a pod.
-fn announce(pod: &Space, address: &'static str) {
+/// Announces another pod's address from a pod.
+fn announce(pod: &NetworkNamespace, address: &'static str) {
     pod.within(move |netlink| {
         let eth0 = netlink.link("eth0").expect("netlink").expect("the interface");
         for _ in 0..5 {
@@ -208,7 +211,7 @@ fn arp_announcement_does_not_reach_caches_of_neighbours() {
     assert!(!before.is_empty(), "an entry of the gateway");
     announce(&a, NODE);
     std::thread::sleep(SILENCE);
-    assert_eq!(gateway(&b, NODE), before, "the gateway is where it was");
+    assert_eq!(gateway(&b, NODE), before, "the gateway entry is unchanged");
     assert!(b.reaches(B, NODE, &at_node, true));
 }
 
@@ -225,11 +228,11 @@ fn neighbour_advertisement_does_not_reach_caches_of_neighbours() {
     assert!(!before.is_empty(), "an entry of the gateway");
     announce(&a, NODE6);
     std::thread::sleep(SILENCE);
-    assert_eq!(gateway(&b, NODE6), before, "the gateway is where it was");
+    assert_eq!(gateway(&b, NODE6), before, "the gateway entry is unchanged");
 }
 
 /// A raw socket of ICMPv6 in a pod.
-fn icmp(pod: &Space) -> std::os::fd::OwnedFd {
+fn icmp(pod: &NetworkNamespace) -> std::os::fd::OwnedFd {
     use rustix::net::{AddressFamily, SocketType, ipproto, socket, sockopt};
     pod.within(|_| {
         let socket = socket(AddressFamily::INET6, SocketType::RAW, Some(ipproto::ICMPV6)).expect("a socket");
@@ -238,7 +241,7 @@ fn icmp(pod: &Space) -> std::os::fd::OwnedFd {
     })
 }
 
-/// Types of the messages that a socket receives until there is silence.
+/// Types of the messages received by a socket until a timeout.
 fn received(socket: &std::os::fd::OwnedFd) -> Vec<u8> {
     let mut types = Vec::new();
     let mut buffer = [0; 256];
@@ -253,19 +256,19 @@ fn router_advertisement_reaches_no_pod() {
     use rustix::net::{SendFlags, sendto};
     let Some((node, a, b)) = world_of("fd00:223::/64", [A6, B6]) else { return };
     let (at_a, at_b) = (icmp(&a), icmp(&b));
-    // A router for ever, with a prefix of its own; hop limits are checked by the receiver.
+    // Router advertisement with maximum lifetime and a prefix; the receiver checks the hop limit.
     let mut advertisement = vec![134, 0, 0, 0, 64, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
     advertisement.extend([3, 4, 64, 0xc0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
     advertisement.extend("fd00:bad::".parse::<Ipv6Addr>().expect("an address").octets());
-    let everybody: Ipv6Addr = "ff02::1".parse().expect("an address");
+    let all_nodes: Ipv6Addr = "ff02::1".parse().expect("an address");
     let index = a.within(|netlink| netlink.link("eth0").expect("netlink").expect("the interface").index);
-    let to = std::net::SocketAddrV6::new(everybody, 0, 0, index);
+    let to = std::net::SocketAddrV6::new(all_nodes, 0, 0, index);
     let echo = [128, 0, 0, 0, 0, 1, 0, 1];
     let straight = std::net::SocketAddrV6::new(B6.parse().expect("an address"), 0, 0, 0);
     sendto(&at_a, &advertisement, SendFlags::empty(), &to).expect("sent");
     sendto(&at_a, &echo, SendFlags::empty(), &straight).expect("sent");
     let types = received(&at_b);
-    assert!(types.contains(&128), "what is allowed arrives: {types:?}");
+    assert!(types.contains(&128), "allowed packets arrive: {types:?}");
     assert!(!types.contains(&134), "{types:?}");
     drop(node);
 }

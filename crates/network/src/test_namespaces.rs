@@ -8,12 +8,12 @@ use std::sync::Arc;
 use sys::netlink::Netlink;
 use sys::process::{Namespace, enter, unshare};
 
-/// A network namespace without a route out, which exists as long as a descriptor of it is open.
+/// A network namespace without external routes, which exists while a descriptor of it is open.
 #[derive(Clone)]
-pub struct Space(pub Arc<File>);
+pub struct NetworkNamespace(pub Arc<File>);
 
-impl Space {
-    /// `None` without the permission to make one.
+impl NetworkNamespace {
+    /// `None` without the permission to create one.
     pub fn new() -> Option<Self> {
         let made = std::thread::spawn(|| {
             unshare(&[Namespace::Network]).ok()?;
@@ -23,7 +23,7 @@ impl Space {
         made.join().ok()?.map(|file| Self(Arc::new(file)))
     }
 
-    /// Runs `body` in a thread inside.
+    /// Runs `body` in a thread inside the namespace.
     pub fn within<T: Send + 'static>(&self, body: impl FnOnce(&mut Netlink) -> T + Send + 'static) -> T {
         let file = Arc::clone(&self.0);
         let inside = std::thread::spawn(move || {
@@ -33,7 +33,7 @@ impl Space {
         inside.join().expect("the thread")
     }
 
-    /// Runs the `ip` command inside, and returns its output.
+    /// Runs the `ip` command inside the namespace and returns its output.
     pub fn ip(&self, arguments: &str) -> String {
         let arguments: Vec<String> = arguments.split_whitespace().map(str::to_owned).collect();
         self.within(move |_| {

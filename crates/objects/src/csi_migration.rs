@@ -1,6 +1,6 @@
-//! CSI migration: persistent volumes of drivers that were once part of Kubernetes, as their CSI drivers know them.
+//! CSI migration: translates persistent volumes of in-tree drivers to the sources of their CSI drivers.
 //!
-//! The objects stay as they are; attaching and mounting such a volume use the translated source.
+//! The stored objects are unchanged; attaching and mounting such a volume use the translated source.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ const ZONE_LABELS: [&str; 2] = ["failure-domain.beta.kubernetes.io/zone", "topol
 const PORTWORX_SECRET: [&str; 2] =
     ["openstorage.io/auth-secret-name", "openstorage.io/auth-secret-namespace"];
 
-/// The source by which a CSI driver knows a volume: its own, or the translation of an in-tree one. `None` if no CSI driver
-/// has the volume, or the source cannot be translated.
+/// CSI source of a volume: its own, or the translation of an in-tree one. `None` if the volume has no CSI driver, or
+/// the source cannot be translated.
 #[must_use]
 pub fn csi_source(volume: &PersistentVolume) -> Option<Cow<'_, CSIPersistentVolumeSource>> {
     let spec = volume.spec.as_ref()?;
@@ -68,7 +68,7 @@ fn gce_pd(volume: &PersistentVolume, spec: &PersistentVolumeSpec) -> Option<CSIP
     let handle = match zones.split("__").collect::<Vec<_>>()[..] {
         [""] => format!("projects/{UNSPECIFIED}/zones/{UNSPECIFIED}/disks/{name}"),
         [zone] => format!("projects/{UNSPECIFIED}/zones/{zone}/disks/{name}"),
-        // A disk of several zones is one of their region.
+        // A disk of several zones is a regional disk.
         [first, ..] => {
             let region = first.rsplit_once('-')?.0;
             let is_of_region = |zone: &str| zone.rsplit_once('-').is_some_and(|(of, _)| of == region);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn in_tree_volumes_are_known_to_their_drivers() {
+    fn in_tree_volumes_are_translated_to_csi_sources() {
         let plain = json!({"name": "pv"});
         let zone = json!({"name": "pv", "labels": {"topology.kubernetes.io/zone": "eu-a"}});
         let zones = json!({"name": "pv", "labels": {"topology.kubernetes.io/zone": "eu-1-a__eu-1-b"}});

@@ -1,5 +1,5 @@
-//! CSI migration: where a volume of an in-tree driver can be used, in the labels of its CSI driver; and on which nodes the
-//! driver has been replaced.
+//! CSI migration: topology of in-tree volumes in the labels of their CSI drivers, and the nodes on which the in-tree
+//! plugin is migrated.
 
 use std::collections::BTreeSet;
 
@@ -24,16 +24,16 @@ struct InTreePlugin {
     topology: Topology,
 }
 
-/// Labels by which a CSI driver says where a volume can be used.
+/// Topology labels of a CSI driver.
 #[derive(Clone, Copy)]
 enum Topology {
-    /// The driver's volumes can be used anywhere, or the translation says nothing about it.
+    /// The driver's volumes have no topology, or the translation sets none.
     Unchanged,
     Zone(&'static str),
     ZoneAndRegion(&'static str, &'static str),
 }
 
-/// In the order of their names.
+/// Sorted by name.
 const PLUGINS: [InTreePlugin; 7] = [
     InTreePlugin {
         name: "kubernetes.io/aws-ebs",
@@ -96,8 +96,8 @@ pub fn is_migrated_on(plugin: &str, node: Option<&CSINode>) -> bool {
     annotation.is_some_and(|names| names.split(',').any(|name| name == plugin))
 }
 
-/// The affinity of an in-tree volume in the labels of its CSI driver: that of its own, or of its zone labels. `None` if
-/// the volume's own affinity counts.
+/// Affinity of an in-tree volume in the labels of its CSI driver, from its own affinity or its zone labels. `None` if
+/// the volume's own affinity applies.
 #[must_use]
 pub fn translated_affinity(volume: &PersistentVolume) -> Option<VolumeNodeAffinity> {
     let topology = plugin(volume)?.topology;
@@ -106,7 +106,7 @@ pub fn translated_affinity(volume: &PersistentVolume) -> Option<VolumeNodeAffini
     }
     let mut affinity = volume.spec.as_ref()?.node_affinity.clone().unwrap_or_default();
     let label = |name: &str| volume.metadata.labels.as_ref().and_then(|labels| labels.get(name));
-    // Labels of the stable names count if both are there; the affinity counts more than the volume's labels.
+    // Labels of the stable names take precedence over the beta ones, the affinity over the volume's labels.
     let version = (0..2)
         .find(|version| has(&affinity, ZONE[*version]))
         .or_else(|| (0..2).find(|version| label(ZONE[*version]).is_some()))
@@ -220,7 +220,7 @@ mod tests {
 
     /// Cases of Kubernetes' csi-translation-lib.
     #[test]
-    fn zones_of_affinity_and_labels_become_those_of_the_driver() {
+    fn zone_affinity_and_labels_translate_to_driver_keys() {
         let disk = || json!({"gcePersistentDisk": {"pdName": "d"}});
         let none = || json!({});
         for (name, labels, terms, want) in [
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn each_driver_has_its_own_keys() {
+    fn affinity_keys_depend_on_driver() {
         let all = labels(&[(GA, "zone", "z"), (GA, "region", "r")]);
         for (source, want) in [
             (
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_name_the_plugins_that_are_replaced() {
+    fn migrated_plugins_are_read_from_csi_node_annotation() {
         let node = |annotation: Value| -> CSINode {
             let metadata = json!({"name": "n", "annotations": {MIGRATED_PLUGINS: annotation}});
             serde_json::from_value(json!({"metadata": metadata, "spec": {"drivers": []}})).expect("a node")

@@ -5,6 +5,8 @@
 //! [`Codec`], so that no other crate compiles the derived serde code of the types again. A type gets a codec by a row in
 //! `kinds.rs`.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod any;
 mod codec;
 pub mod csi_migration;

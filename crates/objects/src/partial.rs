@@ -16,7 +16,7 @@ impl crate::Resource for PartialObject {
     const GROUP: &'static str = "meta.k8s.io";
     const KIND: &'static str = "PartialObjectMetadata";
     const VERSION: &'static str = "v1";
-    /// A form of other resources, without a path of its own.
+    /// A representation of other resources, without a path of its own.
     const URL_PATH_SEGMENT: &'static str = "";
     type Scope = crate::NamespaceResourceScope;
 }

@@ -1,4 +1,4 @@
-//! Identity and RBAC of the driver: a service account that may list and watch what policies refer to.
+//! Identity and RBAC of the driver: a service account that may list and watch the objects policies refer to.
 
 use futures_util::future::BoxFuture;
 use objects::core::v1::ServiceAccount;
@@ -14,7 +14,7 @@ pub const ACCOUNT: &str = "ferry-network-policy";
 const NAMESPACE: &str = "kube-system";
 const ROLE: &str = "ferry:network-policy";
 
-/// What the driver reads, and nothing else.
+/// Permissions of the driver: exactly what it reads.
 #[must_use]
 pub fn role() -> (ClusterRole, ClusterRoleBinding) {
     let texts = |all: &[&str]| Some(all.iter().map(|text| (*text).to_owned()).collect());
@@ -51,8 +51,8 @@ pub fn role() -> (ClusterRole, ClusterRoleBinding) {
     (role, binding)
 }
 
-/// Creates the service account, the role and its binding, unless they exist; `administrator` may create them. A binding of
-/// an earlier version, which gave the role to all nodes, is corrected.
+/// Creates the service account, the role and its binding, unless they exist; `administrator` may create them. A binding
+/// of an earlier version, which bound the role to all nodes, is corrected.
 pub fn install<'a>(administrator: &'a Client) -> BoxFuture<'a, Result<(), ClientError>> {
     Box::pin(async move {
         let (role, binding) = role();

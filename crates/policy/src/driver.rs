@@ -1,6 +1,6 @@
-//! Follows policies, pods and namespaces, and keeps the rules of this node at what the plan says.
+//! Watches policies, pods and namespaces, and syncs the rules of this node with the plan.
 //!
-//! As long as there is no policy in the cluster, nothing but policies is followed.
+//! As long as the cluster has no policy, only policies are watched.
 
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -12,70 +12,70 @@ use objects::core::v1 as core;
 use objects::discovery::v1::EndpointSlice;
 use objects::networking::v1::NetworkPolicy;
 use parking_lot::Mutex;
-use runtime::{Cache, Haste, Informers, Kept, Key, Selection, keep};
+use runtime::{Batching, Cache, ExternalState, Informers, Key, Selection, reconcile};
 use sys::nftables::NftError;
 use tokio::sync::Notify;
 
-use crate::early::Early;
 use crate::feed;
 use crate::model::Name;
 use crate::nftables::Nftables;
+use crate::pod_start_gate::PodStartGate;
 use crate::state::{Difference, State};
 
-/// The service that answers for names, by namespace and name.
+/// The DNS service, by namespace and name.
 const NAME_SERVICE: (&str, &str) = ("kube-system", "kube-dns");
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-/// Where the kernel is told that packets between ports of a bridge pass the rules too.
+/// Sysctl that passes packets between bridge ports through the rules.
 const BRIDGE_FILES: [&str; 2] =
     ["/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"];
 
-/// Keeps the policies of `node` in force until `tasks` stop. `ready` is called when all of them are for the first time.
-/// Needs the right to change the rules of the network namespace it is called in.
+/// Keeps the policies of `node` enforced until `tasks` stop. `ready` is called once all of them are enforced. Requires
+/// permission to change the rules of the caller's network namespace.
 pub fn run<'a>(
     node: &'a str,
     client: Client,
-    early: Arc<Early>,
+    pod_start_gate: Arc<PodStartGate>,
     tasks: TaskGroup,
     ready: Box<dyn FnOnce() + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), NftError>> {
     Box::pin(async move {
         let outcome = match Nftables::open() {
             Ok(backend) => {
-                early.open();
+                pod_start_gate.open();
                 let informers = Informers::new(client, &tasks);
-                Driver::new(node, backend, &informers, Arc::clone(&early)).run(tasks, ready).await;
+                Driver::new(node, backend, &informers, Arc::clone(&pod_start_gate)).run(tasks, ready).await;
                 Ok(())
             }
             Err(error) => Err(error),
         };
-        early.close();
+        pod_start_gate.close();
         outcome
     })
 }
 
-/// What the driver follows and what it has done.
+/// State of the driver.
 pub struct Driver {
     node: String,
     backend: Nftables,
     informers: Informers,
     policies: Cache<NetworkPolicy>,
-    /// Followed from the first policy on.
+    /// Watched from the first policy on.
     others: Option<Others>,
     changed: Arc<Changed>,
-    early: Arc<Early>,
+    pod_start_gate: Arc<PodStartGate>,
     state: State,
-    /// Whether the kernel has our table.
+    /// True if the kernel has Ferry's table.
     installed: bool,
 }
 
 struct Others {
     pods: Cache<core::Pod>,
     namespaces: Cache<core::Namespace>,
-    /// Where names are answered.
+    /// Addresses of the DNS server.
     names: Cache<EndpointSlice>,
 }
 
-/// The names of objects that may differ from what was planned.
+/// Names of objects that may differ from the plan.
 #[derive(Default)]
 struct Changed {
     names: Mutex<Names>,
@@ -98,11 +98,16 @@ impl Changed {
 
 impl Driver {
     #[must_use]
-    pub fn new(node: &str, backend: Nftables, informers: &Informers, early: Arc<Early>) -> Self {
+    pub fn new(
+        node: &str,
+        backend: Nftables,
+        informers: &Informers,
+        pod_start_gate: Arc<PodStartGate>,
+    ) -> Self {
         let policies = informers.of::<NetworkPolicy>();
         let changed = Arc::new(Changed::default());
-        let told = Arc::clone(&changed);
-        policies.on_event(move |change| told.add(|names| &mut names.policies, Key::of(&**change.object())));
+        let notify = Arc::clone(&changed);
+        policies.on_event(move |change| notify.add(|names| &mut names.policies, Key::of(&**change.object())));
         Self {
             node: node.to_owned(),
             backend,
@@ -110,34 +115,35 @@ impl Driver {
             policies,
             others: None,
             changed,
-            early,
+            pod_start_gate,
             state: State::default(),
             installed: false,
         }
     }
 
-    /// Keeps the rules up to date until `tasks` stop. `ready` is called when all of them are in force.
+    /// Keeps the rules up to date until `tasks` stop. `ready` is called once all of them are applied.
     pub async fn run(self, tasks: TaskGroup, ready: impl FnOnce() + Send) {
-        keep(Running { driver: self, ready: Some(ready) }, &tasks).await;
+        reconcile(Running { driver: self, ready: Some(ready) }, &tasks).await;
     }
 
-    /// Follows pods and namespaces once there is a policy, and waits until they are all known.
+    /// Watches pods and namespaces once there is a policy, and waits until both caches have synced.
     async fn follow(&mut self) {
         if self.others.is_none() && self.policies.count() > 0 {
             let (pods, namespaces) =
                 (self.informers.of::<core::Pod>(), self.informers.of::<core::Namespace>());
-            let told = Arc::clone(&self.changed);
-            pods.on_event(move |change| told.add(|names| &mut names.pods, Key::of(&**change.object())));
-            let told = Arc::clone(&self.changed);
-            namespaces
-                .on_event(move |change| told.add(|names| &mut names.namespaces, Key::of(&**change.object())));
+            let notify = Arc::clone(&self.changed);
+            pods.on_event(move |change| notify.add(|names| &mut names.pods, Key::of(&**change.object())));
+            let notify = Arc::clone(&self.changed);
+            namespaces.on_event(move |change| {
+                notify.add(|names| &mut names.namespaces, Key::of(&**change.object()))
+            });
             let names = self.informers.of_selected::<EndpointSlice>(Selection {
                 namespace: NAME_SERVICE.0.to_owned(),
                 label_selector: format!("{SERVICE_LABEL}={}", NAME_SERVICE.1),
                 ..Selection::default()
             });
-            let told = Arc::clone(&self.changed);
-            names.on_event(move |_| told.any.notify_one());
+            let notify = Arc::clone(&self.changed);
+            names.on_event(move |_| notify.any.notify_one());
             for_bridges();
             self.others = Some(Others { pods, namespaces, names });
         }
@@ -148,7 +154,7 @@ impl Driver {
         }
     }
 
-    /// Plans what changed since the last time.
+    /// Plans the changes since the last call.
     fn plan(&mut self) -> Difference {
         let names = std::mem::take(&mut *self.changed.names.lock());
         if let Some(Others { pods, namespaces, names: answered }) = &self.others {
@@ -158,13 +164,13 @@ impl Driver {
                 let labels = namespace.map(|one| one.metadata.labels.clone().unwrap_or_default());
                 self.state.set_namespace(&key.name, labels);
             }
-            let early = self.early.plan(pods);
-            for (key, addresses) in names.pods.into_iter().map(|key| (key, None)).chain(early) {
+            let pod_start_gate = self.pod_start_gate.plan(pods);
+            for (key, addresses) in names.pods.into_iter().map(|key| (key, None)).chain(pod_start_gate) {
                 let pod = pods.get_key(&key).and_then(|pod| feed::pod(&pod, &self.node, addresses));
                 self.state.set_pod(&Name::new(&key.namespace, &key.name), pod);
             }
         } else {
-            self.early.forget_all();
+            self.pod_start_gate.forget_all();
         }
         for key in names.policies {
             let policy = self.policies.get_key(&key).and_then(|policy| feed::policy(&policy));
@@ -173,7 +179,7 @@ impl Driver {
         self.state.commit()
     }
 
-    /// A node without pods under policies has no table at all.
+    /// A node without pods under policies has no table.
     fn enforce(&mut self, whole: bool, difference: &Difference) -> Result<(), NftError> {
         if self.state.is_idle() {
             if whole || self.installed {
@@ -190,41 +196,41 @@ impl Driver {
     }
 }
 
-/// A driver at work.
+/// A running driver.
 struct Running<R> {
     driver: Driver,
     ready: Option<R>,
 }
 
-impl<R: FnOnce() + Send> Kept for Running<R> {
+impl<R: FnOnce() + Send> ExternalState for Running<R> {
     type Error = NftError;
 
     fn name(&self) -> &'static str {
         "network policies"
     }
 
-    async fn known(&mut self) {
+    async fn ready(&mut self) {
         self.driver.policies.synced().await;
         self.driver.follow().await;
     }
 
-    fn bring(&mut self, whole: bool) -> Result<(), NftError> {
+    fn apply(&mut self, whole: bool) -> Result<(), NftError> {
         let difference = self.driver.plan();
         self.driver.enforce(whole, &difference)?;
         self.ready.take().into_iter().for_each(|ready| ready());
-        self.driver.early.made();
+        self.driver.pod_start_gate.made();
         Ok(())
     }
 
-    async fn changed(&mut self) -> Haste {
+    async fn changed(&mut self) -> Batching {
         tokio::select! {
-            () = self.driver.changed.any.notified() => Haste::None,
-            () = self.driver.early.any.notified() => Haste::AtOnce,
+            () = self.driver.changed.any.notified() => Batching::None,
+            () = self.driver.pod_start_gate.any.notified() => Batching::Immediate,
         }
     }
 }
 
-/// Pods of one bridge reach each other without being routed; policies are to see that too.
+/// Pods on one bridge reach each other without routing; policies must apply to that traffic too.
 fn for_bridges() {
     for file in BRIDGE_FILES {
         match std::fs::read_to_string(file) {

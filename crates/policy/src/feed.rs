@@ -1,4 +1,4 @@
-//! From the API to the planner's model.
+//! Converts API objects to the planner's model.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::ranges::Ranges;
 use crate::selector::Selector;
 use crate::state::Entry;
 
-/// The addresses that a pod's status tells.
+/// Addresses of a pod's status.
 #[must_use]
 pub fn addresses(pod: &core::Pod) -> BTreeSet<IpAddr> {
     let Some(status) = &pod.status else { return BTreeSet::new() };
@@ -21,9 +21,8 @@ pub fn addresses(pod: &core::Pod) -> BTreeSet<IpAddr> {
     all.filter_map(|text| text.parse().ok()).collect()
 }
 
-/// A pod as the planner sees it from `node`, with the addresses that are known `early`, or those its status tells. `None`
-/// for one that has no address of its own: in its node's network, not there yet, or at its end, after which another pod
-/// may have the address.
+/// Planner's view of a pod from `node`, with the `early` addresses or those of its status. `None` for a pod without
+/// its own address: host network, not yet assigned, or finished, after which another pod may have the address.
 #[must_use]
 pub fn pod(pod: &core::Pod, node: &str, early: Option<BTreeSet<IpAddr>>) -> Option<Pod> {
     let spec = pod.spec.as_ref()?;
@@ -54,7 +53,7 @@ pub fn pod(pod: &core::Pod, node: &str, early: Option<BTreeSet<IpAddr>>) -> Opti
     })
 }
 
-/// A policy as the planner sees it. What cannot be understood of a rule lets nothing through.
+/// Planner's view of a policy. Parts of a rule that cannot be parsed match nothing.
 #[must_use]
 pub fn policy(policy: &NetworkPolicy) -> Option<Policy> {
     let namespace = policy.metadata.namespace.as_deref()?;
@@ -76,7 +75,7 @@ pub fn policy(policy: &NetworkPolicy) -> Option<Policy> {
     })
 }
 
-/// Without types, a policy is about what comes in, and about what goes out if it says something about that.
+/// Without types, a policy applies to ingress, and to egress if it has egress rules.
 fn applies(spec: &NetworkPolicySpec, direction: &str) -> bool {
     match spec.policy_types.as_deref() {
         Some(types) if !types.is_empty() => types.iter().any(|one| one == direction),
@@ -91,7 +90,7 @@ fn sorted<T: Ord>(all: impl Iterator<Item = T>) -> Vec<T> {
     all
 }
 
-/// Selectors one by one, blocks of addresses together.
+/// Selectors one by one, address blocks together.
 fn peers(all: &[NetworkPolicyPeer], namespace: &str) -> Vec<Peer> {
     let blocks = all.iter().filter_map(|peer| peer.ip_block.as_ref());
     let blocks = blocks
@@ -124,8 +123,8 @@ fn port(port: &NetworkPolicyPort) -> Option<Port> {
     })
 }
 
-/// The ports of the cluster's name service that are not pods': where Ferry answers itself, on whichever node. It stands
-/// for what would be there on the pod's own node, which it may always reach.
+/// Ports of the cluster DNS service that are not served by pods but by Ferry itself, on any node. They are treated like
+/// a DNS server on the pod's own node, which it may always reach.
 #[must_use]
 pub fn name_service<'a>(slices: impl Iterator<Item = &'a EndpointSlice>) -> BTreeSet<Entry> {
     let mut open = BTreeSet::new();
@@ -148,12 +147,7 @@ pub fn name_service<'a>(slices: impl Iterator<Item = &'a EndpointSlice>) -> BTre
 }
 
 fn protocol(name: Option<&str>) -> Option<Protocol> {
-    match name {
-        None | Some("TCP") => Some(Protocol::Tcp),
-        Some("UDP") => Some(Protocol::Udp),
-        Some("SCTP") => Some(Protocol::Sctp),
-        Some(_) => None,
-    }
+    name.map_or(Some(Protocol::Tcp), Protocol::from_name)
 }
 
 #[cfg(test)]
@@ -167,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn directions() {
+    fn policy_without_types_has_ingress_and_egress_if_rules_exist() {
         let none = read(json!({ "podSelector": {} }));
         assert_eq!((none.ingress, none.egress), (Some(vec![]), None));
         let both = read(json!({ "podSelector": {}, "egress": [{}] }));
@@ -178,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_and_ports() {
+    fn policy_peers_and_ports_are_converted() {
         let policy = read(json!({ "podSelector": {}, "ingress": [{
             "from": [
                 { "ipBlock": { "cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"] } },
@@ -206,14 +200,23 @@ mod tests {
                 ][..]
             )
         );
-        // A list that was not empty never becomes "everybody".
+        // A non-empty list never becomes "all peers".
         let strange =
             read(json!({ "podSelector": {}, "ingress": [{ "from": [{}], "ports": [{ "port": -1 }] }] }));
         assert_eq!(strange.ingress, Some(vec![Rule { peers: Some(vec![]), ports: Some(vec![]) }]));
     }
 
     #[test]
-    fn names_are_answered_by_pods_or_by_nodes() {
+    fn finished_pods_have_no_address() {
+        for (phase, finished) in vectors::PHASES {
+            let object = json!({"spec": {"containers": []}, "status": {"phase": phase, "podIP": "10.0.0.1"}});
+            let read = pod(&serde_json::from_value(object).expect("a pod"), "n", None);
+            assert_eq!(read.is_none(), finished, "{phase}");
+        }
+    }
+
+    #[test]
+    fn dns_servers_are_pods_or_nodes() {
         let slice = |target: Value| -> EndpointSlice {
             serde_json::from_value(json!({
                 "metadata": { "name": "s" }, "addressType": "IPv4",
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn pods() {
+    fn pod_on_host_network_or_without_address_is_skipped() {
         let mut object = json!({
             "metadata": { "name": "p", "labels": { "a": "b" } },
             "spec": { "nodeName": "here", "containers": [{ "name": "c", "ports": [

@@ -1,23 +1,26 @@
-//! Network policies: one planner from policies, pods and namespaces to rules, and nftables that apply the difference.
+//! Network policies: one planner from policies, pods and namespaces to rules, and an nftables backend that applies the
+//! difference.
 //!
-//! `model` is what is known of policies and pods, `selector` and `ranges` its words, `state` says which chains and sets
-//! this node needs and how they change (all pure); `nftables` gives them to the kernel; `feed` follows the API and
-//! `driver` ties the two together. `access` is what the driver may read. A pod of this node is
-//! under its policies before its containers start (`early`).
+//! `model` describes policies and pods, `selector` and `ranges` its terms, `state` computes the chains and sets of
+//! this node and their changes (all pure); `nftables` applies them to the kernel; `feed` converts API objects and
+//! `driver` connects the parts. `access` has the driver's permissions. The policies of a pod are
+//! enforced before its containers start (`pod_start_gate`).
 //!
-//! The name service that nodes run themselves is always reachable, like the node a pod is on.
-//! As in Kubernetes, a pod and the node it runs on always reach each other; pods in the network of their node are
-//! neither selected nor found by selectors; connections that exist go on when a policy comes.
+//! The DNS server on nodes is always reachable, like the node of a pod. As in Kubernetes, a pod and its node always
+//! reach each other; host-network pods are neither selected nor matched by selectors; existing connections continue
+//! when a policy is added.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod access;
 pub mod driver;
-pub mod early;
 pub mod feed;
 pub mod model;
 pub mod nftables;
+pub mod pod_start_gate;
 pub mod ranges;
 pub mod selector;
 pub mod state;
 
 pub use driver::{Driver, run};
-pub use early::{Early, OnFailure};
+pub use pod_start_gate::{OnFailure, PodStartGate};

@@ -1,4 +1,4 @@
-//! What the planner knows of policies and pods, whatever the API calls it.
+//! The planner's model of policies and pods, independent of the API types.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,12 +8,7 @@ use crate::selector::Selector;
 
 pub type Labels = BTreeMap<String, String>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Protocol {
-    Tcp = 6,
-    Udp = 17,
-    Sctp = 132,
-}
+pub use sys::protocol::Protocol;
 
 /// `namespace/name`, of a pod or a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,13 +29,13 @@ impl Name {
 pub struct Pod {
     pub labels: Labels,
     pub addresses: BTreeSet<IpAddr>,
-    /// Ports that have a name.
+    /// Named ports.
     pub ports: BTreeSet<(NamedPort, u16)>,
     /// On the planner's own node.
     pub local: bool,
 }
 
-/// A port by what its pod calls it.
+/// A port by its name in the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamedPort {
     pub name: String,
@@ -55,7 +50,7 @@ pub enum Direction {
 
 pub const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
 
-/// A policy. A direction without rules is not its business; one with an empty list lets nothing through.
+/// A policy. A direction without rules is unaffected; one with an empty list denies everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub selector: Selector,
@@ -73,7 +68,7 @@ impl Policy {
     }
 }
 
-/// Lets these peers through to these ports; `None` is all of them.
+/// Allows these peers to reach these ports; `None` is all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rule {
     pub peers: Option<Vec<Peer>>,
@@ -86,7 +81,7 @@ pub enum Peer {
     Block(Ranges),
 }
 
-/// Pods by their labels and by where they are.
+/// Pods by their labels and namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodPeer {
     pub scope: Scope,
@@ -102,7 +97,7 @@ pub enum Scope {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Port {
     Any(Protocol),
-    /// From the first to the last, both included.
+    /// Port range, both ends included.
     Numbers(Protocol, u16, u16),
     Named(NamedPort),
 }

@@ -1,6 +1,8 @@
-//! Blocks of addresses with holes, as ranges that do not touch each other.
+//! Address blocks with exceptions, as disjoint ranges.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
 
 /// Ranges of one family, in order, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -10,8 +12,8 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// The block of a CIDR without those of `except`; `None` if the block cannot be read. What cannot be read among the
-    /// exceptions takes out nothing, as the API server lets none of that in.
+    /// The block of a CIDR without those of `except`; `None` if the block is invalid. Invalid exceptions, which the
+    /// API server rejects, are ignored.
     #[must_use]
     pub fn new(block: &str, except: &[String]) -> Option<Self> {
         let (v6, first, last) = parse(block)?;
@@ -23,7 +25,7 @@ impl Ranges {
             .collect();
         holes.sort_unstable();
         let mut ranges = Vec::new();
-        // Where the next range may begin; none behind the last address there is.
+        // Start of the next range; `None` after the last address.
         let mut from = Some(first);
         for (hole, end) in holes {
             let Some(begin) = from.filter(|begin| *begin <= last) else { break };
@@ -36,7 +38,7 @@ impl Ranges {
         Some(Self { v6, ranges })
     }
 
-    /// All of several, as one per family.
+    /// Union of several, one per family.
     #[must_use]
     pub fn union(all: Vec<Self>) -> Vec<Self> {
         [false, true]
@@ -49,7 +51,8 @@ impl Ranges {
                 let mut joined: Vec<(u128, u128)> = Vec::new();
                 for (first, last) in ranges {
                     match joined.last_mut() {
-                        // Touching ones too: the kernel wants no end where another one begins.
+                        // Adjacent ranges are merged too: the kernel rejects an interval that ends where another
+                        // begins.
                         Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
                         _ => joined.push((first, last)),
                     }
@@ -59,7 +62,7 @@ impl Ranges {
             .collect()
     }
 
-    /// First address of each range, and the first one behind it unless it is the end of all addresses.
+    /// First address of each range, and the address after its last one unless that is the end of the address space.
     pub fn bounds(&self) -> impl Iterator<Item = (IpAddr, Option<IpAddr>)> {
         let end = if self.v6 { u128::MAX } else { u128::from(u32::MAX) };
         self.ranges
@@ -75,19 +78,12 @@ impl Ranges {
     }
 }
 
-/// Whether it is IPv6, the first and the last address.
+/// IPv6 flag, first and last address.
 fn parse(text: &str) -> Option<(bool, u128, u128)> {
-    let (address, prefix) = text.trim().split_once('/')?;
-    let prefix: u32 = prefix.parse().ok()?;
-    let (v6, bits, width): (bool, u128, u32) = match address.parse::<IpAddr>().ok()? {
-        IpAddr::V4(address) => (false, u128::from(address.to_bits()), 32),
-        IpAddr::V6(address) => (true, address.to_bits(), 128),
-    };
-    let host = match width.checked_sub(prefix)? {
-        128 => u128::MAX,
-        host => (1 << host) - 1,
-    };
-    Some((v6, bits & !host, bits | host))
+    Some(match text.trim().parse().ok()? {
+        IpNet::V4(block) => (false, block.network().to_bits().into(), block.broadcast().to_bits().into()),
+        IpNet::V6(block) => (true, block.network().to_bits(), block.broadcast().to_bits()),
+    })
 }
 
 #[cfg(test)]
@@ -102,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn several_become_one_per_family() {
+    fn blocks_are_merged_per_family() {
         let all = ["10.0.0.0/25", "10.0.0.128/25", "10.0.0.64/26", "10.0.2.0/24", "fd00::/8"];
         let all: Vec<Ranges> = all.iter().filter_map(|text| Ranges::new(text, &[])).collect();
         let texts: Vec<Vec<String>> = Ranges::union(all)
@@ -114,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn holes() {
+    fn except_splits_block_into_ranges() {
         assert_eq!(texts("10.0.0.7/8", &[]), ["10.0.0.0 11.0.0.0"]);
         assert_eq!(texts("0.0.0.0/0", &[]), ["0.0.0.0 end"]);
         assert_eq!(
@@ -123,7 +119,7 @@ mod tests {
         );
         assert_eq!(texts("10.0.0.0/24", &["10.0.0.0/25"]), ["10.0.0.128 10.0.1.0"]);
         assert_eq!(texts("10.0.0.0/24", &["10.0.0.0/24"]), Vec::<String>::new());
-        // Holes within holes, outside the block, of the other family.
+        // Exceptions within exceptions, outside the block, of the other family.
         assert_eq!(
             texts("10.0.0.0/24", &["10.0.0.64/26", "10.0.0.64/27", "11.0.0.0/8", "fd00::/8", "x"]),
             ["10.0.0.0 10.0.0.64", "10.0.0.128 10.0.1.0"]

@@ -1,5 +1,5 @@
-//! Real packets through real rules, in network namespaces of the test's own that have no way out: a node with four pods,
-//! three of them on a bridge and one on a cable of its own, and a client outside.
+//! Real packets through real rules, in network namespaces without external routes: a node with four pods, three of them
+//! on a bridge and one on a separate link, and an external client.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -15,16 +15,16 @@ use policy::state::{Entry, State};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
-/// Long enough for a packet within this machine, and for the second try of a lost one.
+/// Timeout of a packet within this machine, and of one retransmission.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What is dropped is not heard of: nobody waits long for that.
+/// Dropped packets cause no reply, so the wait is short.
 const SILENCE: Duration = Duration::from_millis(400);
 
 /// Pods by name, with the link and the last part of their addresses; `far` is not on the bridge.
 const PODS: [(&str, &str, u8); 4] =
     [("web", "br", 2), ("db", "br", 3), ("job", "br", 4), ("far", "cable", 2)];
 
-/// Namespaces that go away with the test.
+/// Namespaces that are deleted with the test.
 struct World {
     id: u32,
 }
@@ -127,7 +127,7 @@ impl World {
         thread.join().expect("the thread")
     }
 
-    /// Servers of both protocols and families on two ports, that echo what they are told.
+    /// Echo servers of both protocols and families on two ports.
     fn serve(&self, name: &'static str) {
         for port in [8080_u16, 8081] {
             let (tcp, udp) = self.within(name, move || {
@@ -181,7 +181,7 @@ impl World {
         assert_eq!(answered, expected, "UDP from {from} to {to}\n{}", self.rules());
     }
 
-    /// The rules as the tool shows them, if it is there.
+    /// The rules as `nft` prints them, if it is installed.
     fn rules(&self) -> String {
         let output =
             Command::new("ip").args(["netns", "exec", &self.name("node"), "nft", "list", "ruleset"]).output();
@@ -256,14 +256,14 @@ fn at(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Both families, to the port everybody serves.
+/// Both families, to the port that all pods serve.
 fn both(world: &World, from: &str, pod: &str, expected: bool) {
     world.tcp(from, &at(&v4(pod), 8080), expected);
     world.tcp(from, &at(&v6(pod), 8080), expected);
 }
 
 #[test]
-fn what_comes_in() {
+fn ingress_policies_are_enforced() {
     let Some(world) = World::new() else { return };
     let mut rules = world.begin();
     both(&world, "web", "db", true);
@@ -273,13 +273,13 @@ fn what_comes_in() {
     }
     world.tcp("out", &at(&v4("db"), 8080), false);
     world.udp("web", &at(&v4("db"), 8080), false);
-    // The node reaches its pods, the pod reaches others and itself, others reach each other.
+    // The node reaches its pods, the pod reaches others and itself, other pods reach each other.
     both(&world, "node", "db", true);
     both(&world, "db", "web", true);
     both(&world, "db", "db", true);
     both(&world, "job", "web", true);
-    world.tcp("db", &at("10.1.0.1", 8080), false); // Nobody listens there: refused, not dropped.
-    // Policies add up: one more lets one peer in.
+    world.tcp("db", &at("10.1.0.1", 8080), false); // No listener: refused, not dropped.
+    // Policies are additive: another one allows one peer.
     rules.policy(
         "from-web",
         json!({
@@ -291,7 +291,7 @@ fn what_comes_in() {
     world.udp("web", &at(&v6("db"), 8080), true);
     both(&world, "job", "db", false);
     both(&world, "far", "db", false);
-    // The same labels elsewhere are not the same pods.
+    // The same labels in another namespace do not match.
     let mut relabelled = pod("far");
     relabelled.labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
     rules.state.set_pod(&Name::new("m", "far"), Some(relabelled));
@@ -307,7 +307,7 @@ fn what_comes_in() {
     both(&world, "far", "db", true);
     both(&world, "far", "web", true);
     both(&world, "job", "web", false);
-    // The namespace is called otherwise: its pods are strangers.
+    // The namespace has another name: its pods do not match.
     rules.state.set_namespace("m", Some(BTreeMap::new()));
     rules.apply();
     both(&world, "far", "db", false);
@@ -322,7 +322,7 @@ fn what_comes_in() {
 }
 
 #[test]
-fn what_goes_out() {
+fn egress_policies_are_enforced() {
     let Some(world) = World::new() else { return };
     let mut rules = world.begin();
     rules.policy(
@@ -343,25 +343,25 @@ fn what_goes_out() {
             ],
         }),
     );
-    // The name means another number in that pod.
+    // The name has another number in that pod.
     world.tcp("web", &at(&v4("db"), 8081), true);
     world.tcp("web", &at(&v6("db"), 8081), true);
     world.tcp("web", &at(&v4("db"), 8080), false);
     both(&world, "web", "job", false);
     world.tcp("web", &at("192.0.2.2", 8080), true);
     world.tcp("web", &at("192.0.3.2", 8080), false);
-    // What nodes do themselves is open, on whichever node.
+    // Ports that nodes serve themselves are open, on any node.
     rules.state.set_open([Entry::Port([192, 0, 3, 2].into(), Protocol::Udp, 8081)].into());
     rules.apply();
     world.udp("web", &at("192.0.3.2", 8081), true);
     world.udp("web", &at("192.0.3.2", 8080), false);
-    // Both ends must agree.
+    // Egress of the source and ingress of the destination must both allow it.
     rules.policy("deny", json!({ "podSelector": { "matchLabels": { "app": "db" } } }));
     world.tcp("web", &at(&v4("db"), 8081), false);
 }
 
 #[test]
-fn ports() {
+fn policy_ports_match_by_number_name_and_range() {
     let Some(world) = World::new() else { return };
     let mut rules = world.begin();
     let spec = |ports: Value| {
@@ -392,9 +392,9 @@ fn ports() {
     check([false, false], [false, false]);
 }
 
-/// What a policy forbids it forbids to new connections.
+/// A policy affects new connections only.
 #[test]
-fn connections_go_on() {
+fn established_connections_survive_new_policies() {
     let Some(world) = World::new() else { return };
     let mut rules = world.begin();
     let mut connections: Vec<TcpStream> = [("web", v4("db")), ("far", v6("db"))]
@@ -407,9 +407,9 @@ fn connections_go_on() {
     assert!(connections.iter_mut().all(echo), "{}", world.rules());
 }
 
-/// Policies see the pods behind a service: it was translated before.
+/// Policies apply to the pods behind a service: translation happens before.
 #[test]
-fn services() {
+fn policy_applies_to_pods_behind_a_service() {
     let Some(world) = World::new() else { return };
     let script = "add table ip services; \
          add chain ip services pre { type nat hook prerouting priority -100; }; \
@@ -448,6 +448,6 @@ fn services() {
     }] }),
     );
     world.tcp("web", "10.96.0.1:80", false);
-    // A pod cannot be kept from itself, not even through a service.
+    // A pod always reaches itself, also through a service.
     world.tcp("web", "10.96.0.2:80", true);
 }

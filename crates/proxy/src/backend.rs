@@ -1,4 +1,4 @@
-//! What gives plans to the kernel. The first backend that works here is used.
+//! Backends that apply plans to the kernel. The first one that works is used.
 
 use crate::iptables::{Iptables, IptablesError};
 use crate::ipvs::{IpvsBackend, IpvsError};
@@ -7,7 +7,7 @@ use crate::nftables::{NftError, Nftables};
 use crate::state::{Difference, State};
 use crate::userspace::{Userspace, UserspaceError};
 
-/// The ways to serve services, in the order in which they are tried.
+/// Proxy modes, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Nftables,
@@ -16,11 +16,11 @@ pub enum Mode {
     Userspace,
 }
 
-/// The order when nobody asks for one.
+/// Default order.
 pub const ORDER: [Mode; 4] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace];
 
 impl Mode {
-    /// By the name that `--proxy-mode` has for it.
+    /// The mode with this `--proxy-mode` name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         ORDER.into_iter().find(|mode| mode.name() == name)
@@ -37,7 +37,7 @@ impl Mode {
     }
 }
 
-/// Why a backend cannot do its work.
+/// Error of a backend.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error("nftables")]
@@ -52,21 +52,22 @@ pub enum BackendError {
     None,
 }
 
-/// Gives plans to the kernel.
+/// Applies plans to the kernel.
 pub trait Backend: Send + Sync {
     fn mode(&self) -> Mode;
-    /// Puts everything in `state` in place of whatever is there.
+    /// Replaces all rules in the kernel by those of `state`.
     fn replace(&self, state: &State) -> Result<(), BackendError>;
-    /// Makes a difference that leads to `state`.
+    /// Applies a difference that results in `state`.
     fn apply(&self, difference: &Difference, state: &State) -> Result<(), BackendError>;
     /// Removes everything.
     fn remove(&self) -> Result<(), BackendError>;
 }
 
-/// A backend that works here: the one asked for, or else the first. One is tried by setting the rules of no services.
-pub fn open(asked: Option<Mode>, node: &Node) -> Result<Box<dyn Backend>, BackendError> {
-    let others = ORDER.into_iter().filter(|mode| Some(*mode) != asked);
-    for mode in asked.into_iter().chain(others) {
+/// A working backend: the requested one, or else the first in order. It is probed by applying an empty set of
+/// services.
+pub fn open(requested: Option<Mode>, node: &Node) -> Result<Box<dyn Backend>, BackendError> {
+    let others = ORDER.into_iter().filter(|mode| Some(*mode) != requested);
+    for mode in requested.into_iter().chain(others) {
         match attempt(mode, node) {
             Ok(backend) => return Ok(backend),
             Err(error) => {
@@ -78,7 +79,7 @@ pub fn open(asked: Option<Mode>, node: &Node) -> Result<Box<dyn Backend>, Backen
     Err(BackendError::None)
 }
 
-/// What is behind an error, from the outside in.
+/// The error with its sources.
 fn causes(error: &dyn std::error::Error) -> String {
     let all = std::iter::successors(error.source(), |error| error.source());
     all.map(ToString::to_string).collect::<Vec<_>>().join(": ")

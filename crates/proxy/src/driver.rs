@@ -1,4 +1,4 @@
-//! Follows services, endpoints and this node, and keeps the backend's rules at what the plan says.
+//! Watches services, endpoints and this node, and syncs the backend's rules with the plan.
 
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use base::tasks::TaskGroup;
+use jiff::Timestamp;
 use objects::core::v1 as core;
 use objects::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
-use runtime::{Cache, Haste, Informers, Kept, keep};
+use runtime::{Batching, Cache, Change, ExternalState, Informers, reconcile};
 use tokio::sync::Notify;
 
 use crate::backend::{Backend, BackendError};
@@ -23,10 +24,10 @@ use crate::state::{Difference, State};
 
 const BY_SERVICE: &str = "service";
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// What a cluster autoscaler marks a node with that is about to go.
+/// Taint by which a cluster autoscaler marks a node before its removal.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// What the driver follows and what it has done.
+/// State of the driver.
 pub struct Driver {
     node: Node,
     backend: Box<dyn Backend>,
@@ -37,25 +38,50 @@ pub struct Driver {
     state: State,
     health: Arc<Health>,
     metrics: Arc<ProxyMetrics>,
-    /// Who may answer for UDP services that changed since flows were last looked at.
+    /// Valid endpoints of UDP services that changed since the last flow cleanup.
     answers: Answers,
 }
 
-/// What may differ from what was planned.
+/// Annotation of a slice with the time of the change of a pod or service that led to it.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// Limit of changes whose time is kept until the next sync.
+const MAX_TRIGGERS: usize = 10_000;
+
+/// Objects changed since the last plan.
 struct Changed {
     names: Mutex<BTreeSet<ServiceName>>,
+    /// Times of slice changes that are not applied yet, with their address family.
+    triggers: Mutex<Vec<(&'static str, Timestamp)>>,
+    started: Timestamp,
     any: Notify,
     health: Arc<Health>,
     metrics: Arc<ProxyMetrics>,
 }
 
 impl Changed {
+    /// Records the time of a slice's change, if the change is new and happened since this proxy started.
+    fn note_trigger(&self, old: Option<&EndpointSlice>, new: &EndpointSlice) {
+        let before = old.and_then(trigger_time);
+        let Some(at) = trigger_time(new).filter(|at| Some(*at) != before && *at > self.started) else {
+            return;
+        };
+        let family = if new.address_type == "IPv6" { "IPv6" } else { "IPv4" };
+        let mut triggers = self.triggers.lock();
+        if triggers.len() < MAX_TRIGGERS {
+            triggers.push((family, at));
+        }
+    }
+
     fn add(&self, name: ServiceName) {
         self.names.lock().insert(name);
         self.health.queued();
         self.metrics.last_queued.set(self.health.now().as_second());
         self.any.notify_one();
     }
+}
+
+fn trigger_time(slice: &EndpointSlice) -> Option<Timestamp> {
+    slice.metadata.annotations.as_ref()?.get(TRIGGER_TIME)?.parse().ok()
 }
 
 fn name_of(service: &core::Service) -> ServiceName {
@@ -79,6 +105,8 @@ impl Driver {
         let nodes = informers.of::<core::Node>();
         let changed = Arc::new(Changed {
             names: Mutex::default(),
+            triggers: Mutex::default(),
+            started: health.now(),
             any: Notify::new(),
             health: Arc::clone(&health),
             metrics: Arc::clone(&metrics),
@@ -94,6 +122,9 @@ impl Driver {
         let of_slice = Arc::clone(&changed);
         slices.on_event(move |change| {
             of_slice.metrics.endpoint_changes.inc();
+            if !matches!(change, Change::Deleted(_)) {
+                of_slice.note_trigger(change.old().map(AsRef::as_ref), change.object());
+            }
             for slice in change.old().into_iter().chain([change.object()]) {
                 service_of(slice).into_iter().for_each(|name| of_slice.add(name));
             }
@@ -108,17 +139,17 @@ impl Driver {
         Self { node, backend, services, slices, nodes, changed, state, health, metrics, answers }
     }
 
-    /// Keeps the rules up to date until `tasks` stop. `ready` is called when all of them are in force.
+    /// Keeps the rules up to date until `tasks` stop. `ready` is called once all of them are applied.
     pub fn run<'a>(self, tasks: TaskGroup, ready: Box<dyn FnOnce() + Send + 'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let ports = ServicePorts::new(Arc::clone(&self.health), &tasks);
-            keep(Running { driver: self, ports, ready: Some(ready) }, &tasks).await;
+            reconcile(Running { driver: self, ports, ready: Some(ready) }, &tasks).await;
         })
     }
 
-    /// Another zone changes what is near for every service.
+    /// A change of the node's zone affects the topology hints of every service.
     fn look_at_node(&mut self) {
-        // A machine that is no node has no name.
+        // A machine that is not a node has no name.
         if self.node.name.is_empty() || !self.nodes.is_synced() {
             return;
         }
@@ -135,7 +166,7 @@ impl Driver {
         }
     }
 
-    /// Plans the services that changed since the last time.
+    /// Plans the services that changed since the last call.
     fn plan_changed(&mut self, ports: &mut ServicePorts) -> Difference {
         let names = std::mem::take(&mut *self.changed.names.lock());
         let mut total = Difference::default();
@@ -161,14 +192,14 @@ impl Driver {
     }
 
     fn made(&self) {
-        // A change that came meanwhile is still to be made.
+        // A change that arrived during the sync remains pending.
         if self.changed.names.lock().is_empty() {
             self.health.made();
         }
         self.metrics.last_sync.set(self.health.now().as_second());
     }
 
-    /// Ends UDP flows that lead to endpoints which are gone. What fails now is noticed by clients, not by us.
+    /// Ends UDP flows to removed endpoints. Failures affect clients only.
     fn forget_flows(&mut self) {
         if self.answers.is_empty() {
             return;
@@ -180,37 +211,48 @@ impl Driver {
     }
 }
 
-/// A driver at work.
+/// A running driver.
 struct Running<R> {
     driver: Driver,
     ports: ServicePorts,
     ready: Option<R>,
 }
 
-impl<R: FnOnce() + Send> Kept for Running<R> {
+impl<R: FnOnce() + Send> ExternalState for Running<R> {
     type Error = BackendError;
 
     fn name(&self) -> &'static str {
         "the rules of services"
     }
 
-    async fn known(&mut self) {
+    async fn ready(&mut self) {
         self.driver.services.synced().await;
         self.driver.slices.synced().await;
     }
 
-    fn bring(&mut self, whole: bool) -> Result<(), BackendError> {
+    fn apply(&mut self, whole: bool) -> Result<(), BackendError> {
         let driver = &mut self.driver;
         driver.look_at_node();
         let begun = Instant::now();
+        let triggers = std::mem::take(&mut *driver.changed.triggers.lock());
         let difference = driver.plan_changed(&mut self.ports);
         let outcome = if whole { driver.backend.replace(&driver.state) } else { driver.apply(&difference) };
         if outcome.is_err() {
             driver.metrics.failures.inc();
+            driver.changed.triggers.lock().extend(triggers);
             return outcome;
         }
         if whole || !difference.is_empty() {
-            driver.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
+            let seconds = begun.elapsed().as_secs_f64();
+            driver.metrics.sync_seconds.observe(seconds);
+            let of_kind =
+                if whole { &driver.metrics.full_sync_seconds } else { &driver.metrics.partial_sync_seconds };
+            of_kind.observe(seconds);
+        }
+        let now = driver.health.now();
+        for (family, at) in triggers {
+            let seconds = now.duration_since(at).as_secs_f64().max(0.0);
+            driver.metrics.network_programming.with_label_values(&[family]).observe(seconds);
         }
         driver.made();
         self.ready.take().into_iter().for_each(|ready| ready());
@@ -218,9 +260,9 @@ impl<R: FnOnce() + Send> Kept for Running<R> {
         Ok(())
     }
 
-    async fn changed(&mut self) -> Haste {
+    async fn changed(&mut self) -> Batching {
         self.driver.changed.any.notified().await;
-        Haste::None
+        Batching::None
     }
 }
 
@@ -231,4 +273,39 @@ fn touches_udp(difference: &Difference) -> bool {
         }
         _ => false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::clock::Clock;
+    use base::metrics::Metrics;
+
+    fn slice(family: &str, trigger: &str) -> EndpointSlice {
+        serde_json::from_value(serde_json::json!({
+            "addressType": family,
+            "metadata": {"name": "a", "annotations": {TRIGGER_TIME: trigger}},
+        }))
+        .expect("a slice")
+    }
+
+    #[test]
+    fn trigger_times_are_noted_once_and_not_from_before_the_start() {
+        let metrics = Metrics::new(&Clock::system()).expect("a registry");
+        let changed = Changed {
+            names: Mutex::default(),
+            triggers: Mutex::default(),
+            started: "2026-01-01T00:00:00Z".parse().expect("a time"),
+            any: Notify::new(),
+            health: Arc::new(Health::new(&Clock::system())),
+            metrics: Arc::new(ProxyMetrics::new(&metrics).expect("new names")),
+        };
+        let new = slice("IPv6", "2026-01-01T00:00:05Z");
+        changed.note_trigger(None, &slice("IPv4", "2025-12-31T23:59:59Z"));
+        changed.note_trigger(None, &slice("IPv4", "nonsense"));
+        changed.note_trigger(Some(&slice("IPv6", "2026-01-01T00:00:01Z")), &new);
+        changed.note_trigger(Some(&new), &new);
+        let want = ("IPv6", "2026-01-01T00:00:05Z".parse().expect("a time"));
+        assert_eq!(*changed.triggers.lock(), [want]);
+    }
 }

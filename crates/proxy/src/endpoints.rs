@@ -1,16 +1,16 @@
-//! Who may serve: ready endpoints, those that end but still serve when there is nobody else, near ones when the
-//! hints say so, and those of this node for policies that ask for them.
+//! Endpoint selection: ready endpoints, serving terminating ones if there is no ready one, topology hints, and
+//! node-local ones for `Local` policies.
 
 use std::net::IpAddr;
 
 use crate::model::{Endpoint, Node};
 
-/// Endpoints of one port and one address family, in an order that does not depend on their listing.
+/// Endpoints of one port and one address family, in an order independent of their listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
-    /// For clients that may go to any node.
+    /// For clients that may be sent to any node.
     pub everywhere: Vec<(IpAddr, u16)>,
-    /// Those of this node.
+    /// Endpoints of this node.
     pub here: Vec<(IpAddr, u16)>,
 }
 
@@ -25,7 +25,7 @@ pub fn choose(endpoints: &[Endpoint], node: &Node, ipv4: bool) -> Chosen {
     }
 }
 
-/// The ready ones; where there are none, those that serve while they end.
+/// The ready ones; if there are none, terminating ones that still serve.
 fn usable<'a>(all: &[&'a Endpoint]) -> Vec<&'a Endpoint> {
     let ready: Vec<&Endpoint> = all.iter().copied().filter(|endpoint| endpoint.ready).collect();
     if !ready.is_empty() {
@@ -34,7 +34,7 @@ fn usable<'a>(all: &[&'a Endpoint]) -> Vec<&'a Endpoint> {
     all.iter().copied().filter(|endpoint| endpoint.serving && endpoint.terminating).collect()
 }
 
-/// The endpoints meant for this node, else for its zone, if every ready one has such hints; else all.
+/// The endpoints with a hint for this node, else for its zone, if every ready endpoint has such hints; else all.
 fn near<'a>(all: &[&'a Endpoint], node: &Node) -> Vec<&'a Endpoint> {
     let hinted = |has: &dyn Fn(&Endpoint) -> bool, mine: &dyn Fn(&Endpoint) -> bool| {
         let mut ready = all.iter().filter(|endpoint| endpoint.ready).peekable();
@@ -81,23 +81,23 @@ mod tests {
         }
     }
 
-    /// The last bytes of the addresses chosen: everywhere, here.
+    /// The last bytes of the selected addresses: on any node, on this node.
     fn chosen(states: &[&str]) -> (Vec<u8>, Vec<u8>) {
         let all: Vec<Endpoint> = states.iter().zip(1..).map(|(state, last)| endpoint(last, state)).collect();
         let node = Node { name: "n".into(), zone: Some("1".into()), ..Node::default() };
-        let last = |list: Vec<(IpAddr, u16)>| list.iter().map(|(a, _)| crate::model::bytes(*a)[3]).collect();
+        let last = |list: Vec<(IpAddr, u16)>| list.iter().map(|(a, _)| sys::netlink::octets(*a)[3]).collect();
         let Chosen { everywhere, here } = choose(&all, &node, true);
         (last(everywhere), last(here))
     }
 
     #[test]
-    fn the_table() {
+    fn rules_of_all_features_are_rendered() {
         for (states, everywhere, here) in [
             (&["r", "rl", "s"][..], &[1, 2][..], &[2][..]),
             (&["st", "stl", ""], &[1, 2], &[2]),
             (&["r", "stl"], &[1], &[2]),
             (&["", ""], &[], &[]),
-            // Hints: used when all ready ones have them and one is ours.
+            // Hints are used if all ready endpoints have them and one is for this node.
             (&["r1", "r2", "r2l"], &[1], &[3]),
             (&["r1", "r"], &[1, 2], &[]),
             (&["r2", "r3"], &[1, 2], &[]),

@@ -1,4 +1,4 @@
-//! From the API to the planner's model: which services are ours to serve, and who stands behind each port.
+//! Converts API objects to the planner's model: the services to serve, and the endpoints of each port.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use objects::core::v1 as core;
 use objects::discovery::v1::EndpointSlice;
 
-use crate::model::{Cidr, Endpoint, Port, Protocol, Service, ServiceName};
+use crate::model::{Endpoint, Port, Protocol, Service, ServiceName};
 
-/// A service with this label is somebody else's.
+/// Services with this label belong to another proxy.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-/// How long clients are remembered where the service does not say.
+/// Default session affinity timeout.
 const DEFAULT_AFFINITY: i32 = 10_800;
 
 /// The name of the service that a slice belongs to.
@@ -21,7 +21,7 @@ pub fn service_of(slice: &EndpointSlice) -> Option<ServiceName> {
     Some(ServiceName { namespace: slice.metadata.namespace.clone().unwrap_or_default(), name })
 }
 
-/// A service as the planner sees it from `node`. `None` for those that are not ours, or have no address.
+/// A service as the planner sees it from `node`. `None` for services of another proxy or without an address.
 #[must_use]
 pub fn view(service: &core::Service, slices: &[Arc<EndpointSlice>], node: &str) -> Option<Service> {
     let spec = service.spec.as_ref()?;
@@ -64,7 +64,7 @@ pub fn view(service: &core::Service, slices: &[Arc<EndpointSlice>], node: &str) 
             .load_balancer_source_ranges
             .iter()
             .flatten()
-            .filter_map(|text| Cidr::parse(text))
+            .filter_map(|text| text.trim().parse().ok())
             .collect(),
         ports: spec.ports.iter().flatten().filter_map(port).collect(),
         affinity_seconds,
@@ -81,7 +81,7 @@ fn addresses(texts: &[String]) -> Vec<IpAddr> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Addresses of the load balancer that mean this very packet; one that proxies sends its own.
+/// Ingress addresses that the proxy serves itself; those with `ipMode: Proxy` are left to the load balancer.
 fn load_balancer(service: &core::Service) -> Vec<IpAddr> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
@@ -90,11 +90,7 @@ fn load_balancer(service: &core::Service) -> Vec<IpAddr> {
 }
 
 fn protocol(name: Option<&str>) -> Protocol {
-    match name {
-        Some("UDP") => Protocol::Udp,
-        Some("SCTP") => Protocol::Sctp,
-        _ => Protocol::Tcp,
-    }
+    name.and_then(Protocol::from_name).unwrap_or(Protocol::Tcp)
 }
 
 fn endpoints(slice: &EndpointSlice, port_name: &str, wanted: Protocol, node: &str) -> Vec<Endpoint> {
@@ -107,7 +103,7 @@ fn endpoints(slice: &EndpointSlice, port_name: &str, wanted: Protocol, node: &st
         let hints = endpoint.hints.clone().unwrap_or_default();
         let ready = conditions.ready.unwrap_or(true);
         Some(Endpoint {
-            // Several addresses of one endpoint are the same thing; the first is used.
+            // Several addresses of one endpoint are equivalent; the first is used.
             address: endpoint.addresses.first()?.parse().ok()?,
             port,
             ready,
@@ -127,7 +123,7 @@ mod tests {
     use serde_json::{from_value, json};
 
     #[test]
-    fn a_service_and_its_slices() {
+    fn service_and_slices_are_converted() {
         let service: core::Service = from_value(json!({
             "metadata": {"name": "web", "namespace": "default"},
             "spec": {
@@ -164,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn not_ours() {
+    fn services_of_other_proxies_are_ignored() {
         for object in [
             json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}),
             json!({"spec": {"type": "ExternalName", "externalName": "x"}}),

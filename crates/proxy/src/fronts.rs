@@ -1,44 +1,45 @@
-//! The plan by fronts, for backends that do not have the planner's maps: what is served at each, and to whom. Pure.
+//! The plan by frontend, for backends without the planner's maps: endpoints and allowed clients of each. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::model::Cidr;
+use ipnet::IpNet;
+
 use crate::plan::{Entry, Front, List, Pick, Source};
 use crate::state::Difference;
 
-/// How many clients of a front are remembered at most.
+/// Limit of affinity entries per frontend.
 const MOST_CLIENTS: usize = 65_536;
 
-/// Who speaks to a front.
+/// Origin of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A program of this machine.
+    /// A process on this node.
     Node,
     Pod,
     Outside,
 }
 
-/// Who stands behind a front.
+/// Endpoints of a frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Served {
+pub struct FrontEndpoints {
     pick: Option<Pick>,
     own: BTreeMap<u32, SocketAddr>,
     elsewhere: BTreeMap<u32, SocketAddr>,
-    guard: Option<Vec<Cidr>>,
+    guard: Option<Vec<IpNet>>,
 }
 
-impl Served {
-    /// Whether anybody is behind it.
+impl FrontEndpoints {
+    /// True if there are endpoints.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.pick.is_some() && !(self.own.is_empty() && self.elsewhere.is_empty())
     }
 
-    /// Whether it matters where a client comes from.
+    /// True if the endpoints depend on the client's origin.
     #[must_use]
-    pub fn tells_clients_apart(&self) -> bool {
+    pub fn depends_on_origin(&self) -> bool {
         self.guard.is_some() || matches!(self.source(), Some(Source::OutsideLocal { .. }))
     }
 
@@ -47,17 +48,17 @@ impl Served {
         self.pick.and_then(|pick| pick.affinity_seconds)
     }
 
-    /// The endpoints that a client may be led to; none if it is not to come in.
+    /// Endpoints for a client; none if the client is not allowed.
     #[must_use]
     pub fn endpoints(&self, client: IpAddr, origin: Origin) -> Vec<SocketAddr> {
-        let let_in = |ranges: &Vec<Cidr>| ranges.iter().any(|range| range.contains(client));
+        let let_in = |ranges: &Vec<IpNet>| ranges.iter().any(|range| range.contains(&client));
         if origin != Origin::Node && self.guard.as_ref().is_some_and(|ranges| !let_in(ranges)) {
             return Vec::new();
         }
         self.all(origin)
     }
 
-    /// The same, whoever may come in.
+    /// The same, ignoring source ranges.
     #[must_use]
     pub fn all(&self, origin: Origin) -> Vec<SocketAddr> {
         let inside = origin != Origin::Outside;
@@ -68,13 +69,13 @@ impl Served {
         list.values().copied().collect()
     }
 
-    /// Whose packets come; none if nobody is behind it.
+    /// Accepted packets; `None` without endpoints.
     #[must_use]
     pub fn source(&self) -> Option<Source> {
         self.pick.map(|pick| pick.source)
     }
 
-    /// Whether an endpoint is still one of them.
+    /// True if an endpoint is still valid.
     #[must_use]
     pub fn has(&self, endpoint: SocketAddr) -> bool {
         self.own.values().chain(self.elsewhere.values()).any(|one| *one == endpoint)
@@ -99,21 +100,21 @@ impl Served {
                 }
             }
             Entry::Guarded { ranges, .. } => self.guard = there.then(|| ranges.clone()),
-            // A front without endpoints is not opened, so that the kernel refuses its clients; clients are remembered
-            // by the relay itself, and one that speaks to itself does so through it.
+            // A frontend without endpoints is not opened, so that the kernel rejects its clients; the relay
+            // implements affinity, and hairpin connections pass through it.
             Entry::Known { .. } | Entry::Closed { .. } | Entry::Hairpin { .. } | Entry::Virtual { .. } => {}
         }
     }
 }
 
-/// All fronts.
+/// All frontends.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    fronts: BTreeMap<Front, Served>,
+    fronts: BTreeMap<Front, FrontEndpoints>,
     virtuals: BTreeSet<IpAddr>,
 }
 
-/// What a difference touched.
+/// Frontends changed by a difference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     pub fronts: BTreeSet<Front>,
@@ -121,7 +122,7 @@ pub struct Touched {
 }
 
 impl Table {
-    /// Makes a difference; what it touched.
+    /// Applies a difference; returns the changed frontends.
     pub fn apply(&mut self, difference: &Difference) -> Touched {
         let mut touched = Touched::default();
         let removed = difference.removed.iter().map(|entry| (entry, false));
@@ -146,7 +147,7 @@ impl Table {
             }
         }
         for front in &touched.fronts {
-            if self.fronts.get(front).is_some_and(Served::is_empty) {
+            if self.fronts.get(front).is_some_and(FrontEndpoints::is_empty) {
                 self.fronts.remove(front);
             }
             if !front.is_node_port() {
@@ -156,7 +157,7 @@ impl Table {
         touched
     }
 
-    /// Everything there is.
+    /// All frontends and service addresses.
     #[must_use]
     pub fn all(&self) -> Touched {
         let of_fronts = self.fronts.keys().filter(|front| !front.is_node_port()).map(|front| front.address);
@@ -167,13 +168,13 @@ impl Table {
     }
 
     #[must_use]
-    pub fn get(&self, front: &Front) -> Option<&Served> {
+    pub fn get(&self, front: &Front) -> Option<&FrontEndpoints> {
         self.fronts.get(front)
     }
 
-    /// Whether an address is a service's.
+    /// True if an address belongs to a service.
     #[must_use]
-    pub fn wants(&self, address: IpAddr) -> bool {
+    pub fn has_address(&self, address: IpAddr) -> bool {
         let first = Front { address, protocol: crate::model::Protocol::Tcp, port: 0 };
         let of_front =
             || self.fronts.range(first..).next().is_some_and(|(front, _)| front.address == address);
@@ -181,14 +182,14 @@ impl Table {
     }
 }
 
-/// The clients of a front, and whom they were led to.
+/// Affinity of a frontend: clients and their endpoints.
 #[derive(Debug, Default)]
 pub struct Memory {
     clients: HashMap<IpAddr, (SocketAddr, Instant)>,
 }
 
 impl Memory {
-    /// One of `endpoints`: the one that the client had within the last `seconds`, or any.
+    /// One of `endpoints`: the one that the client used within the last `seconds`, or a random one.
     pub fn pick(
         &mut self,
         client: IpAddr,
@@ -237,7 +238,7 @@ mod tests {
             cluster_ips: vec![[10, 96, 0, 9].into()],
             external_ips: vec![],
             load_balancer_ips: vec![[192, 0, 2, 9].into()],
-            source_ranges: vec![Cidr::parse("198.51.100.0/24").expect("a range")],
+            source_ranges: vec!["198.51.100.0/24".parse().expect("a range")],
             ports: vec![Port {
                 name: String::new(),
                 protocol: Protocol::Tcp,
@@ -257,14 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_led_where() {
+    fn endpoints_depend_on_origin_and_source_ranges() {
         let (mut state, mut table, service) = (State::default(), Table::default(), service());
         let touched = table.apply(&state.set(&service.name, plan(&service, &Node::default())));
         assert_eq!((touched.fronts.len(), touched.addresses.len()), (3, 2));
         let lasts = |front: Front, client: [u8; 4], origin: Origin| -> Vec<u8> {
             let served = table.get(&front).expect("served");
             let found = served.endpoints(client.into(), origin);
-            found.iter().map(|one| crate::model::bytes(one.ip())[3]).collect()
+            found.iter().map(|one| sys::netlink::octets(one.ip())[3]).collect()
         };
         let (inner, balanced, port) =
             (front([10, 96, 0, 9], 80), front([192, 0, 2, 9], 80), front([0; 4], 30_080));
@@ -279,13 +280,13 @@ mod tests {
         ] {
             assert_eq!(lasts(front, client, origin), wanted, "{front:?} {client:?} {origin:?}");
         }
-        assert!(table.wants(inner.address) && table.wants(balanced.address));
+        assert!(table.has_address(inner.address) && table.has_address(balanced.address));
         table.apply(&state.set(&service.name, vec![]));
-        assert!(table.all() == Touched::default() && !table.wants(inner.address));
+        assert!(table.all() == Touched::default() && !table.has_address(inner.address));
     }
 
     #[test]
-    fn clients_are_remembered_for_a_while() {
+    fn affinity_expires_after_its_timeout() {
         let endpoints: Vec<SocketAddr> =
             (1..=9).map(|last| SocketAddr::from(([10, 1, 0, last], 80))).collect();
         let (mut memory, now) = (Memory::default(), Instant::now());

@@ -1,5 +1,5 @@
-//! What others may ask the proxy: whether it is healthy, how it works, its figures; and for services that keep to their
-//! node, how many endpoints are here.
+//! HTTP endpoints of the proxy: health, mode, metrics, and the health check node ports of services with
+//! `externalTrafficPolicy: Local`.
 
 use futures_util::future::BoxFuture;
 use std::collections::HashMap;
@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 
 use base::clock::Clock;
 use base::metrics::Metrics;
+use base::readiness::{Probes, Readiness};
 use base::tasks::TaskGroup;
+use base::zpages::ComponentPages;
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -27,19 +30,19 @@ use tokio::sync::Semaphore;
 use crate::metrics::ProxyMetrics;
 use crate::model::{Service, ServiceName};
 
-/// How long a change may wait before the proxy counts as stuck.
+/// Age of a pending change after which the proxy counts as unhealthy.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Connections at a time, and how long one may take to say what it wants.
+/// Limit of connections, and of the time for a request.
 const MAX_CONNECTIONS: usize = 64;
 const HEAD: Duration = Duration::from_secs(10);
 
-/// How the proxy does.
+/// Health of the proxy.
 #[derive(Debug)]
 pub struct Health {
     clock: Clock,
     pending: Mutex<Option<Instant>>,
     updated: Mutex<jiff::Timestamp>,
-    /// Whether new connections may be sent to this node.
+    /// True if the node accepts new connections.
     eligible: AtomicBool,
 }
 
@@ -58,12 +61,12 @@ impl Health {
         self.clock.now()
     }
 
-    /// A change is known and not made yet.
+    /// A change is pending.
     pub fn queued(&self) {
         self.pending.lock().get_or_insert_with(Instant::now);
     }
 
-    /// All changes are made.
+    /// All changes are applied.
     pub fn made(&self) {
         *self.pending.lock() = None;
         *self.updated.lock() = self.clock.now();
@@ -73,12 +76,23 @@ impl Health {
         self.eligible.store(eligible, Ordering::Relaxed);
     }
 
+    /// Health checks of the metrics port: a proxy that cannot set its rules is listed as failing.
+    #[must_use]
+    pub fn checks(self: &Arc<Self>) -> Readiness {
+        let (readiness, health) = (Readiness::new(), Arc::clone(self));
+        readiness.register("ping", Probes::ALL, || Ok(()));
+        readiness.register_extra("proxier", Probes::ALL, move || {
+            if health.is_healthy() { Ok(()) } else { Err("changes of services are pending".to_owned()) }
+        });
+        readiness
+    }
+
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.pending.lock().is_none_or(|since| since.elapsed() < PATIENCE)
     }
 
-    /// Whether all is well, and what is said about it. A node that is about to go is alive, but takes nothing new.
+    /// Health and its message. A node marked for removal is alive, but not eligible for new connections.
     fn report(&self, about_the_node: bool) -> (bool, Value) {
         let now = self.clock.now();
         let (healthy, updated) = (self.is_healthy(), *self.updated.lock());
@@ -98,9 +112,14 @@ impl Health {
     }
 }
 
-/// Answers requests, given their path.
+/// Handles a request path.
 pub trait Answer: Send + Sync + 'static {
     fn answer(&self, path: &str) -> Response<Full<Bytes>>;
+
+    /// As [`Answer::answer`], with the whole head of the request.
+    fn respond<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Response<Full<Bytes>>> {
+        Box::pin(std::future::ready(self.answer(head.uri.path())))
+    }
 }
 
 fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
@@ -119,7 +138,7 @@ fn well(well: bool) -> StatusCode {
     if well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// `/healthz` and `/livez`, for load balancers and whoever restarts proxies: port 10256.
+/// `/healthz` and `/livez`, for load balancers and liveness probes: port 10256.
 pub struct HealthPort {
     pub health: Arc<Health>,
     pub metrics: Arc<ProxyMetrics>,
@@ -138,17 +157,29 @@ impl Answer for HealthPort {
     }
 }
 
-/// `/metrics`, and `/proxyMode` if it is a proxy's: port 10249.
+/// `/metrics`, and `/proxyMode` and pages about the process if it is a proxy's: port 10249.
 pub struct MetricsPort {
     pub mode: Option<&'static str>,
     pub metrics: Metrics,
+    pub pages: Option<Arc<ComponentPages>>,
 }
 
 impl Answer for MetricsPort {
+    fn respond<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Response<Full<Bytes>>> {
+        Box::pin(async move {
+            let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
+            let accept = head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+            let Some(pages) = &self.pages else { return self.answer(path) };
+            match pages.page(path, query, accept.unwrap_or_default()).await {
+                Some(page) => page.into_response::<Bytes>().map(Full::new),
+                None => self.answer(path),
+            }
+        })
+    }
+
     fn answer(&self, path: &str) -> Response<Full<Bytes>> {
         match (path, self.mode) {
             ("/proxyMode", Some(mode)) => reply(StatusCode::OK, TEXT, mode),
-            ("/healthz" | "/livez" | "/readyz", _) => reply(StatusCode::OK, TEXT, "ok"),
             ("/metrics", _) => match self.metrics.encode() {
                 Ok(text) => reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
                 Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, error.to_string()),
@@ -179,7 +210,7 @@ impl Answer for ServicePort {
     }
 }
 
-/// The health check ports of services that keep outside clients to endpoints of this node.
+/// The health check ports of services with `externalTrafficPolicy: Local`.
 pub struct ServicePorts {
     health: Arc<Health>,
     tasks: TaskGroup,
@@ -192,7 +223,7 @@ impl ServicePorts {
         Self { health, tasks: tasks.clone(), open: HashMap::new() }
     }
 
-    /// Brings the port of a service up to date; `None` if it is gone.
+    /// Updates the port of a service; `None` removes it.
     pub fn set(&mut self, name: &ServiceName, service: Option<&Service>) {
         let wanted = service.filter(|service| service.external_local);
         let wanted = wanted.and_then(|service| Some((service.health_check_port?, local(service))));
@@ -216,7 +247,7 @@ impl ServicePorts {
         let (group, name_text) = (tasks.clone(), name.to_string());
         self.tasks.spawn(async move {
             let any = |ip: IpAddr| SocketAddr::new(ip, port);
-            // One socket for both families, where there are both.
+            // One dual-stack socket where both families are available.
             let listener = match TcpListener::bind(any(Ipv6Addr::UNSPECIFIED.into())).await {
                 Err(_) => TcpListener::bind(any(Ipv4Addr::UNSPECIFIED.into())).await,
                 bound => bound,
@@ -250,32 +281,41 @@ pub fn serve(
     answer: Arc<dyn Answer>,
     tasks: TaskGroup,
 ) -> BoxFuture<'static, ()> {
+    serve_to(listener, answer, Arc::new(|_| true), tasks)
+}
+
+/// Serves clients whose addresses are admitted, until `tasks` stop.
+pub fn serve_to(
+    listener: Arc<TcpListener>,
+    answer: Arc<dyn Answer>,
+    admits: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
+    tasks: TaskGroup,
+) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let accepting = async {
             loop {
                 let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
                 match listener.accept().await {
+                    Ok((_, client)) if !admits(client.ip()) => {}
                     Ok((stream, _)) => {
-                        let (answer, stopping) = (Arc::clone(&answer), tasks.stopping());
-                        tasks.spawn(async move {
+                        let answer = Arc::clone(&answer);
+                        tasks.spawn_until_stopped(async move {
+                            let _permit = permit;
                             let handler = service_fn(move |request: Request<Incoming>| {
-                                let reply = answer.answer(request.uri().path());
-                                async move { Ok::<_, Infallible>(reply) }
+                                let answer = Arc::clone(&answer);
+                                async move {
+                                    let (head, _) = request.into_parts();
+                                    Ok::<_, Infallible>(answer.respond(&head).await)
+                                }
                             });
                             let serving = http1::Builder::new()
                                 .timer(TokioTimer::new())
                                 .header_read_timeout(HEAD)
                                 .serve_connection(TokioIo::new(stream), handler);
-                            tokio::select! {
-                                outcome = serving => {
-                                    if let Err(error) = outcome {
-                                        tracing::trace!(%error, "a connection ended");
-                                    }
-                                }
-                                () = stopping => {}
+                            if let Err(error) = serving.await {
+                                tracing::trace!(%error, "a connection ended");
                             }
-                            drop(permit);
                         });
                     }
                     Err(error) => {
@@ -285,9 +325,55 @@ pub fn serve(
                 }
             }
         };
-        tokio::select! {
-            () = accepting => {}
-            () = tasks.stopping() => {}
-        }
+        tasks.until_stopped(accepting).await;
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::zpages::PageSettings;
+
+    fn port(profiling: bool) -> MetricsPort {
+        let clock = Clock::system();
+        let configz = Some(("kubeproxy.config.k8s.io", json!({"mode": "nftables"})));
+        let (settings, checks) = (PageSettings { profiling }, Arc::new(Health::new(&clock)).checks());
+        let pages = ComponentPages::with_configz("kube-proxy", checks, settings, configz, &clock);
+        let metrics = Metrics::new(&clock).expect("a registry");
+        MetricsPort { mode: Some("nftables"), metrics, pages: Some(pages.expect("pages")) }
+    }
+
+    async fn status(port: &MetricsPort, path: &str) -> u16 {
+        let (head, ()) = Request::get(path).body(()).expect("a request").into_parts();
+        port.respond(&head).await.status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn metrics_port_serves_pages_about_the_process() {
+        let plain = port(false);
+        for path in ["/proxyMode", "/metrics", "/metrics/slis", "/healthz", "/statusz", "/flagz", "/configz"]
+        {
+            assert_eq!(status(&plain, path).await, 200, "{path}");
+        }
+        assert_eq!(status(&plain, "/debug/pprof/cmdline").await, 404);
+        assert_eq!(status(&plain, "/unknown").await, 404);
+        assert_eq!(status(&port(true), "/debug/pprof/cmdline").await, 200);
+    }
+
+    #[tokio::test]
+    async fn pending_change_makes_the_proxy_unhealthy() {
+        let health = Arc::new(Health::new(&Clock::system()));
+        let checks = health.checks();
+        let failed = async || {
+            let outcomes = checks.run(base::readiness::Probe::Healthz, |_| false).await;
+            outcomes.into_iter().any(|outcome| outcome.result.is_err())
+        };
+        health.queued();
+        assert!(!failed().await);
+        let before = Instant::now().checked_sub(PATIENCE * 2).expect("a time");
+        *health.pending.lock() = Some(before);
+        assert!(failed().await);
+        health.made();
+        assert!(!failed().await);
+    }
 }

@@ -1,9 +1,11 @@
 //! Services: one planner from services and endpoints to rules, and backends that apply the difference.
 //!
-//! `model` is what is known of a service, `endpoints` chooses who may serve, `plan` says which rules a service needs,
-//! `state` keeps the rules of all services and their differences, `fronts` those of each front (all pure); `nftables`, `iptables` and
-//! `ipvs` give them to the kernel, `userspace` relays without its help, `backend` chooses between them; `feed` follows the API and `driver` ties all together; `stale` ends flows
-//! that lead nowhere, `health` answers those who ask.
+//! `model` describes a service, `endpoints` selects its endpoints, `plan` computes the rules of a service, `state`
+//! holds the rules of all services and their differences, `fronts` those of each frontend (all pure); `nftables`,
+//! `iptables` and `ipvs` apply them to the kernel, `userspace` relays in this process, `backend` selects one; `feed`
+//! watches the API and `driver` connects the parts; `stale` ends outdated flows, `health` serves health checks.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod backend;
 pub mod driver;

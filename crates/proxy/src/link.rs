@@ -1,4 +1,4 @@
-//! Services' addresses as addresses of this machine, on a link of their own, for backends that need that.
+//! Adds service addresses to this machine, on a separate link, for backends that need local addresses.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sys::netlink::Netlink;
 
-/// The link that has services' addresses.
+/// Name of the link with the service addresses.
 pub const LINK: &str = "ferry-services";
 const MTU: u32 = 1500;
 
-/// The link, and how many hold each of its addresses.
+/// The link, and a reference count for each of its addresses.
 #[derive(Debug)]
 pub struct ServiceLink(Mutex<Links>);
 
@@ -22,7 +22,7 @@ struct Links {
     held: HashMap<IpAddr, usize>,
 }
 
-/// An address that the machine has as long as somebody holds this.
+/// An address on the link, removed when the last clone is dropped.
 #[derive(Debug)]
 pub struct Held {
     link: Arc<ServiceLink>,
@@ -34,17 +34,17 @@ fn alone(address: IpAddr) -> u8 {
 }
 
 impl ServiceLink {
-    /// Makes the link anew, in the network namespace of the caller.
+    /// Recreates the link, in the network namespace of the caller.
     pub fn open() -> io::Result<Arc<Self>> {
         let mut netlink = Netlink::open()?;
         netlink.remove(LINK)?;
-        // A bridge without ports: every kernel that runs pods has them, which is not so for links made for this.
+        // A bridge without ports: unlike dummy links, every kernel that runs pods supports bridges.
         netlink.add_bridge(LINK, MTU)?;
         netlink.set_up(LINK)?;
         Ok(Arc::new(Self(Mutex::new(Links { netlink, held: HashMap::new() }))))
     }
 
-    /// Gives the machine an address, until the last who holds it lets go.
+    /// Adds an address to the link until the last holder drops it.
     pub fn hold(self: &Arc<Self>, address: IpAddr) -> io::Result<Held> {
         let mut links = self.0.lock();
         if !links.held.contains_key(&address) {
@@ -76,25 +76,29 @@ impl Drop for Held {
     }
 }
 
-/// Whether there is the link.
+/// True if the link exists.
 pub fn is_there() -> io::Result<bool> {
     Ok(Netlink::open()?.link(LINK)?.is_some())
 }
 
-/// Removes the link; none there is no error.
+/// Removes the link; a missing one is not an error.
 pub fn remove_link() -> io::Result<()> {
     Netlink::open()?.remove(LINK)
 }
 
-/// All addresses of the machine, services' too.
+/// All addresses of the machine, including those of services.
 pub fn all_addresses() -> io::Result<BTreeSet<IpAddr>> {
-    Ok(Netlink::open()?.all_addresses()?.into_iter().map(|(_, ip, _)| ip).collect())
+    Ok(Netlink::open()?.all_addresses()?.into_iter().map(|(_, address)| address.addr()).collect())
 }
 
-/// The machine's own addresses: those that are not services'.
+/// The machine's addresses except those of services.
 pub fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
     let mut netlink = Netlink::open()?;
     let services = netlink.link(LINK)?.map(|link| link.index);
     let all = netlink.all_addresses()?;
-    Ok(all.into_iter().filter(|(index, ..)| Some(*index) != services).map(|(_, ip, _)| ip).collect())
+    Ok(all
+        .into_iter()
+        .filter(|(index, _)| Some(*index) != services)
+        .map(|(_, address)| address.addr())
+        .collect())
 }

@@ -1,15 +1,17 @@
-//! From one service to the entries and chains it needs. Pure, and the same for every backend that has maps.
+//! Computes the entries and chains of one service. Pure, and the same for every backend with maps.
 //!
-//! A packet to a service is looked up by address, protocol and port; the entry says which chain picks an endpoint.
-//! Such a chain depends only on how many endpoints there are and on the policy, so that services share them, and a
-//! change of endpoints changes entries of maps, never rules.
+//! A packet to a service is looked up by address, protocol and port; the entry names the chain that selects an
+//! endpoint. Such a chain depends only on the number of endpoints and on the policy, so services share them, and a
+//! change of endpoints changes map entries, never rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::endpoints::{Chosen, choose};
-use crate::model::{Cidr, Node, Port, Protocol, Service};
+use ipnet::IpNet;
 
-/// What a client speaks to: an address and a port, or a port of the node.
+use crate::endpoints::{Chosen, choose};
+use crate::model::{Node, Port, Protocol, Service};
+
+/// A frontend: an address and a port, or a port of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Front {
     /// Unspecified for a port of the node.
@@ -27,11 +29,7 @@ impl Front {
 
 impl std::fmt::Display for Front {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let protocol = match self.protocol {
-            Protocol::Tcp => "TCP",
-            Protocol::Udp => "UDP",
-            Protocol::Sctp => "SCTP",
-        };
+        let protocol = self.protocol.name();
         if self.is_node_port() {
             let family = if self.address.is_ipv4() { "IPv4" } else { "IPv6" };
             return write!(f, "node port {}/{protocol} ({family})", self.port);
@@ -40,7 +38,7 @@ impl std::fmt::Display for Front {
     }
 }
 
-/// How an endpoint is picked. Services with the same one share a chain.
+/// Endpoint selection. Services with equal values share a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pick {
     pub source: Source,
@@ -50,28 +48,28 @@ pub struct Pick {
     pub affinity_seconds: Option<u32>,
 }
 
-/// Whose packets come, and what is done to them on the way.
+/// Accepted packets and their translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
-    /// From the cluster; clients outside the pods' addresses are masqueraded.
+    /// From the cluster; sources that are not pods are masqueraded.
     Inside,
-    /// From outside: masqueraded, so that answers come back through this node.
+    /// From outside: masqueraded, so that replies return through this node.
     Outside,
-    /// From outside to endpoints of this node only, with the client's own address. Clients in the cluster may use
-    /// all `elsewhere` endpoints.
+    /// From outside to endpoints of this node only, with the client's own address. Clients in the cluster may use all
+    /// `elsewhere` endpoints.
     OutsideLocal { elsewhere: u32 },
 }
 
-/// Which list of endpoints of a front.
+/// Endpoint list of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum List {
-    /// The one its own chain picks from.
+    /// The list that the frontend's own chain selects from.
     Own,
-    /// The one clients in the cluster get where policy keeps others to this node.
+    /// List for clients in the cluster, where the policy restricts others to this node.
     Elsewhere,
 }
 
-/// What is done to packets to a front without endpoints.
+/// Treatment of packets to a frontend without endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Closed {
     Reject,
@@ -92,17 +90,17 @@ pub enum Entry {
         address: IpAddr,
         port: u16,
     },
-    /// An endpoint that clients of the front may be remembered with.
+    /// An endpoint that has affinity clients of the frontend.
     Known {
         front: Front,
         address: IpAddr,
         port: u16,
     },
-    /// An endpoint that may speak to itself through a service.
+    /// An endpoint that may connect to itself through a service (hairpin).
     Hairpin {
         address: IpAddr,
     },
-    /// An address that no packet may leave with: what was not translated is refused.
+    /// A service address: packets to it that were not translated are rejected.
     Virtual {
         address: IpAddr,
     },
@@ -113,13 +111,13 @@ pub enum Entry {
     /// Only these sources may use the front.
     Guarded {
         front: Front,
-        ranges: Vec<Cidr>,
+        ranges: Vec<IpNet>,
     },
 }
 
-/// Where an entry is: two entries with the same place exclude each other, whatever they say.
+/// Key of an entry: entries with the same key exclude each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum EntryKey {
     Service(Front),
     Endpoint(Front, List, u32),
     Known(Front, IpAddr, u16),
@@ -131,15 +129,15 @@ pub enum Place {
 
 impl Entry {
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn key(&self) -> EntryKey {
         match self {
-            Self::Service { front, .. } => Place::Service(*front),
-            Self::Endpoint { front, list, index, .. } => Place::Endpoint(*front, *list, *index),
-            Self::Known { front, address, port } => Place::Known(*front, *address, *port),
-            Self::Hairpin { address } => Place::Hairpin(*address),
-            Self::Virtual { address } => Place::Virtual(*address),
-            Self::Closed { front, .. } => Place::Closed(*front),
-            Self::Guarded { front, .. } => Place::Guarded(*front),
+            Self::Service { front, .. } => EntryKey::Service(*front),
+            Self::Endpoint { front, list, index, .. } => EntryKey::Endpoint(*front, *list, *index),
+            Self::Known { front, address, port } => EntryKey::Known(*front, *address, *port),
+            Self::Hairpin { address } => EntryKey::Hairpin(*address),
+            Self::Virtual { address } => EntryKey::Virtual(*address),
+            Self::Closed { front, .. } => EntryKey::Closed(*front),
+            Self::Guarded { front, .. } => EntryKey::Guarded(*front),
         }
     }
 
@@ -202,8 +200,8 @@ fn fronts(service: &Service, port: &Port, chosen: &Chosen, ipv4: bool, out: &mut
         }
     }
     if !service.source_ranges.is_empty() {
-        let ranges: Vec<Cidr> =
-            service.source_ranges.iter().copied().filter(|range| range.address.is_ipv4() == ipv4).collect();
+        let ranges: Vec<IpNet> =
+            service.source_ranges.iter().copied().filter(|range| range.addr().is_ipv4() == ipv4).collect();
         out.extend(
             balanced
                 .into_iter()
@@ -216,7 +214,7 @@ fn count(list: &[(IpAddr, u16)]) -> u32 {
     u32::try_from(list.len()).unwrap_or(u32::MAX)
 }
 
-/// The entries of one front. `hidden` says that there are endpoints, only not for these clients.
+/// Entries of one frontend. `hidden`: there are endpoints, but not for these clients.
 fn open(
     service: &Service,
     front: Front,

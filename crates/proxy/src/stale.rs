@@ -1,5 +1,5 @@
-//! UDP flows that lead to endpoints which no longer serve. UDP has no end of its own: without help a client would speak
-//! to the dead until it is silent for a while.
+//! UDP flows to endpoints that no longer serve. UDP has no connection end: the client would keep sending to a removed
+//! endpoint until the flow times out.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -11,7 +11,7 @@ use crate::model::{Protocol, Service};
 
 type Endpoints = HashSet<(IpAddr, u16)>;
 
-/// Who may answer for which front, of the services that changed.
+/// Valid endpoints by frontend, of the services that changed.
 #[derive(Debug, Default)]
 pub struct Answers {
     by_address: HashMap<(IpAddr, u16), Endpoints>,
@@ -19,8 +19,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Notes a service that changed. Without endpoints there is nobody better to speak to, and policies do not end flows
-    /// that exist.
+    /// Records a changed service. Without endpoints there is no better target, and policies do not end existing
+    /// flows.
     pub fn note(&mut self, service: &Service) {
         for port in service.ports.iter().filter(|port| port.protocol == Protocol::Udp) {
             let serving = port.endpoints.iter().filter(|endpoint| endpoint.serving);
@@ -54,7 +54,7 @@ impl Answers {
         })
     }
 
-    /// Makes the kernel forget flows that lead elsewhere; how many there were.
+    /// Deletes flows to other endpoints from connection tracking; returns their number.
     pub fn forget_others(&self) -> io::Result<usize> {
         let mut conntrack = Conntrack::open()?;
         let mut forgotten = 0;

@@ -1,12 +1,12 @@
-//! The entries of all services, and what one service's change makes of them. The cost of a change depends on that
+//! The entries of all services, and the differences that changed services cause. The cost of a change depends on that
 //! service alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::model::ServiceName;
-use crate::plan::{Entry, Pick, Place};
+use crate::plan::{Entry, EntryKey, Pick};
 
-/// Entries to take out and to put in, chains to make first and to remove last.
+/// Entries to remove and to add; chains to create first and to delete last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     pub removed: Vec<Entry>,
@@ -21,17 +21,17 @@ impl Difference {
         self.removed.is_empty() && self.added.is_empty()
     }
 
-    /// This difference, and after it another one, as one.
+    /// Combines this difference with a later one.
     pub fn merge(&mut self, later: Self) {
-        // What was put in first and taken out again never was; what was taken out and put back stays.
-        let mut added: BTreeMap<Place, Entry> =
-            self.added.drain(..).map(|entry| (entry.place(), entry)).collect();
+        // An entry added and removed again cancels out, and so does one removed and added again.
+        let mut added: BTreeMap<EntryKey, Entry> =
+            self.added.drain(..).map(|entry| (entry.key(), entry)).collect();
         for entry in later.removed {
-            if added.remove(&entry.place()).is_none() {
+            if added.remove(&entry.key()).is_none() {
                 self.removed.push(entry);
             }
         }
-        added.extend(later.added.into_iter().map(|entry| (entry.place(), entry)));
+        added.extend(later.added.into_iter().map(|entry| (entry.key(), entry)));
         self.added = added.into_values().collect();
         for pick in later.old_picks {
             if !self.new_picks.remove(&pick) {
@@ -46,37 +46,37 @@ impl Difference {
     }
 }
 
-/// Everything that should be in force.
+/// All desired rules.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     services: HashMap<ServiceName, Vec<Entry>>,
-    /// Who wants an entry at a place; the first in order of names has it.
-    places: HashMap<Place, BTreeMap<ServiceName, Entry>>,
-    /// How many entries in force lead to a chain.
+    /// Claims of an entry by key; the first in order of names wins.
+    claims: HashMap<EntryKey, BTreeMap<ServiceName, Entry>>,
+    /// Number of active entries per chain.
     picks: BTreeMap<Pick, usize>,
 }
 
 impl State {
-    /// Puts `entries` in place of those the service had; none removes it.
+    /// Replaces the entries of a service; an empty list removes the service.
     pub fn set(&mut self, name: &ServiceName, entries: Vec<Entry>) -> Difference {
         let old = self.services.remove(name).unwrap_or_default();
-        let mut touched: BTreeMap<Place, Option<Entry>> = BTreeMap::new();
+        let mut touched: BTreeMap<EntryKey, Option<Entry>> = BTreeMap::new();
         let same = old == entries;
         if !same {
             for entry in &old {
-                let place = entry.place();
-                self.remember(&mut touched, &place);
-                if let Some(wanted) = self.places.get_mut(&place) {
+                let key = entry.key();
+                self.remember(&mut touched, &key);
+                if let Some(wanted) = self.claims.get_mut(&key) {
                     wanted.remove(name);
                     if wanted.is_empty() {
-                        self.places.remove(&place);
+                        self.claims.remove(&key);
                     }
                 }
             }
             for entry in &entries {
-                let place = entry.place();
-                self.remember(&mut touched, &place);
-                self.places.entry(place).or_default().insert(name.clone(), entry.clone());
+                let key = entry.key();
+                self.remember(&mut touched, &key);
+                self.claims.entry(key).or_default().insert(name.clone(), entry.clone());
             }
         }
         if !entries.is_empty() {
@@ -85,22 +85,22 @@ impl State {
         self.difference(touched)
     }
 
-    /// What was in force at a place before the change.
-    fn remember(&self, touched: &mut BTreeMap<Place, Option<Entry>>, place: &Place) {
-        if !touched.contains_key(place) {
-            touched.insert(place.clone(), self.in_force(place).cloned());
+    /// Entry of a key before the change.
+    fn remember(&self, touched: &mut BTreeMap<EntryKey, Option<Entry>>, key: &EntryKey) {
+        if !touched.contains_key(key) {
+            touched.insert(key.clone(), self.in_force(key).cloned());
         }
     }
 
-    fn in_force(&self, place: &Place) -> Option<&Entry> {
-        self.places.get(place).and_then(|wanted| wanted.values().next())
+    fn in_force(&self, key: &EntryKey) -> Option<&Entry> {
+        self.claims.get(key).and_then(|wanted| wanted.values().next())
     }
 
-    fn difference(&mut self, touched: BTreeMap<Place, Option<Entry>>) -> Difference {
+    fn difference(&mut self, touched: BTreeMap<EntryKey, Option<Entry>>) -> Difference {
         let mut out = Difference::default();
         let mut before: BTreeSet<Pick> = BTreeSet::new();
-        for (place, old) in touched {
-            let new = self.in_force(&place).cloned();
+        for (key, old) in touched {
+            let new = self.in_force(&key).cloned();
             if old == new {
                 continue;
             }
@@ -123,7 +123,7 @@ impl State {
         for pick in before {
             if self.picks.get(&pick) == Some(&0) {
                 self.picks.remove(&pick);
-                // Made and left within this change: it never was.
+                // Created and removed within this change: no difference.
                 if !out.new_picks.remove(&pick) {
                     out.old_picks.insert(pick);
                 }
@@ -132,10 +132,10 @@ impl State {
         out
     }
 
-    /// Everything, as if it were new.
+    /// The whole state as a difference from empty.
     #[must_use]
     pub fn whole(&self) -> Difference {
-        let added = self.places.values().filter_map(|wanted| wanted.values().next()).cloned().collect();
+        let added = self.claims.values().filter_map(|wanted| wanted.values().next()).cloned().collect();
         Difference { added, new_picks: self.picks.keys().copied().collect(), ..Difference::default() }
     }
 
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_come_with_the_first_and_go_with_the_last() {
+    fn chains_exist_while_an_entry_uses_them() {
         let mut state = State::default();
         let made = state.set(&name("a"), vec![service(1, 2)]);
         assert_eq!((made.added.len(), made.new_picks.len(), made.old_picks.len()), (1, 1, 0));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_add_up() {
+    fn sum_of_differences_equals_the_state() {
         let mut state = State::default();
         let mut total = state.set(&name("a"), vec![service(1, 2)]);
         total.merge(state.set(&name("a"), vec![service(1, 3)]));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_want_the_same_do_not_fight() {
+    fn conflicting_claims_have_a_stable_winner() {
         let mut state = State::default();
         state.set(&name("b"), vec![service(1, 2)]);
         let first = state.set(&name("a"), vec![service(1, 3)]);

@@ -1,4 +1,4 @@
-//! Facts about Kubernetes v1.36 that tests compare with. `cargo xtask reference` writes the data files.
+//! Facts about Kubernetes v1.36 that tests compare with and generators read. `cargo xtask reference` writes the data files.
 //!
 //! A file is gzip-compressed text with one record per line: a name, a tab, a JSON value.
 
@@ -36,8 +36,11 @@ pub const OPENAPI: Area = area!("openapi.gz");
 pub const RECORDINGS: Area = area!("recordings.gz");
 /// One object of every kind in JSON, YAML and protobuf.
 pub const SAMPLES: Area = area!("samples.gz");
+/// Types of the API: fields with types, defaults, list types, merge keys and protobuf numbers. The generators of
+/// Ferry's tables read them.
+pub const TYPES: Area = area!("types.gz");
 
-pub const AREAS: &[Area] = &[BOOTSTRAP, COLUMNS, DISCOVERY, OPENAPI, RECORDINGS, SAMPLES];
+pub const AREAS: &[Area] = &[BOOTSTRAP, COLUMNS, DISCOVERY, OPENAPI, RECORDINGS, SAMPLES, TYPES];
 
 impl Area {
     /// Names and JSON texts of all records, in the order of their names.
@@ -81,7 +84,7 @@ pub fn encode(records: &[(String, Value)]) -> std::io::Result<Vec<u8>> {
 
 /// Parts of an OpenAPI document with their digests: each definition and path, and all other fields.
 ///
-/// Descriptions that are Ferry's own (`own-descriptions.txt`) do not count.
+/// Descriptions that are Ferry's own (`own-descriptions.txt`) are excluded.
 #[must_use]
 pub fn parts(document: &Value) -> Vec<(String, String)> {
     parts_without(document, &own_descriptions())

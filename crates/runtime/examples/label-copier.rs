@@ -69,7 +69,7 @@ impl Loop for LabelCopier {
 pub fn start(kubeconfig: &Path, tasks: &TaskGroup) -> Result<()> {
     let client = Client::connect(kubeconfig, "label-copier")?;
     let harness = Harness::new(client.clone(), Arc::new(client), Clock::system(), tasks);
-    harness.start(&ROW).context("starting the controller")
+    harness.start(&ROW).context("failed to start the controller")
 }
 
 #[tokio::main]
@@ -77,7 +77,7 @@ async fn main() -> Result<()> {
     let kubeconfig = std::env::args().nth(1).context("usage: label-copier KUBECONFIG")?;
     let tasks = TaskGroup::new();
     start(Path::new(&kubeconfig), &tasks)?;
-    println!("label-copier runs; Ctrl-C ends it");
+    println!("label-copier is running; press Ctrl-C to stop");
     tokio::signal::ctrl_c().await?;
-    tasks.drain(Duration::from_secs(5)).await.context("stopping")
+    tasks.drain(Duration::from_secs(5)).await.context("failed to stop")
 }

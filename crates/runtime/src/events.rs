@@ -1,6 +1,6 @@
-//! The event recorder: tells users what a loop did, through events.k8s.io. The same thing happening again does not make
-//! another event but counts in the series of the first. Recording never blocks; when too much happens at once, some of
-//! it is not told.
+//! The event recorder: publishes what a loop did through events.k8s.io. Repeated occurrences increase the count of
+//! the first event's series instead of creating another event. Recording never blocks; when the queue is full, events
+//! are dropped.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -17,13 +17,13 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// What waits to be written.
+/// Capacity of the write queue.
 const BACKLOG: usize = 1000;
-/// Series that are remembered.
+/// Maximum number of tracked series.
 const SERIES: usize = 4096;
-/// A series nothing was added to for so long has ended: Kubernetes' value.
+/// Idle time after which a series has ended: Kubernetes' value.
 const END_OF_SERIES: Duration = Duration::from_secs(6 * 60);
-/// How often the count of a series is written while it goes on.
+/// Interval between writes of the count of an active series.
 const WRITE_COUNT: Duration = Duration::from_secs(60);
 const LONGEST_NOTE: usize = 1024;
 
@@ -42,7 +42,7 @@ impl EventType {
     }
 }
 
-/// Something worth telling.
+/// An event to record.
 #[derive(Clone, Debug)]
 pub struct Occurrence {
     pub regarding: ObjectReference,
@@ -53,7 +53,7 @@ pub struct Occurrence {
     pub note: String,
 }
 
-/// A reference to an object, as events have it.
+/// Object reference in the form that events use.
 #[must_use]
 pub fn reference<K: Object>(object: &K) -> ObjectReference {
     let meta = object.metadata();
@@ -68,7 +68,19 @@ pub fn reference<K: Object>(object: &K) -> ObjectReference {
     }
 }
 
-/// Records events in the name of one component. Clones share it.
+/// Records events of one component. Clones share the recorder.
+///
+/// ```no_run
+/// use base::clock::Clock;
+/// use base::tasks::TaskGroup;
+/// use objects::core::v1::Pod;
+/// use runtime::Recorder;
+///
+/// # fn record(client: client::Client, clock: Clock, tasks: &TaskGroup, pod: &Pod) {
+/// let recorder = Recorder::new(client, "example-controller", clock, tasks);
+/// recorder.warning(pod, "FailedMount", "the volume does not exist");
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Recorder {
     sender: mpsc::Sender<Occurrence>,
@@ -91,14 +103,11 @@ impl Recorder {
         };
         let (group, receiver) = (tasks.clone(), Arc::new(tokio::sync::Mutex::new(receiver)));
         tasks.supervise_while(format!("events {component}"), move || {
-            // Series of a writer that panicked are forgotten: their next event begins another.
-            let (writer, stopping, receiver) = (writer.clone(), group.stopping(), Arc::clone(&receiver));
+            // The series of a writer that panicked are lost: their next event starts a new series.
+            let (writer, group, receiver) = (writer.clone(), group.clone(), Arc::clone(&receiver));
             async move {
                 let mut receiver = receiver.lock().await;
-                tokio::select! {
-                    () = stopping => {}
-                    () = writer.run(&mut receiver) => {}
-                }
+                group.until_stopped(writer.run(&mut receiver)).await;
                 ControlFlow::Break(())
             }
         });
@@ -126,7 +135,7 @@ impl Recorder {
 
     pub fn record(&self, occurrence: Occurrence) {
         if self.sender.try_send(occurrence).is_err() {
-            tracing::debug!("an event was not recorded: too many at once, or stopping");
+            tracing::debug!("event dropped: queue full or stopping");
         }
     }
 }
@@ -150,7 +159,7 @@ struct Series {
     namespace: String,
     name: String,
     count: i32,
-    /// What the API server knows.
+    /// Count that the API server has stored.
     written: i32,
     last: MicroTime,
     last_seen: Instant,
@@ -158,7 +167,7 @@ struct Series {
 }
 
 impl Series {
-    /// The time at which its count has to be written.
+    /// Time at which the count must be written.
     fn due(&self) -> Instant {
         self.last_written.checked_add(WRITE_COUNT).unwrap_or(self.last_written)
     }
@@ -172,9 +181,9 @@ struct Writer {
     clock: Clock,
     series: HashMap<SeriesKey, Series>,
     serial: u32,
-    /// When a count has to be written next.
+    /// Time of the next write of a count.
     due: Option<Instant>,
-    /// When series that have ended are forgotten next.
+    /// Time of the next removal of ended series.
     purge: Instant,
 }
 
@@ -193,7 +202,7 @@ impl Writer {
             };
             let Some(occurrence) = occurrence else { return };
             if let Err(error) = self.record(occurrence).await {
-                tracing::debug!(component = %self.component, %error, "an event was not written");
+                tracing::debug!(component = %self.component, %error, "failed to create event");
             }
         }
     }
@@ -212,7 +221,7 @@ impl Writer {
         if let Some(series) = self.series.get_mut(&key) {
             series.count = series.count.saturating_add(1);
             (series.last, series.last_seen) = (stamp, now);
-            // The second is told at once, the rest now and then.
+            // The second occurrence is written immediately, later ones at intervals.
             if series.count > 2 {
                 let due = series.due();
                 self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
@@ -270,7 +279,7 @@ impl Writer {
             self.series.iter().filter(|(_, series)| due(series)).map(|(key, _)| key.clone()).collect();
         for key in keys {
             if let Err(error) = self.write_count(&key).await {
-                tracing::debug!(component = %self.component, %error, "the count of an event was not written");
+                tracing::debug!(component = %self.component, %error, "failed to update event series");
             }
         }
         let unwritten = self.series.values().filter(|series| series.count > series.written);
@@ -287,7 +296,7 @@ impl Writer {
         match self.client.patch::<Event>(&series.namespace, &series.name, None, &patch).await {
             Ok(_) => Ok(()),
             Err(error) => {
-                // It has expired, or its namespace is gone: the next occurrence makes a new one.
+                // The event has expired or its namespace is deleted: the next occurrence creates a new one.
                 self.series.remove(key);
                 if error.is_not_found() { Ok(()) } else { Err(error) }
             }

@@ -1,5 +1,5 @@
-//! What a loop has asked for and not yet seen in its cache. Until it has, it neither creates nor deletes more: a slow
-//! cache never makes it do either twice.
+//! Creations and deletions of a loop that its cache does not show yet. Until it does, the loop neither creates nor
+//! deletes more, so a stale cache never causes a duplicate.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::Key;
 
-/// What has not shown up by then never will: Kubernetes waits as long.
+/// Time after which an expectation is dropped: Kubernetes' value.
 const PATIENCE: Duration = Duration::from_secs(5 * 60);
 
 /// The expectations of one loop. Clones share them.
@@ -22,20 +22,20 @@ pub struct Expectations {
 #[derive(Debug)]
 struct Expected {
     creations: usize,
-    /// By uid: an object that is deleted is seen leaving once as it is marked and once as it goes.
+    /// By uid: a deletion is observed twice, once when the object is marked and once when it is removed.
     deletions: HashSet<String>,
     since: Instant,
 }
 
 impl Expectations {
-    /// Before creating: so many objects will show up.
+    /// Expects `count` objects to appear. Called before they are created.
     pub fn expect_creations(&self, key: &Key, count: usize) {
         let mut keys = self.keys.lock();
         let expected = Self::entry(&mut keys, key);
         expected.creations += count;
     }
 
-    /// Before deleting: these objects will go.
+    /// Expects these objects to be removed. Called before they are deleted.
     pub fn expect_deletions<'a>(&self, key: &Key, uids: impl IntoIterator<Item = &'a str>) {
         let mut keys = self.keys.lock();
         let expected = Self::entry(&mut keys, key);
@@ -49,26 +49,26 @@ impl Expectations {
         expected
     }
 
-    /// An object has shown up, or creating it failed.
+    /// Records that an object has appeared, or that creating it failed.
     pub fn created(&self, key: &Key) {
         self.creations_failed(key, 1);
     }
 
-    /// So many objects will not show up after all.
+    /// Lowers the number of expected objects: these were not created.
     pub fn creations_failed(&self, key: &Key, count: usize) {
         if let Some(expected) = self.keys.lock().get_mut(key) {
             expected.creations = expected.creations.saturating_sub(count);
         }
     }
 
-    /// An object is gone or going, or deleting it failed.
+    /// Records that an object is deleted or terminating, or that deleting it failed.
     pub fn deleted(&self, key: &Key, uid: &str) {
         if let Some(expected) = self.keys.lock().get_mut(key) {
             expected.deletions.remove(uid);
         }
     }
 
-    /// Whether everything expected has been seen, or has taken too long.
+    /// True if everything expected has been observed or has timed out.
     #[must_use]
     pub fn satisfied(&self, key: &Key) -> bool {
         self.keys.lock().get(key).is_none_or(|expected| {
@@ -76,7 +76,7 @@ impl Expectations {
         })
     }
 
-    /// The object itself is gone.
+    /// Drops the expectations of a deleted object.
     pub fn forget(&self, key: &Key) {
         self.keys.lock().remove(key);
     }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_done_twice_until_seen_or_long_past() {
+    async fn expectations_unobserved_block_until_timeout() {
         let (all, key) = (Expectations::default(), Key::new("n", "a"));
         assert!(all.satisfied(&key));
         all.expect_creations(&key, 2);

@@ -1,4 +1,4 @@
-//! The harness: what every loop has in common, so that a loop is only `reconcile` and `plan`.
+//! The harness: everything that control loops share, so that a loop is only `reconcile` and `plan`.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::clock::Clock;
 use base::tasks::{TaskGroup, panic_message};
+use base::trace::{self, Kind, Parent, Span, Tracer};
 use client::{Client, ClientError, Object};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -19,84 +20,116 @@ use crate::Recorder;
 use crate::informer::{Cache, Change, Informers};
 use crate::key::{Key, controller_of};
 use crate::metrics::LoopMetrics;
-use crate::pass::{Pass, Seen};
 use crate::queue::{Queue, Trigger};
+use crate::reconciliation::{ReconciledRevisions, Reconciliation};
 
-/// Failures of a key in a row after which its trouble is worth a warning.
-const WORTH_A_WARNING: u32 = 6;
+/// Consecutive failures of a key after which a warning is logged.
+const WARN_AFTER_FAILURES: u32 = 6;
 
-/// What a loop is called and how it runs.
+/// Name and run parameters of a loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
-    /// `deployment-controller`: `--controllers`, metrics, events and causes say it.
+    /// `deployment-controller`: used by `--controllers`, metrics, events and causes.
     pub name: &'static str,
-    /// What its keys name: `deployments.apps`.
+    /// Resource that its keys name: `deployments.apps`.
     pub resource: &'static str,
-    /// The user it is to the API server.
+    /// User name for requests to the API server.
     pub identity: &'static str,
-    /// Keys it works on at once.
+    /// Number of keys reconciled concurrently.
     pub workers: usize,
 }
 
-/// What to do with a key next.
+/// Next step for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing until something changes.
+    /// Waits for the next change.
     Done,
-    /// Look again after a while, whatever happens.
+    /// Requeues the key after this time, even without a change.
     RequeueAfter(Duration),
 }
 
-/// Why a pass failed; it is tried again, later each time.
+/// Reason of a failed reconciliation; the key is retried with growing backoff.
 pub type LoopError = Box<dyn Error + Send + Sync>;
 
-/// A control loop.
+/// A control loop, driven by the [`Harness`].
+///
+/// ```no_run
+/// use objects::core::v1::ConfigMap;
+/// use runtime::{Action, Cache, Context, Descriptor, Harness, Key, Loop, LoopError, Row};
+///
+/// struct Settings(Cache<ConfigMap>);
+///
+/// #[async_trait::async_trait]
+/// impl Loop for Settings {
+///     async fn reconcile(&self, key: &Key, _ctx: &Context) -> Result<Action, LoopError> {
+///         println!("{key:?} exists: {}", self.0.get_key(key).is_some());
+///         Ok(Action::Done)
+///     }
+/// }
+///
+/// static DESCRIPTOR: Descriptor = Descriptor {
+///     name: "settings-controller",
+///     resource: "configmaps",
+///     identity: "system:serviceaccount:kube-system:settings-controller",
+///     workers: 1,
+/// };
+///
+/// # fn start(harness: Harness) -> Result<(), client::ClientError> {
+/// harness.start(&Row {
+///     descriptor: &DESCRIPTOR,
+///     build: |ctx| Box::new(Settings(ctx.watch_self::<ConfigMap>())),
+///     by_default: true,
+/// })
+/// # }
+/// ```
 #[async_trait]
 pub trait Loop: Send + Sync + 'static {
-    /// Brings what `key` names nearer to what it should be. Never runs twice at once for one key.
+    /// Moves the object that `key` names towards its desired state. Never runs concurrently for one key.
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError>;
 }
 
-/// A loop in a table: how it is called and how it is built.
+/// Table row of a loop: its descriptor and constructor.
 #[derive(Clone, Copy)]
 pub struct Row {
     pub descriptor: &'static Descriptor,
     pub build: fn(&Context) -> Box<dyn Loop>,
-    /// Whether it runs unless asked for by name.
+    /// False if the loop runs only when `--controllers` names it.
     pub by_default: bool,
 }
 
-/// Setting: workers of loops, by their names, where they are not as many as the loop's own default.
+/// Setting: number of workers by loop name, overriding the loop's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workers(pub HashMap<String, usize>);
 
-/// Gives a client to each identity.
+/// Provides a client for each identity.
 pub trait Identities: Send + Sync {
     fn client(&self, identity: &str, user_agent: &str) -> Result<Client, ClientError>;
 }
 
-/// What a loop works with. Clones share everything but the cause on the client's writes.
+/// Dependencies of a loop. Clones share everything but the cause on the client's writes.
 #[derive(Clone)]
 pub struct Context {
-    /// The loop's own identity; within a pass, its writes say why they are made.
+    /// Client with the loop's identity; during a reconciliation, its writes carry their cause.
     pub client: Client,
     pub informers: Informers,
     pub recorder: Recorder,
     pub clock: Clock,
     pub queue: Queue<Key>,
-    /// For what must run beside the passes.
+    /// For tasks beside the reconciliations.
     pub tasks: TaskGroup,
     pub descriptor: &'static Descriptor,
+    /// Tracer of reconciliations.
+    tracer: Tracer,
     /// Settings of the process, by type: see [`Context::setting`].
     settings: Arc<Vec<Box<dyn Any + Send + Sync>>>,
     waits: Arc<Mutex<Vec<Wait>>>,
-    seen: Arc<Seen>,
+    seen: Arc<ReconciledRevisions>,
 }
 
 type Wait = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Context {
-    /// The cache of a kind; the loop does not start before it is filled.
+    /// Cache of a kind; the loop does not start before it has synced.
     #[must_use]
     pub fn cache<K: Object>(&self) -> Cache<K> {
         let cache = self.informers.of::<K>();
@@ -106,7 +139,7 @@ impl Context {
         cache
     }
 
-    /// Puts into the queue what `keys` says for every change of a kind.
+    /// Enqueues the keys that `keys` returns for every change of a kind.
     pub fn watch<K: Object>(
         &self,
         keys: impl Fn(&Change<K>) -> Vec<Key> + Send + Sync + 'static,
@@ -125,13 +158,13 @@ impl Context {
         cache
     }
 
-    /// Puts every object of a kind that changes into the queue.
+    /// Enqueues every changed object of a kind.
     pub fn watch_self<K: Object>(&self) -> Cache<K> {
         self.seen.set_kind::<K>();
         self.watch::<K>(|change| vec![Key::of(&**change.object())])
     }
 
-    /// Puts the controllers of this `kind` of every object that changes into the queue, the former ones too.
+    /// Enqueues the controllers of this `kind` of every changed object, former controllers included.
     pub fn watch_owned<K: Object>(&self, kind: &'static str) -> Cache<K> {
         self.watch::<K>(move |change| {
             let mut keys: Vec<Key> = Vec::new();
@@ -148,18 +181,18 @@ impl Context {
         })
     }
 
-    /// A setting of the process, if it was given.
+    /// Setting of the process, if present.
     #[must_use]
     pub fn setting<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.settings.iter().find_map(|setting| setting.downcast_ref())
     }
 
-    fn for_pass(&self, pass: &Arc<Pass>) -> Self {
+    fn for_pass(&self, pass: &Arc<Reconciliation>) -> Self {
         Self { client: self.client.with_causes(Arc::clone(pass) as _), ..self.clone() }
     }
 }
 
-/// Runs loops.
+/// Starts loops and owns what they share.
 #[derive(Clone)]
 pub struct Harness {
     identities: Arc<dyn Identities>,
@@ -167,11 +200,12 @@ pub struct Harness {
     tasks: TaskGroup,
     clock: Clock,
     metrics: Option<LoopMetrics>,
+    tracer: Tracer,
     settings: Arc<Vec<Box<dyn Any + Send + Sync>>>,
 }
 
 impl Harness {
-    /// A harness whose informers use `shared`, and whose loops get their clients from `identities`. Everything runs in
+    /// Harness whose informers use `shared` and whose loops get their clients from `identities`. Everything runs in
     /// `tasks`.
     #[must_use]
     pub fn new(shared: Client, identities: Arc<dyn Identities>, clock: Clock, tasks: &TaskGroup) -> Self {
@@ -181,11 +215,12 @@ impl Harness {
             tasks: tasks.clone(),
             clock,
             metrics: None,
+            tracer: Tracer::off(),
             settings: Arc::default(),
         }
     }
 
-    /// A harness with the same settings whose informers, which use `shared`, and loops run in other `tasks`.
+    /// Copy with the same settings whose informers, which use `shared`, and loops run in other `tasks`.
     #[must_use]
     pub fn within(&self, shared: Client, tasks: &TaskGroup) -> Self {
         Self { informers: Informers::new(shared, tasks), tasks: tasks.clone(), ..self.clone() }
@@ -196,7 +231,18 @@ impl Harness {
         Self { metrics: Some(metrics), ..self }
     }
 
-    /// Settings that loops find by their type.
+    /// Records a span of each reconciliation.
+    #[must_use]
+    pub fn with_tracer(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
+    }
+
+    #[must_use]
+    pub fn metrics(&self) -> Option<&LoopMetrics> {
+        self.metrics.as_ref()
+    }
+
+    /// Settings that loops look up by type.
     #[must_use]
     pub fn with_settings(self, settings: Vec<Box<dyn Any + Send + Sync>>) -> Self {
         Self { settings: Arc::new(settings), ..self }
@@ -207,7 +253,7 @@ impl Harness {
         &self.informers
     }
 
-    /// The context of a loop that is not of the usual shape, such as the scheduler.
+    /// Context for components that are not a [`Loop`], such as the scheduler.
     pub fn context(&self, descriptor: &'static Descriptor) -> Result<Context, ClientError> {
         let client = self.identities.client(descriptor.identity, &user_agent(descriptor.name))?;
         let recorder = Recorder::new(client.clone(), descriptor.name, self.clock.clone(), &self.tasks);
@@ -219,13 +265,14 @@ impl Harness {
             queue: Queue::new(self.metrics.as_ref().map(|metrics| metrics.queue(descriptor.name))),
             tasks: self.tasks.clone(),
             descriptor,
+            tracer: self.tracer.clone(),
             settings: Arc::clone(&self.settings),
             waits: Arc::default(),
             seen: Arc::default(),
         })
     }
 
-    /// Builds a loop and sets its workers to work once its caches are filled.
+    /// Builds a loop and starts its workers once its caches have synced.
     pub fn start(&self, row: &Row) -> Result<(), ClientError> {
         let ctx = self.context(row.descriptor)?;
         let work: Arc<dyn Loop> = (row.build)(&ctx).into();
@@ -241,9 +288,11 @@ impl Harness {
                 () = stopping => return,
                 _ = futures_util::future::join_all(waits) => {}
             }
-            tracing::debug!(controller = ctx.descriptor.name, "caches are filled");
-            let asked = ctx.setting::<Workers>().and_then(|asked| asked.0.get(ctx.descriptor.name).copied());
-            for _ in 0..asked.unwrap_or(ctx.descriptor.workers).max(1) {
+            tracing::debug!(controller = ctx.descriptor.name, "caches synced");
+            let configured = ctx
+                .setting::<Workers>()
+                .and_then(|configured| configured.0.get(ctx.descriptor.name).copied());
+            for _ in 0..configured.unwrap_or(ctx.descriptor.workers).max(1) {
                 let (work, ctx) = (Arc::clone(&work), ctx.clone());
                 tasks.supervise(ctx.descriptor.name, move || worker(Arc::clone(&work), ctx.clone()));
             }
@@ -252,20 +301,20 @@ impl Harness {
     }
 }
 
-/// What requests of a component call themselves.
+/// User agent of a component.
 fn user_agent(component: &str) -> String {
     format!("ferry/{} ({component})", env!("CARGO_PKG_VERSION"))
 }
 
-/// A key that a worker has taken. Dropping it without an outcome, as a panic does, retries the key; in either case it
-/// leaves the keys in process.
-struct Taken<'a> {
+/// Guard of a key in process. Dropping it without an outcome, as a panic does, retries the key; in either case the
+/// key is marked as done.
+struct KeyGuard<'a> {
     queue: &'a Queue<Key>,
     key: &'a Key,
     settled: bool,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for KeyGuard<'_> {
     fn drop(&mut self) {
         if !self.settled {
             self.queue.retry(self.key.clone());
@@ -280,18 +329,21 @@ async fn worker(work: Arc<dyn Loop>, ctx: Context) {
         if let Err(panic) = processed {
             let (controller, panic) = (ctx.descriptor.name, panic_message(&*panic));
             ctx.tasks.supervision().count_panic(controller);
-            tracing::error!(controller, %key, panic, "reconcile panicked; the key is retried");
+            tracing::error!(controller, %key, panic, "reconcile panicked, retrying");
         }
     }
 }
 
-/// Reconciles one key and settles what becomes of it.
+/// Reconciles one key and requeues, retries or forgets it.
 async fn process(work: &dyn Loop, ctx: &Context, key: &Key, trigger: Trigger) {
-    let mut taken = Taken { queue: &ctx.queue, key, settled: false };
-    let pass = Pass::new(ctx.descriptor, key, trigger, &ctx.seen);
+    let mut guard = KeyGuard { queue: &ctx.queue, key, settled: false };
+    let pass = Reconciliation::new(ctx.descriptor, key, trigger, &ctx.seen);
     let own = ctx.for_pass(&pass);
     let span = tracing::debug_span!("reconcile", controller = ctx.descriptor.name, %key);
-    let outcome = Arc::clone(&pass).run(work.reconcile(key, &own).instrument(span)).await;
+    let mut traced = start_span(ctx, key, &pass).await;
+    let running = Arc::clone(&pass).run(work.reconcile(key, &own).instrument(span));
+    let outcome = trace::scope(traced.handle(), running).await;
+    end_span(&mut traced, ctx, &pass, outcome.as_ref().err().map(|error| &**error as _));
     match outcome {
         Ok(action) => {
             pass.succeeded();
@@ -305,17 +357,47 @@ async fn process(work: &dyn Loop, ctx: &Context, key: &Key, trigger: Trigger) {
             ctx.queue.retry(key.clone());
         }
     }
-    taken.settled = true;
+    guard.settled = true;
+}
+
+/// Span of a reconciliation, in the trace of the write that caused it.
+async fn start_span(ctx: &Context, key: &Key, pass: &Reconciliation) -> Span {
+    let Descriptor { name, resource, .. } = *ctx.descriptor;
+    let parent = ctx.tracer.caused_by(pass.cause_revision()).await;
+    let mut span = ctx.tracer.start(Kind::Consumer, || parent, || format!("reconcile {name}"));
+    span.record(|attributes| {
+        attributes.set("ferry.controller", name);
+        attributes.set("ferry.object", format!("{resource}/{key}"));
+    });
+    span
+}
+
+/// Sets the cause and the outcome. A cause that was found after the start is linked.
+fn end_span(span: &mut Span, ctx: &Context, pass: &Reconciliation, error: Option<&(dyn Error + 'static)>) {
+    let revision = pass.cause_revision();
+    if revision > 0 {
+        span.record(|attributes| attributes.set("ferry.cause.revision", revision.to_string()));
+    }
+    let trace = span.context().map(|context| context.trace_id);
+    span.link(|| match ctx.tracer.known_cause(revision) {
+        Parent::Child(cause) | Parent::Linked(cause) => {
+            Some(cause).filter(|cause| Some(cause.trace_id) != trace)
+        }
+        Parent::Root => None,
+    });
+    if let Some(error) = error {
+        span.fail(|| base::errors::chain(error));
+    }
 }
 
 fn report(ctx: &Context, key: &Key, error: &(dyn Error + 'static)) {
     let text = base::errors::chain(error);
     let failures = ctx.queue.failures(key);
     let routine = error.downcast_ref::<ClientError>().is_some_and(ClientError::is_conflict);
-    if failures >= WORTH_A_WARNING && failures.is_power_of_two() && !routine {
-        tracing::warn!(controller = ctx.descriptor.name, %key, failures, error = text, "still failing");
+    if failures >= WARN_AFTER_FAILURES && failures.is_power_of_two() && !routine {
+        tracing::warn!(controller = ctx.descriptor.name, %key, failures, error = text, "reconcile keeps failing, retrying");
     } else {
-        tracing::debug!(controller = ctx.descriptor.name, %key, failures, error = text, "tried again later");
+        tracing::debug!(controller = ctx.descriptor.name, %key, failures, error = text, "reconcile failed, retrying");
     }
 }
 
@@ -325,7 +407,7 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// A client for whoever asks: all loops share one identity.
+/// Returns the same client for every identity.
 impl Identities for Client {
     fn client(&self, _identity: &str, _user_agent: &str) -> Result<Client, ClientError> {
         Ok(self.clone())
@@ -342,7 +424,7 @@ mod tests {
 
     const TEST: Descriptor = Descriptor { name: "test", resource: "tests", identity: "test", workers: 1 };
 
-    /// A loop that panics at a key named `bad` twice, and asks for the longest delay there is.
+    /// Panics twice at a key named `bad`, and requests the longest possible delay.
     struct Panicking(Arc<AtomicU32>);
 
     #[async_trait]
@@ -355,21 +437,21 @@ mod tests {
         }
     }
 
-    /// A client of a server that does not exist.
+    /// Client of a server that does not exist.
     fn client() -> Client {
         let directory = tempfile::tempdir().expect("a directory");
         let now = Clock::system().now();
         let pki =
             Pki::open(&directory.path().join("pki"), &ServingNames::default(), now).expect("certificates");
         let authority = &pki.server_authority.certificate_pem;
-        let text = base::kubeconfig::render("https://127.0.0.1:1", authority, &pki.leaves().admin);
+        let text = client::render_kubeconfig("https://127.0.0.1:1", authority, &pki.leaves().admin);
         let path = directory.path().join("kubeconfig");
         std::fs::write(&path, text).expect("writes");
         Client::connect(&path, "test").expect("a client")
     }
 
     #[tokio::test(start_paused = true)]
-    async fn worker_after_panic_retries_the_key_and_goes_on() {
+    async fn worker_after_panic_retries_key_and_continues() {
         let tasks = TaskGroup::new();
         let client = client();
         let harness = Harness::new(client.clone(), Arc::new(client), Clock::system(), &tasks);
@@ -383,7 +465,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(looks.load(Ordering::SeqCst), 3);
         assert_eq!((queue.failures(&bad), tasks.supervision().panics("test")), (0, 2));
-        // The key is in process no longer: it is looked at when it is asked for.
+        // The key is no longer in process: it is reconciled when it is added again.
         queue.add(bad);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(looks.load(Ordering::SeqCst), 4);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use client::Object;
 use objects::meta::v1::{ObjectMeta, OwnerReference};
 
-/// Namespace and name; the namespace of a cluster's object is empty.
+/// Namespace and name; the namespace is empty for cluster-scoped objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     pub namespace: Arc<str>,
@@ -39,7 +39,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// The owner that controls an object, if one does.
+/// Controller reference of an object, if it has one.
 #[must_use]
 pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.as_ref()?.iter().find(|owner| owner.controller == Some(true))

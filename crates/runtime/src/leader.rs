@@ -1,29 +1,45 @@
-//! Leader election by Lease, as Kubernetes' components do it: of several that could do the work, one does.
+//! Leader election by Lease, as in Kubernetes' components: of several candidates, one is active.
 //!
-//! The lease is judged by when this process saw it change, never by comparing clocks of two machines.
+//! Expiry is measured from when this process saw the lease change, never by comparing the clocks of two machines.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
+use base::metrics::IntGauge;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError};
 use objects::coordination::v1::{Lease, LeaseSpec};
 use objects::meta::v1::{MicroTime, ObjectMeta};
+use parking_lot::Mutex;
 use rand::Rng;
 use tokio::time::Instant;
 
-/// Which lease, for whom, and how long. The times are Kubernetes' defaults.
+use crate::LoopMetrics;
+
+/// Time past the end of the lease after which the health check of a leader fails.
+const TOLERANCE: Duration = Duration::from_secs(20);
+
+/// Time of the last renewal, while this process leads.
+#[derive(Clone, Debug, Default)]
+pub struct LastRenewal(Arc<Mutex<Option<Instant>>>);
+
+/// Lease name, identity and timing. The times are Kubernetes' defaults.
 #[derive(Clone, Debug)]
 pub struct LeaderElection {
     pub namespace: String,
     pub name: String,
-    /// Unique among those who could lead.
+    /// Unique among the candidates.
     pub identity: String,
-    /// How long others wait for a leader that does not renew.
+    /// Time after which other candidates may take a lease that is not renewed.
     pub lease_duration: Duration,
-    /// How long a leader tries to renew before it gives up.
+    /// Time for which the leader retries a renewal before it gives up.
     pub renew_deadline: Duration,
     pub retry_period: Duration,
+    /// 1 while this process holds the lease.
+    pub status: Option<IntGauge>,
+    /// Shared by clones.
+    pub last_renewal: LastRenewal,
 }
 
 impl LeaderElection {
@@ -36,21 +52,58 @@ impl LeaderElection {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
+            status: None,
+            last_renewal: LastRenewal::default(),
+        }
+    }
+
+    /// The same election, whose status `metrics` has.
+    #[must_use]
+    pub fn with_metrics(self, metrics: &LoopMetrics) -> Self {
+        Self { status: Some(metrics.leader(&self.name)), ..self }
+    }
+
+    /// Fails if this process leads and has not renewed its lease for much longer than the lease lasts: a task that
+    /// hangs, which cannot give up the lease.
+    pub fn check(&self) -> Result<(), String> {
+        let renewed = *self.last_renewal.0.lock();
+        match renewed.filter(|renewed| renewed.elapsed() > self.lease_duration.saturating_add(TOLERANCE)) {
+            Some(_) => Err(format!("failed election to renew leadership on lease {}", self.name)),
+            None => Ok(()),
+        }
+    }
+
+    fn set_status(&self, leads: bool) {
+        *self.last_renewal.0.lock() = leads.then(Instant::now);
+        if let Some(status) = &self.status {
+            status.set(i64::from(leads));
         }
     }
 }
 
-/// How leading ended.
+/// Reason why leading ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leading {
-    /// It was told to stop, and has given the lease back.
+    /// Stopped on request; the lease is released.
     Stopped,
-    /// The lease could not be renewed in time; somebody else may lead by now.
+    /// The lease was not renewed in time; another instance may hold it.
     Lost,
 }
 
-/// Waits for the lease, calls `start`, and keeps the lease until `tasks` stops or it is lost. Whoever loses it must end
-/// at once what `start` began.
+/// Waits for the lease, calls `start`, and renews the lease until `tasks` stops or the lease is lost. On loss, the
+/// caller must immediately end what `start` began.
+///
+/// ```no_run
+/// use runtime::{LeaderElection, Leading, lead};
+///
+/// # async fn run(client: client::Client, clock: base::clock::Clock, tasks: base::tasks::TaskGroup) {
+/// let election = LeaderElection::new("example-controller", "host-1");
+/// let ended = lead(&client, &election, &clock, &tasks, || println!("leading")).await;
+/// if ended == Leading::Lost {
+///     std::process::exit(1);
+/// }
+/// # }
+/// ```
 pub async fn lead(
     client: &Client,
     election: &LeaderElection,
@@ -58,21 +111,30 @@ pub async fn lead(
     tasks: &TaskGroup,
     start: impl FnOnce(),
 ) -> Leading {
+    election.set_status(false);
     let mut candidate = Candidate { client, election, clock, observed: None };
     loop {
         match candidate.acquire_or_renew().await {
             Ok(true) => break,
             Ok(false) => {}
-            Err(error) => tracing::debug!(lease = election.name, %error, "cannot ask for the lease"),
+            Err(error) => tracing::debug!(lease = election.name, %error, "failed to acquire the lease"),
         }
         let jitter = rand::rng().random_range(1.0..2.2);
-        tokio::select! {
-            () = tasks.stopping() => return Leading::Stopped,
-            () = tokio::time::sleep(election.retry_period.mul_f64(jitter)) => {}
+        if tasks.until_stopped(tokio::time::sleep(election.retry_period.mul_f64(jitter))).await.is_none() {
+            return Leading::Stopped;
         }
     }
-    tracing::info!(lease = election.name, identity = election.identity, "leads");
+    tracing::info!(lease = election.name, identity = election.identity, "acquired the leader lease");
+    election.set_status(true);
     start();
+    let outcome = renew(&mut candidate, tasks).await;
+    election.set_status(false);
+    outcome
+}
+
+/// Renews the lease until `tasks` stops or the lease is lost.
+async fn renew(candidate: &mut Candidate<'_>, tasks: &TaskGroup) -> Leading {
+    let election = candidate.election;
     let mut renewed = Instant::now();
     loop {
         tokio::select! {
@@ -84,16 +146,19 @@ pub async fn lead(
         }
         let left = election.renew_deadline.saturating_sub(renewed.elapsed());
         match tokio::time::timeout(left, candidate.acquire_or_renew()).await {
-            Ok(Ok(true)) => renewed = Instant::now(),
+            Ok(Ok(true)) => {
+                renewed = Instant::now();
+                election.set_status(true);
+            }
             Ok(Ok(false)) => {
-                tracing::error!(lease = election.name, "somebody else leads");
+                tracing::error!(lease = election.name, "another instance holds the leader lease");
                 return Leading::Lost;
             }
-            Ok(Err(error)) => tracing::debug!(lease = election.name, %error, "cannot renew the lease"),
+            Ok(Err(error)) => tracing::debug!(lease = election.name, %error, "failed to renew the lease"),
             Err(_) => {}
         }
         if renewed.elapsed() >= election.renew_deadline {
-            tracing::error!(lease = election.name, "the lease could not be renewed in time");
+            tracing::error!(lease = election.name, "failed to renew the lease before the deadline");
             return Leading::Lost;
         }
     }
@@ -103,12 +168,12 @@ struct Candidate<'a> {
     client: &'a Client,
     election: &'a LeaderElection,
     clock: &'a Clock,
-    /// The lease as it was last seen to change, and when.
+    /// The lease at its last observed change, and the time of that observation.
     observed: Option<(LeaseSpec, Instant)>,
 }
 
 impl Candidate<'_> {
-    /// Whether this candidate holds the lease now.
+    /// Acquires or renews the lease; true if this candidate holds it.
     async fn acquire_or_renew(&mut self) -> Result<bool, ClientError> {
         let election = self.election;
         let lease = match self.client.get::<Lease>(&election.namespace, &election.name).await {
@@ -120,7 +185,7 @@ impl Candidate<'_> {
                         namespace: Some(election.namespace.clone()),
                         ..ObjectMeta::default()
                     },
-                    spec: Some(self.mine(None)),
+                    spec: Some(self.lease_spec(None)),
                 };
                 return match self.client.create(&election.namespace, &lease).await {
                     Ok(_) => Ok(true),
@@ -143,7 +208,7 @@ impl Candidate<'_> {
             return Ok(false);
         }
         let mut taken = lease;
-        taken.spec = Some(self.mine(Some(&held)));
+        taken.spec = Some(self.lease_spec(Some(&held)));
         match self.client.update(&taken).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_conflict() => Ok(holder == election.identity && seen.elapsed() < life),
@@ -151,18 +216,18 @@ impl Candidate<'_> {
         }
     }
 
-    fn mine(&self, held: Option<&LeaseSpec>) -> LeaseSpec {
+    fn lease_spec(&self, held: Option<&LeaseSpec>) -> LeaseSpec {
         let now = MicroTime(self.clock.now());
         let identity = &self.election.identity;
         let held = held.cloned().unwrap_or_default();
-        let mine = held.holder_identity.as_ref() == Some(identity);
+        let is_own = held.holder_identity.as_ref() == Some(identity);
         let transitions = held.lease_transitions.unwrap_or(0);
         LeaseSpec {
             holder_identity: Some(identity.clone()),
             lease_duration_seconds: i32::try_from(self.election.lease_duration.as_secs()).ok(),
-            acquire_time: if mine { held.acquire_time } else { Some(now.clone()) },
+            acquire_time: if is_own { held.acquire_time } else { Some(now.clone()) },
             renew_time: Some(now),
-            lease_transitions: Some(match (mine, held.holder_identity.is_some()) {
+            lease_transitions: Some(match (is_own, held.holder_identity.is_some()) {
                 (true, _) | (false, false) => transitions,
                 (false, true) => transitions.saturating_add(1),
             }),
@@ -171,7 +236,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// Gives the lease back, so that the next leader need not wait.
+    /// Releases the lease, so that the next leader need not wait for its expiry.
     async fn release(&mut self) {
         let election = self.election;
         let Ok(mut lease) = self.client.get::<Lease>(&election.namespace, &election.name).await else {
@@ -186,7 +251,26 @@ impl Candidate<'_> {
         let now = MicroTime(self.clock.now());
         (spec.acquire_time, spec.renew_time) = (Some(now.clone()), Some(now));
         if let Err(error) = self.client.update(&lease).await {
-            tracing::debug!(lease = election.name, %error, "the lease was not given back");
+            tracing::debug!(lease = election.name, %error, "failed to release the lease");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_that_does_not_renew_is_unhealthy() {
+        let election = LeaderElection::new("test", "this process");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(election.check(), Ok(()), "a candidate is healthy");
+        election.clone().set_status(true);
+        tokio::time::advance(Duration::from_secs(34)).await;
+        assert_eq!(election.check(), Ok(()));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(election.check(), Err("failed election to renew leadership on lease test".to_owned()));
+        election.set_status(false);
+        assert_eq!(election.check(), Ok(()));
     }
 }

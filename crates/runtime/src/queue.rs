@@ -1,5 +1,5 @@
-//! The work queue: every key at most once in it, never worked on by two at once; delays, and retries that wait longer
-//! and longer. An empty queue costs nothing.
+//! The work queue: every key is queued at most once and never processed by two workers; supports delays, and retries
+//! with exponential backoff. An idle queue costs nothing.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -7,6 +7,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::backoff::Backoff;
 use base::clock::deadline_after;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -14,39 +15,39 @@ use tokio::time::Instant;
 
 use crate::metrics::QueueMetrics;
 
-/// Kubernetes' defaults for retries: per key from 5 ms doubling to 1000 s, and 10 per second over all after a burst of
+/// Kubernetes' defaults for retries: per key from 5 ms doubling to 1000 s, and 10 per second overall after a burst of
 /// 100.
-const FIRST_RETRY: Duration = Duration::from_millis(5);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(5), LONGEST_RETRY);
 const LONGEST_RETRY: Duration = Duration::from_secs(1000);
 const RETRIES_PER_SECOND: f64 = 10.0;
 const BURST: f64 = 100.0;
 
-/// The latest revisions whose changes put a key into the queue; none if it was a timer or a retry.
+/// Latest revisions whose changes enqueued a key; empty for a timer or a retry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trigger {
-    /// Of the object that the key names, latest first; zero where there are not so many.
+    /// Revisions of the key's own object, latest first; unused entries are zero.
     pub object: [u64; 4],
-    /// Of anything else.
+    /// Latest revision of any other object.
     pub others: Option<u64>,
 }
 
 impl Trigger {
-    /// The change of something that is not the key's own object.
+    /// A change of an object other than the key's own.
     #[must_use]
     pub fn other(revision: Option<&str>) -> Self {
         Self { others: number(revision), ..Self::default() }
     }
 
-    /// The change of the key's own object.
+    /// A change of the key's own object.
     #[must_use]
     pub fn object(revision: Option<&str>) -> Self {
         Self { object: [number(revision).unwrap_or(0), 0, 0, 0], others: None }
     }
 
-    /// Changes of several kinds come through several watches, which may overtake each other: revisions tell.
+    /// Merges triggers by revision: watches of different kinds may overtake each other.
     fn add(&mut self, more: Self) {
         for revision in more.object {
-            // The place of the earliest one, if there are too many.
+            // Index of the earliest revision, if the array is full.
             let last = self.object.len() - 1;
             if !self.object.contains(&revision) && revision > self.object[last] {
                 self.object[last] = revision;
@@ -62,6 +63,22 @@ fn number(revision: Option<&str>) -> Option<u64> {
 }
 
 /// A queue of keys. Clones share it.
+///
+/// ```
+/// use runtime::Queue;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let queue = Queue::default();
+/// queue.add("pod-1");
+/// queue.add("pod-1"); // Queued once.
+/// let (key, _trigger) = queue.get().await.expect("not stopped");
+/// queue.add(key); // Queued again when it is done.
+/// queue.done(&key);
+/// assert_eq!(queue.get().await.map(|(key, _)| key), Some("pod-1"));
+/// queue.stop();
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Queue<T> {
     shared: Arc<Shared<T>>,
@@ -75,12 +92,12 @@ struct Shared<T> {
 
 struct State<T> {
     ready: VecDeque<T>,
-    /// In `ready`, or to be put there when the work on it is done.
+    /// In `ready`, or to be added to it when the key is done.
     dirty: HashMap<T, (Trigger, Instant)>,
     processing: HashMap<T, Instant>,
     delayed: BinaryHeap<Reverse<(Instant, u64)>>,
     delays: HashMap<u64, T>,
-    /// The earliest time each key is due, to drop the later of two delays.
+    /// Earliest due time of each key, to drop the later of two delays.
     due: HashMap<T, (Instant, u64)>,
     next_delay: u64,
     failures: HashMap<T, u32>,
@@ -114,12 +131,12 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         Self { shared: Arc::new(Shared { state: Mutex::new(state), wake: Notify::new(), metrics }) }
     }
 
-    /// Puts a key into the queue unless it is there.
+    /// Enqueues a key unless it is queued.
     pub fn add(&self, key: T) {
         self.add_for(key, Trigger::default());
     }
 
-    /// As [`Queue::add`], remembering the latest revision that asked for it.
+    /// As [`Queue::add`], and records the latest revision that enqueued it.
     pub fn add_for(&self, key: T, trigger: Trigger) {
         let mut state = self.shared.state.lock();
         if self.shared.put(&mut state, key, trigger) {
@@ -128,8 +145,8 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         }
     }
 
-    /// Puts a key into the queue after a while, at most [`base::clock::LONGEST_DELAY`]; of several whiles the shortest
-    /// counts.
+    /// Enqueues a key after a delay of at most [`base::clock::LONGEST_DELAY`]; of several delays the shortest
+    /// applies.
     pub fn add_after(&self, key: T, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -149,18 +166,18 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         state.delayed.push(Reverse((at, number)));
         drop(state);
         if first {
-            // A worker that sleeps has to sleep less.
+            // A sleeping worker must wake up earlier.
             self.shared.wake.notify_one();
         }
     }
 
-    /// Puts a key whose work failed into the queue, later the more often it failed.
+    /// Enqueues a failed key with backoff.
     pub fn retry(&self, key: T) {
         let delay = {
             let mut state = self.shared.state.lock();
             let failures = state.failures.entry(key.clone()).or_insert(0);
-            let own = FIRST_RETRY.saturating_mul(2u32.saturating_pow((*failures).min(30))).min(LONGEST_RETRY);
             *failures = failures.saturating_add(1);
+            let own = RETRY.after(*failures);
             own.max(state.token())
         };
         if let Some(metrics) = &self.shared.metrics {
@@ -169,18 +186,18 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         self.add_after(key, delay);
     }
 
-    /// The work on a key succeeded: its next failure is its first.
+    /// Resets the failure count of a key.
     pub fn forget(&self, key: &T) {
         self.shared.state.lock().failures.remove(key);
     }
 
-    /// How often the work on a key has failed in a row.
+    /// Number of consecutive failures of a key.
     #[must_use]
     pub fn failures(&self, key: &T) -> u32 {
         self.shared.state.lock().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// Keys that wait for a worker.
+    /// Number of keys that wait for a worker.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.state.lock().ready.len()
@@ -191,7 +208,7 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         self.len() == 0
     }
 
-    /// The next key; nobody else gets it before [`Queue::done`]. Nothing once the queue has stopped.
+    /// Next key; no other worker gets it before [`Queue::done`]. `None` once the queue has stopped.
     pub async fn get(&self) -> Option<(T, Trigger)> {
         loop {
             let notified = self.shared.wake.notified();
@@ -208,9 +225,10 @@ impl<T: Clone + Eq + Hash> Queue<T> {
                     if let Some(metrics) = &self.shared.metrics {
                         metrics.depth.set(i64::try_from(state.ready.len()).unwrap_or(i64::MAX));
                         metrics.waited.observe(now.duration_since(since).as_secs_f64());
+                        metrics.running.begin(now);
                     }
                     if !state.ready.is_empty() {
-                        // Several may have become due at once, and only this worker was woken.
+                        // Several keys may be due, and only this worker was woken.
                         self.shared.wake.notify_one();
                     }
                     return Some((key, trigger));
@@ -227,11 +245,12 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         }
     }
 
-    /// The work on a key is over; if it was asked for meanwhile, it is next in line again.
+    /// Marks a key as done; if it was added meanwhile, it is queued again.
     pub fn done(&self, key: &T) {
         let mut state = self.shared.state.lock();
         if let (Some(begin), Some(metrics)) = (state.processing.remove(key), &self.shared.metrics) {
             metrics.worked.observe(begin.elapsed().as_secs_f64());
+            metrics.running.end(begin);
         }
         if state.dirty.contains_key(key) && !state.stopped {
             state.ready.push_back(key.clone());
@@ -243,17 +262,17 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         }
     }
 
-    /// Nobody gets a key any more.
+    /// Stops the queue: workers get no more keys.
     pub fn stop(&self) {
         self.shared.state.lock().stopped = true;
         self.shared.wake.notify_waiters();
-        // For one that is about to wait.
+        // For a worker that will wait next.
         self.shared.wake.notify_one();
     }
 }
 
 impl<T: Clone + Eq + Hash> Shared<T> {
-    /// Whether a worker has to be woken.
+    /// Returns true if a worker must be woken.
     fn put(&self, state: &mut State<T>, key: T, trigger: Trigger) -> bool {
         if state.stopped {
             return false;
@@ -276,12 +295,12 @@ impl<T: Clone + Eq + Hash> Shared<T> {
         true
     }
 
-    /// Moves what is due from the delayed to the ready.
+    /// Moves due keys from `delayed` to `ready`.
     fn ripen(&self, state: &mut State<T>) {
         let now = Instant::now();
         let mut ripe = HashSet::new();
         while let Some(Reverse((at, number))) = state.delayed.peek().copied() {
-            // Those that an earlier delay replaced have no key any more.
+            // Entries that an earlier delay replaced have no key.
             let Some(key) = state.delays.get(&number).cloned() else {
                 state.delayed.pop();
                 continue;
@@ -300,7 +319,7 @@ impl<T: Clone + Eq + Hash> Shared<T> {
 }
 
 impl<T> State<T> {
-    /// Takes a token from the bucket of retries; how long until it is there.
+    /// Takes a token from the retry bucket; returns the time until it is available.
     fn token(&mut self) -> Duration {
         let now = Instant::now();
         let elapsed = now.duration_since(self.refilled).as_secs_f64();
@@ -326,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_in_it_once_and_with_one_worker() {
+    async fn queue_key_added_twice_has_one_worker() {
         let queue = queue();
         queue.add_for("a", Trigger::other(Some("1")));
         queue.add_for("a", Trigger::other(Some("10")));
@@ -345,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn delays_end_and_the_shorter_counts() {
+    async fn queue_two_delays_use_the_shorter() {
         let queue = queue();
         queue.add_after("a", Duration::from_secs(10));
         queue.add_after("a", Duration::from_secs(2));
@@ -363,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sleeping_worker_is_woken_by_a_shorter_delay() {
+    async fn queue_shorter_delay_wakes_sleeping_worker() {
         let queue = queue();
         queue.add_after("late", Duration::from_secs(60));
         let worker = tokio::spawn({
@@ -376,21 +395,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn delay_of_any_length_does_not_panic() {
+    async fn queue_delay_of_any_length_does_not_panic() {
         let queue = queue();
         queue.add_after("a", Duration::from_secs(i64::MAX.unsigned_abs()));
         queue.add_after("b", Duration::MAX);
         queue.add_after("c", Duration::from_secs(1));
         assert_eq!(queue.get().await.expect("a key").0, "c");
         queue.done(&"c");
-        // What is due later than any timer is looked at once more before.
+        // Delays beyond the longest timer are re-armed.
         let begin = Instant::now();
         assert_eq!(queue.get().await.expect("a key").0, "a");
         assert!(begin.elapsed() <= base::clock::LONGEST_DELAY);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_wait_longer_and_longer_until_forgotten() {
+    async fn queue_failures_back_off_until_forgotten() {
         let queue = queue();
         let mut waits = Vec::new();
         for _ in 0..4 {
@@ -407,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stopping_wakes_the_workers() {
+    async fn queue_stop_wakes_workers() {
         let queue = queue();
         let workers: Vec<_> = (0..3)
             .map(|_| {

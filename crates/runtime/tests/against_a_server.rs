@@ -36,7 +36,7 @@ fn names(cache: &runtime::Cache<ConfigMap>) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cache_follows_the_server_through_a_restart() -> Result<()> {
+async fn cache_after_server_restart_resumes() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let server = Server::start_in(directory.path()).await?;
     let client = Client::connect(&server.kubeconfig, "test")?;
@@ -53,7 +53,7 @@ async fn a_cache_follows_the_server_through_a_restart() -> Result<()> {
     eventually("b is selected", PATIENCE, async || names(&only_b), |names| *names == ["b"]).await;
     server.stop().await?;
 
-    // Another port: what counts is that the cache resumes when the server can be reached again.
+    // A new port: the cache must resume once the server is reachable again.
     let server = Server::start_in(directory.path()).await?;
     let client = Client::connect(&server.kubeconfig, "test")?;
     let informers = Informers::new(client.clone(), &tasks);
@@ -61,13 +61,13 @@ async fn a_cache_follows_the_server_through_a_restart() -> Result<()> {
     cache.synced().await;
     assert!(names(&cache).contains(&"b".to_owned()));
     client.delete::<ConfigMap>("default", "a", &client::DeleteOptions::default()).await?;
-    eventually("a goes", PATIENCE, async || names(&cache), |names| !has("a")(names)).await;
+    eventually("a is deleted", PATIENCE, async || names(&cache), |names| !has("a")(names)).await;
     tasks.drain(PATIENCE).await?;
     server.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_happens_again_counts_in_a_series() -> Result<()> {
+async fn repeated_event_increases_series_count() -> Result<()> {
     let server = Server::start().await?;
     let client = Client::connect(&server.kubeconfig, "test")?;
     let tasks = TaskGroup::new();
@@ -80,24 +80,24 @@ async fn what_happens_again_counts_in_a_series() -> Result<()> {
         let list = client.list::<Event>("default", &ListOptions::default()).await.expect("lists");
         let own =
             list.items.into_iter().filter(|e| e.reporting_controller.as_deref() == Some("test-controller"));
-        let mut told: Vec<(String, String, i32)> = own
+        let mut reported: Vec<(String, String, i32)> = own
             .map(|e| {
                 let count = e.series.map_or(1, |series| series.count);
                 (e.reason.unwrap_or_default(), e.type_.unwrap_or_default(), count)
             })
             .collect();
-        told.sort();
-        told
+        reported.sort();
+        reported
     };
     let want = [("Failed", "Warning", 1), ("Tried", "Normal", 2)]
         .map(|(reason, kind, count)| (reason.to_owned(), kind.to_owned(), count));
-    eventually("events", PATIENCE, events, |told| *told == want).await;
+    eventually("events", PATIENCE, events, |reported| *reported == want).await;
     tasks.drain(PATIENCE).await?;
     server.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_leads_and_the_next_follows_when_it_stops() -> Result<()> {
+async fn leader_stop_releases_lease_to_next_candidate() -> Result<()> {
     let server = Server::start().await?;
     let client = Client::connect(&server.kubeconfig, "test")?;
     let (led, mut leaders) = tokio::sync::mpsc::unbounded_channel();
@@ -115,13 +115,13 @@ async fn one_leads_and_the_next_follows_when_it_stops() -> Result<()> {
             (identity, tasks, running)
         })
         .collect();
-    let first = leaders.recv().await.expect("somebody leads");
+    let first = leaders.recv().await.expect("a leader");
     for (identity, tasks, _) in &candidates {
         if *identity == first {
             tasks.stop();
         }
     }
-    let second = leaders.recv().await.expect("somebody else leads");
+    let second = leaders.recv().await.expect("the next leader");
     assert_ne!(first, second);
     let lease: Lease = client.get("kube-system", "test").await?;
     assert_eq!(lease.spec.and_then(|spec| spec.holder_identity).as_deref(), Some(second));
@@ -132,7 +132,7 @@ async fn one_leads_and_the_next_follows_when_it_stops() -> Result<()> {
     server.stop().await
 }
 
-/// Writes into every map how often it was looked at, failing the first time.
+/// Writes the number of reconciliations into every config map, failing the first time.
 struct Marker {
     maps: runtime::Cache<ConfigMap>,
 }
@@ -158,7 +158,7 @@ impl Loop for Marker {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loop_is_retried_until_it_succeeds() -> Result<()> {
+async fn failing_loop_is_retried_until_success() -> Result<()> {
     let server = Server::start().await?;
     let client = Client::connect(&server.kubeconfig, "test")?;
     let tasks = TaskGroup::new();

@@ -1,4 +1,4 @@
-//! What a scheduling cycle costs, without an API server: `cargo run --release -p scheduler --example throughput`.
+//! Cost of a scheduling cycle, without an API server: `cargo run --release -p scheduler --example throughput`.
 //! Arguments: number of nodes, number of pods (default 1000 and 5000).
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn pod(number: usize, variant: &str) -> Arc<Pod> {
     Arc::new(serde_json::from_value(object).expect("a pod"))
 }
 
-/// Seconds of processor time so far; what else runs on the machine does not count.
+/// CPU seconds of this process; other load on the machine does not count.
 fn cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel's statistics");
     let nanoseconds: f64 =
@@ -61,7 +61,7 @@ fn main() {
         let mut cluster = Cluster::new();
         (0..nodes).for_each(|number| cluster.set_node(node(number)));
         cluster.refresh();
-        let mut lots = SmallRng::seed_from_u64(1);
+        let mut rng = SmallRng::seed_from_u64(1);
         let mut start = 0;
         let mut unplaced = 0;
         let objects: Vec<Arc<Pod>> = (0..pods).map(|number| pod(number, variant)).collect();
@@ -69,7 +69,7 @@ fn main() {
         for object in objects {
             let info = Arc::new(PodInfo::new(object));
             let found = search(&profile, &cluster, &info, &mut start);
-            let chosen = choose(&profile, &cluster, &info, &found.feasible, None, &mut lots);
+            let chosen = choose(&profile, &cluster, &info, &found.feasible, None, &mut rng);
             drop(found);
             match chosen {
                 Some(slot) => {
@@ -81,6 +81,6 @@ fn main() {
         }
         let each = (cpu() - begin) * 1e6 / pods as f64;
         println!("| {variant} | {each:.1} | {:.0} |", 1e6 / each);
-        assert_eq!(unplaced, 0, "every pod has a place");
+        assert_eq!(unplaced, 0, "every pod has a node");
     }
 }

@@ -1,28 +1,28 @@
-//! How well a pod's requests go with what a node has left: the strategies that NodeResourcesFit and
-//! NodeResourcesBalancedAllocation score by.
+//! Scoring strategies of NodeResourcesFit and NodeResourcesBalancedAllocation: fit of a pod's requests with the free
+//! resources of a node.
 
 use crate::framework::MAX_NODE_SCORE;
 use crate::state::{NodeInfo, PodInfo, is_scalar};
 
-/// The highest score a configured shape can give.
+/// Highest score of a configured shape.
 const MAX_SHAPE_SCORE: i64 = 10;
 
-/// A resource and how much it counts.
+/// A resource and its weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Weighed {
+pub struct WeightedResource {
     pub name: Box<str>,
     pub weight: i64,
 }
 
-impl Weighed {
-    /// Processor and memory alike.
+impl WeightedResource {
+    /// CPU and memory with equal weight.
     #[must_use]
     pub fn defaults() -> Box<[Self]> {
         Box::new([Self { name: "cpu".into(), weight: 1 }, Self { name: "memory".into(), weight: 1 }])
     }
 }
 
-/// Points of a line: utilization in percent and the score there, up to 10.
+/// Points of the shape: utilization in percent and its score, up to 10.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape(pub Box<[(i64, i64)]>);
 
@@ -72,14 +72,14 @@ fn part(amount: i64, of: i64) -> i64 {
     }
 }
 
-/// A resource that plays a part for a pod: where to find it, how much the pod asks for, how much it counts.
-struct Asked<'a> {
+/// A scored resource with the pod's request and its weight.
+struct ScoredResource<'a> {
     resource: Resource<'a>,
     amount: i64,
     weight: i64,
 }
 
-/// Names are compared once per pod, not once per node.
+/// Parsed resource name: names are compared once per pod, not once per node.
 #[derive(Clone, Copy)]
 enum Resource<'a> {
     MilliCpu,
@@ -88,8 +88,8 @@ enum Resource<'a> {
     Scalar(&'a str),
 }
 
-impl Asked<'_> {
-    /// What is requested with the pod, what is without it, and what there is; nothing if the node has none.
+impl ScoredResource<'_> {
+    /// Requests with the pod, requests without it, and capacity; `None` if the node lacks the resource.
     fn usage(&self, node: &NodeInfo, exact: bool) -> Option<(i64, i64, i64)> {
         let (has, used) = (&node.allocatable, &node.requested);
         let (capacity, used) = match self.resource {
@@ -104,10 +104,10 @@ impl Asked<'_> {
     }
 }
 
-/// Extended resources that the pod does not ask for play no part.
-fn asked<'a>(resources: &'a [Weighed], pod: &PodInfo, exact: bool) -> Vec<Asked<'a>> {
+/// Skips extended resources that the pod does not request.
+fn scored<'a>(resources: &'a [WeightedResource], pod: &PodInfo, exact: bool) -> Vec<ScoredResource<'a>> {
     let requests = if exact { &pod.requests.exact } else { &pod.requests.non_zero };
-    let one = |resource: &'a Weighed| Asked {
+    let one = |resource: &'a WeightedResource| ScoredResource {
         resource: match &*resource.name {
             "cpu" => Resource::MilliCpu,
             "memory" => Resource::Memory,
@@ -117,29 +117,29 @@ fn asked<'a>(resources: &'a [Weighed], pod: &PodInfo, exact: bool) -> Vec<Asked<
         amount: requests.get(&resource.name),
         weight: resource.weight,
     };
-    let counts = |asked: &Asked<'_>| {
-        asked.amount != 0 || !matches!(asked.resource, Resource::Scalar(name) if is_scalar(name))
+    let counts = |scored: &ScoredResource<'_>| {
+        scored.amount != 0 || !matches!(scored.resource, Resource::Scalar(name) if is_scalar(name))
     };
     resources.iter().map(one).filter(counts).collect()
 }
 
-/// Nodes' scores by a strategy: the mean over resources by weight.
+/// Scores nodes by a strategy: the weighted mean over the resources.
 pub fn score(
     strategy: &Strategy,
-    resources: &[Weighed],
+    resources: &[WeightedResource],
     pod: &PodInfo,
     nodes: &[&NodeInfo],
     scores: &mut [i64],
 ) {
-    let asked = asked(resources, pod, false);
+    let scored = scored(resources, pod, false);
     for (node, score) in nodes.iter().zip(scores) {
-        *score = score_one(strategy, &asked, node);
+        *score = score_one(strategy, &scored, node);
     }
 }
 
-fn score_one(strategy: &Strategy, asked: &[Asked<'_>], node: &NodeInfo) -> i64 {
+fn score_one(strategy: &Strategy, scored: &[ScoredResource<'_>], node: &NodeInfo) -> i64 {
     let (mut sum, mut weights) = (0, 0);
-    for resource in asked {
+    for resource in scored {
         let Some((requested, _, capacity)) = resource.usage(node, false) else { continue };
         let score = strategy.score(requested, capacity);
         if score == 0 && matches!(strategy, Strategy::RequestedToCapacityRatio(_)) {
@@ -155,14 +155,14 @@ fn score_one(strategy: &Strategy, asked: &[Asked<'_>], node: &NodeInfo) -> i64 {
     }
 }
 
-/// How much more evenly used each node's resources are with the pod than without.
-pub fn balance(resources: &[Weighed], pod: &PodInfo, nodes: &[&NodeInfo], scores: &mut [i64]) {
-    let asked = asked(resources, pod, true);
+/// Gain in balanced use of each node's resources with the pod compared to without it.
+pub fn balance(resources: &[WeightedResource], pod: &PodInfo, nodes: &[&NodeInfo], scores: &mut [i64]) {
+    let scored = scored(resources, pod, true);
     let half = MAX_NODE_SCORE / 2;
     for (node, score) in nodes.iter().zip(scores) {
         let mut with = Deviation::default();
         let mut without = Deviation::default();
-        for resource in &asked {
+        for resource in &scored {
             let Some((requested, used, capacity)) = resource.usage(node, true) else { continue };
             with.add(requested as f64 / capacity as f64);
             without.add(used as f64 / capacity as f64);
@@ -171,7 +171,7 @@ pub fn balance(resources: &[Weighed], pod: &PodInfo, nodes: &[&NodeInfo], scores
     }
 }
 
-/// Standard deviation of a few fractions; the first two are kept for the exact formula that two have.
+/// Standard deviation of a few fractions; keeps the first two for the exact formula for two values.
 #[derive(Default)]
 struct Deviation {
     fractions: [f64; 8],
@@ -183,7 +183,7 @@ impl Deviation {
     fn add(&mut self, fraction: f64) {
         let fraction = fraction.min(1.0);
         match self.fractions.get_mut(self.count) {
-            Some(place) => *place = fraction,
+            Some(slot) => *slot = fraction,
             None => self.more.push(fraction),
         }
         self.count += 1;
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_are_broken_lines() {
+    fn shape_score_interpolates_between_points() {
         let shape = Shape(Box::new([(0, 0), (50, 10), (100, 5)]));
         for (utilization, score) in [(0, 0), (25, 50), (50, 100), (75, 75), (100, 50)] {
             assert_eq!(shape.at(utilization), score, "at {utilization}");
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn strategies_score_one_resource() {
+    fn strategy_scores_one_resource() {
         let bin_packing = Strategy::RequestedToCapacityRatio(Shape(Box::new([(0, 0), (100, 10)])));
         for (strategy, requested, capacity, score) in [
             (Strategy::LeastAllocated, 3000, 4000, 25),

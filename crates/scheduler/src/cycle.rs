@@ -1,4 +1,4 @@
-//! One pod's way through filters and scores. Pure: it reads the cluster and says which node.
+//! Filtering and scoring for one pod. Pure: reads the cluster and returns a node.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::plugins::PluginId;
 use crate::profile::Profile;
 use crate::state::{Cluster, NodeInfo, PodInfo};
 
-/// Below this many nodes all are looked at.
+/// Clusters with fewer nodes are searched completely.
 const FEW_NODES: usize = 100;
 const LEAST_PERCENTAGE: i64 = 5;
 
-/// A filter made for this pod, and whose it is.
+/// Filter for this pod, and its plugin.
 pub struct ActiveFilter<'a> {
     pub id: PluginId,
     pub filter: Box<dyn Filter<'a> + 'a>,
@@ -27,15 +27,15 @@ impl Clone for ActiveFilter<'_> {
     }
 }
 
-/// What filtering found.
+/// Result of filtering.
 pub struct Search<'a> {
-    /// Slots of nodes that passed, in the order they were tried.
+    /// Slots of feasible nodes, in the order they were tried.
     pub feasible: Vec<usize>,
     pub filters: Vec<ActiveFilter<'a>>,
     pub diagnosis: Diagnosis,
 }
 
-/// How many feasible nodes are enough, so that large clusters need not be searched whole.
+/// Number of feasible nodes after which the search stops, so that large clusters are not searched completely.
 #[must_use]
 pub fn enough(nodes: usize, percentage: Option<i64>) -> usize {
     if nodes < FEW_NODES {
@@ -49,7 +49,29 @@ pub fn enough(nodes: usize, percentage: Option<i64>) -> usize {
     usize::try_from(all * percentage / 100).unwrap_or(nodes).max(FEW_NODES)
 }
 
-/// Looks for nodes from `start` on, which moves along so that every node gets its turn.
+/// Node names that PreFilter restricts the search to, and the plugins that do so.
+#[derive(Default)]
+struct Restriction<'a> {
+    only: Option<Vec<String>>,
+    plugins: Vec<&'a str>,
+}
+
+impl Restriction<'_> {
+    fn intersect(&mut self, names: Vec<String>) {
+        self.only = Some(match self.only.take() {
+            None => names,
+            Some(before) => before.into_iter().filter(|name| names.contains(name)).collect(),
+        });
+    }
+
+    fn note(&self, diagnosis: &mut Diagnosis) {
+        for name in &self.plugins {
+            diagnosis.rejecting.extend(PluginId::named(name));
+        }
+    }
+}
+
+/// Searches feasible nodes from `start` on, which advances so that every node is tried in turn.
 pub fn search<'a>(
     profile: &'a Profile,
     cluster: &'a Cluster,
@@ -59,48 +81,14 @@ pub fn search<'a>(
     let order = cluster.order();
     let mut search =
         Search { feasible: Vec::new(), filters: Vec::new(), diagnosis: Diagnosis::new(order.len()) };
-    let mut only: Option<Vec<String>> = None;
-    let mut restricting: Vec<&str> = Vec::new();
-    let mut turned_down: Option<Rejection> = None;
-    for enabled in &profile.filters {
-        let filter = match enabled.plugin.pre_filter(Cycle { cluster, pod }) {
-            PreFilter::Skip => continue,
-            PreFilter::Check(filter) => filter,
-            PreFilter::Only(names, filter) => {
-                restricting.push(enabled.id.name());
-                only = Some(match only {
-                    None => names,
-                    Some(before) => before.into_iter().filter(|name| names.contains(name)).collect(),
-                });
-                filter
-            }
-            PreFilter::Reject(rejection) => {
-                search.diagnosis.rejecting.insert(enabled.id);
-                let unresolvable = rejection.unresolvable;
-                turned_down = Some(rejection);
-                if unresolvable {
-                    break;
-                }
-                continue;
-            }
-        };
-        search.filters.push(ActiveFilter { id: enabled.id, filter });
-    }
-    restricting.sort_unstable();
-    if turned_down.is_none() && only.as_ref().is_some_and(Vec::is_empty) {
-        for name in &restricting {
-            search.diagnosis.rejecting.extend(PluginId::named(name));
+    let restriction = match pre_filter(profile, Cycle { cluster, pod }, &mut search) {
+        Ok(restriction) => restriction,
+        Err(rejection) => {
+            search.diagnosis.before_filters = Some(rejection.message());
+            search.diagnosis.others = Some(rejection);
+            return search;
         }
-        turned_down = Some(Rejection::unresolvable(match &restricting[..] {
-            [plugin] => format!("node(s) didn't satisfy plugin {plugin}"),
-            _ => format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", restricting.join(" ")),
-        }));
-    }
-    if let Some(rejection) = turned_down {
-        search.diagnosis.before_filters = Some(rejection.message());
-        search.diagnosis.others = Some(rejection);
-        return search;
-    }
+    };
 
     if let Some(node) = pod.nominated_node().and_then(|name| cluster.node(name))
         && passes_with_nominated(cluster, pod, &search.filters, node).is_ok()
@@ -109,18 +97,74 @@ pub fn search<'a>(
         return search;
     }
 
-    let restricted: Option<Vec<usize>> = only.map(|names| {
-        for name in &restricting {
-            search.diagnosis.rejecting.extend(PluginId::named(name));
-        }
-        let reason = format!("node(s) didn't satisfy plugin(s) [{}]", restricting.join(" "));
+    let restricted: Option<Vec<usize>> = restriction.only.as_ref().map(|names| {
+        restriction.note(&mut search.diagnosis);
+        let reason = format!("node(s) didn't satisfy plugin(s) [{}]", restriction.plugins.join(" "));
         search.diagnosis.others = Some(Rejection::unresolvable(reason));
         names.iter().filter_map(|name| cluster.node(name)).map(|node| node.slot).collect()
     });
     let slots: &[usize] = restricted.as_deref().unwrap_or(order);
+    filter(profile, cluster, pod, slots, *start, &mut search);
+    let looked_at = search.feasible.len() + search.diagnosis.rejections.len();
+    *start = if order.is_empty() { 0 } else { (*start + looked_at) % order.len() };
+    search
+}
+
+/// Runs PreFilter of all plugins, which adds the filters for this pod to the search.
+fn pre_filter<'a>(
+    profile: &'a Profile,
+    cycle: Cycle<'a>,
+    search: &mut Search<'a>,
+) -> Result<Restriction<'a>, Rejection> {
+    let mut restriction = Restriction::default();
+    let mut rejected: Option<Rejection> = None;
+    for enabled in &profile.filters {
+        let filter = match enabled.plugin.pre_filter(cycle) {
+            PreFilter::Skip => continue,
+            PreFilter::Check(filter) => filter,
+            PreFilter::Only(names, filter) => {
+                restriction.plugins.push(enabled.id.name());
+                restriction.intersect(names);
+                filter
+            }
+            PreFilter::Reject(rejection) => {
+                search.diagnosis.rejecting.insert(enabled.id);
+                let unresolvable = rejection.unresolvable;
+                rejected = Some(rejection);
+                if unresolvable {
+                    break;
+                }
+                continue;
+            }
+        };
+        search.filters.push(ActiveFilter { id: enabled.id, filter });
+    }
+    restriction.plugins.sort_unstable();
+    if let Some(rejection) = rejected {
+        return Err(rejection);
+    }
+    if restriction.only.as_ref().is_some_and(Vec::is_empty) {
+        restriction.note(&mut search.diagnosis);
+        return Err(Rejection::unresolvable(match &restriction.plugins[..] {
+            [plugin] => format!("node(s) didn't satisfy plugin {plugin}"),
+            plugins => format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", plugins.join(" ")),
+        }));
+    }
+    Ok(restriction)
+}
+
+/// Tries the nodes at `slots` from position `start` on, until enough are feasible.
+fn filter<'a>(
+    profile: &Profile,
+    cluster: &'a Cluster,
+    pod: &PodInfo,
+    slots: &[usize],
+    start: usize,
+    search: &mut Search<'a>,
+) {
     let wanted = enough(slots.len(), profile.percentage_of_nodes_to_score);
     search.feasible.reserve(wanted);
-    let first = if slots.is_empty() { 0 } else { *start % slots.len() };
+    let first = if slots.is_empty() { 0 } else { start % slots.len() };
     for slot in slots[first..].iter().chain(&slots[..first]) {
         let node = cluster.node_at(*slot);
         match passes_with_nominated(cluster, pod, &search.filters, node) {
@@ -133,12 +177,9 @@ pub fn search<'a>(
             Err((plugin, rejection)) => search.diagnosis.reject(*slot, plugin, rejection),
         }
     }
-    let looked_at = search.feasible.len() + search.diagnosis.rejections.len();
-    *start = if order.is_empty() { 0 } else { (*start + looked_at) % order.len() };
-    search
 }
 
-/// The first plugin that turns the node down, and why.
+/// First plugin that rejects the node, and its reason.
 pub fn passes(filters: &[ActiveFilter<'_>], node: &NodeInfo) -> Result<(), (PluginId, Rejection)> {
     for active in filters {
         if let Err(rejection) = active.filter.check(node) {
@@ -148,7 +189,7 @@ pub fn passes(filters: &[ActiveFilter<'_>], node: &NodeInfo) -> Result<(), (Plug
     Ok(())
 }
 
-/// As [`passes`], both with and without the pods of equal or higher priority that preemption makes room for there.
+/// As [`passes`], both with and without the nominated pods of equal or higher priority on the node.
 pub fn passes_with_nominated(
     cluster: &Cluster,
     pod: &PodInfo,
@@ -175,14 +216,14 @@ pub fn passes_with_nominated(
     passes(filters, node)
 }
 
-/// The best of `feasible`; equals are drawn by lot. `extra` is what extenders add, node by node.
+/// Best of `feasible`; ties are broken at random. `extra` holds the extenders' scores by node.
 pub fn choose(
     profile: &Profile,
     cluster: &Cluster,
     pod: &Arc<PodInfo>,
     feasible: &[usize],
     extra: Option<&[i64]>,
-    lots: &mut SmallRng,
+    rng: &mut SmallRng,
 ) -> Option<usize> {
     if feasible.len() < 2 {
         return feasible.first().copied();
@@ -195,7 +236,7 @@ pub fn choose(
             (best, equals) = (at, 1);
         } else if *total == totals[best] {
             equals += 1;
-            if lots.random_range(0..equals) == 0 {
+            if rng.random_range(0..equals) == 0 {
                 best = at;
             }
         }
@@ -238,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn large_clusters_are_sampled() {
+    fn search_large_cluster_is_sampled() {
         for (nodes, percentage, expected) in [
             (10, None, 10),
             (99, None, 99),
@@ -257,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_gets_its_turn() {
+    fn search_start_rotates_over_nodes() {
         let cluster = cluster((0..300).map(|at| node(&format!("n{at}"))), []);
         let (profile, pod) = (profile(), pod("p").cpu("1").info());
         let mut start = 0;
@@ -272,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_for_people() {
+    fn search_failure_message_lists_reasons() {
         let cluster = cluster(
             [
                 node("a").taint("x", "NoSchedule"),
@@ -293,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_name_nodes_look_at_no_others() {
+    fn search_with_prefilter_nodes_tries_no_others() {
         let cluster = cluster((0..3).map(|at| node(&format!("n{at}"))), []);
         let named = |name: &str| {
             pod("p").spec(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
@@ -310,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_kept_for_nominated_pods() {
+    fn search_reserves_resources_of_nominated_pods() {
         let mut cluster = cluster([node("a"), node("b")], []);
         cluster.nominate(pod("vip").cpu("8").priority(10).info(), "a");
         let profile = profile();
@@ -323,19 +364,19 @@ mod tests {
     }
 
     #[test]
-    fn equals_are_drawn_by_lot_and_the_best_wins() {
+    fn choose_picks_best_and_breaks_ties_randomly() {
         let cluster = cluster(
             [node("a"), node("b"), node("busy")],
             [pod("x").cpu("9").request("memory", "60Gi").on("busy")],
         );
         let (profile, pod) = (profile(), pod("p").cpu("1").request("memory", "1Gi").info());
-        let mut lots = SmallRng::seed_from_u64(7);
+        let mut rng = SmallRng::seed_from_u64(7);
         let mut seen = [0; 3];
         for _ in 0..200 {
-            let slot = choose(&profile, &cluster, &pod, &[0, 1, 2], None, &mut lots).expect("a node");
+            let slot = choose(&profile, &cluster, &pod, &[0, 1, 2], None, &mut rng).expect("a node");
             seen[slot] += 1;
         }
         assert!(seen[0] > 50 && seen[1] > 50 && seen[2] == 0, "{seen:?}");
-        assert_eq!(choose(&profile, &cluster, &pod, &[0, 1, 2], Some(&[0, 0, 10_000]), &mut lots), Some(2));
+        assert_eq!(choose(&profile, &cluster, &pod, &[0, 1, 2], Some(&[0, 0, 10_000]), &mut rng), Some(2));
     }
 }

@@ -1,24 +1,24 @@
-//! Why a pod fits no node, and the sentence that says so.
+//! Reasons why a pod fits no node, and their message.
 
 use std::collections::HashMap;
 
 use crate::framework::Rejection;
 use crate::plugins::{PluginId, PluginSet};
 
-/// Kubernetes cuts the note of an event here.
+/// Length at which Kubernetes truncates the note of an event.
 const NOTE_LIMIT: usize = 1024;
 
 pub const NO_NODES: &str = "no nodes available to schedule pods";
 
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
-    /// Nodes in the cluster.
+    /// Number of nodes in the cluster.
     pub nodes: usize,
-    /// Nodes that were looked at and turned down, by slot.
+    /// Rejected nodes, by slot.
     pub rejections: Vec<(usize, Rejection)>,
-    /// What holds for all nodes that were not looked at.
+    /// Reason for all nodes that were not tried.
     pub others: Option<Rejection>,
-    /// A plugin turned the pod down without looking at nodes.
+    /// Rejection by PreFilter, before any node was tried.
     pub before_filters: Option<String>,
     pub after_filters: String,
     pub rejecting: PluginSet,
@@ -54,7 +54,7 @@ impl Diagnosis {
         text
     }
 
-    /// Each reason with the number of nodes it holds for, sorted as text.
+    /// Each reason with its number of nodes, sorted as text.
     fn counted(&self) -> Vec<String> {
         let mut counts: HashMap<&str, usize> = HashMap::new();
         for (_, rejection) in &self.rejections {
@@ -75,7 +75,7 @@ impl Diagnosis {
     }
 }
 
-/// A message cut to what an event may carry.
+/// Truncates a message to the size limit of events.
 #[must_use]
 pub fn truncated(message: &str) -> String {
     if message.len() <= NOTE_LIMIT {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_counted_and_sorted() {
+    fn message_counts_and_sorts_reasons() {
         let mut diagnosis = Diagnosis::new(13);
         let fit = PluginId::named("NodeResourcesFit").expect("a plugin");
         for slot in 0..10 {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_are_cut() {
+    fn message_too_long_is_truncated() {
         assert_eq!(truncated("short"), "short");
         let long = truncated(&"é".repeat(1000));
         assert!(long.len() <= NOTE_LIMIT && long.ends_with(" ..."));

@@ -1,7 +1,7 @@
-//! What a plugin is: the questions a scheduling cycle asks, and the answers.
+//! The plugin interface: extension points of a scheduling cycle and their results.
 //!
-//! A plugin is stateless between cycles. For a pod it returns a [`Filter`], which borrows the cluster and is asked about
-//! node after node; scoring is asked once, for all nodes that passed.
+//! A plugin is stateless between cycles. For a pod it returns a [`Filter`], which borrows the cluster and is called
+//! for each node; scoring is called once, with all feasible nodes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ pub const MAX_NODE_SCORE: i64 = 100;
 
 pub type Reason = Cow<'static, str>;
 
-/// Why a pod cannot have a node.
+/// Reasons of a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub reasons: Reasons,
-    /// No preemption can help.
+    /// Preemption cannot resolve it.
     pub unresolvable: bool,
 }
 
-/// Nearly always one reason, and then no allocation.
+/// Nearly always one reason, which needs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reasons {
     One(Reason),
@@ -42,7 +42,7 @@ impl Reasons {
 }
 
 impl Rejection {
-    /// Another pod leaving could change this.
+    /// Rejection that removing another pod could resolve.
     #[must_use]
     pub fn unschedulable(reason: impl Into<Reason>) -> Self {
         Self { reasons: Reasons::One(reason.into()), unresolvable: false }
@@ -53,44 +53,44 @@ impl Rejection {
         Self { reasons: Reasons::One(reason.into()), unresolvable: true }
     }
 
-    /// The reasons as one text.
+    /// Reasons joined to one text.
     #[must_use]
     pub fn message(&self) -> String {
         self.reasons.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The pod being scheduled, and the cluster as it stands.
+/// The pod to schedule and the state of the cluster.
 #[derive(Clone, Copy)]
 pub struct Cycle<'a> {
     pub cluster: &'a Cluster,
     pub pod: &'a Arc<PodInfo>,
 }
 
-/// A plugin's judgement of nodes for one pod.
+/// Node filter of a plugin for one pod.
 pub trait Filter<'a>: Send + Sync {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection>;
 
-    /// Supposes that `pod` were on `node` too.
+    /// Simulates adding `pod` to `node`.
     fn add(&mut self, _pod: &PodInfo, _node: &NodeInfo) {}
 
-    /// Supposes that `pod` were gone from `node`.
+    /// Simulates removing `pod` from `node`.
     fn remove(&mut self, _pod: &PodInfo, _node: &NodeInfo) {}
 
     fn boxed(&self) -> Box<dyn Filter<'a> + 'a>;
 }
 
-/// What a plugin says before any node is looked at.
+/// Result of PreFilter.
 pub enum PreFilter<'a> {
-    /// It has nothing to say about this pod.
+    /// The plugin does not apply to this pod.
     Skip,
     Check(Box<dyn Filter<'a> + 'a>),
-    /// Only these nodes can do.
+    /// Only these nodes are feasible.
     Only(Vec<String>, Box<dyn Filter<'a> + 'a>),
     Reject(Rejection),
 }
 
-/// Extension points at which a profile can switch a plugin on or off.
+/// Extension points at which a profile can enable or disable a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Point {
     PreEnqueue,
@@ -107,7 +107,7 @@ pub enum Point {
     PostBind,
 }
 
-/// Kinds of changes, one bit each, that can make an unschedulable pod schedulable.
+/// Kinds of cluster events, one bit each, that can make an unschedulable pod schedulable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Actions(pub u32);
 
@@ -117,7 +117,7 @@ impl Actions {
     pub const NODE_TAINT: Self = Self(1 << 2);
     pub const NODE_ALLOCATABLE: Self = Self(1 << 3);
     pub const NODE_DELETE: Self = Self(1 << 4);
-    /// A pod got a node.
+    /// A pod was assigned to a node.
     pub const POD_ADD: Self = Self(1 << 5);
     pub const POD_LABEL: Self = Self(1 << 6);
     pub const POD_SCALE_DOWN: Self = Self(1 << 7);
@@ -136,7 +136,7 @@ impl Actions {
     pub const CAPACITY: Self = Self(1 << 20);
     pub const ATTACHMENT_DELETE: Self = Self(1 << 21);
 
-    /// What metrics call a change of one kind.
+    /// Metric label of one kind of event.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -177,7 +177,7 @@ impl Actions {
     }
 }
 
-/// What changed, for plugins that look closer.
+/// Details of a change, for queueing hints.
 #[derive(Clone, Copy)]
 pub enum Changed<'a> {
     Pod {
@@ -202,40 +202,40 @@ pub enum Changed<'a> {
     Other,
 }
 
-/// A pod that no node can take as things stand.
+/// A pod that is currently unschedulable.
 pub struct Failed<'a, 'c> {
     pub cluster: &'c Cluster,
     pub pod: &'c Arc<PodInfo>,
     pub filters: &'a [ActiveFilter<'c>],
     pub diagnosis: &'a Diagnosis,
-    /// Where to begin among the nodes, so that not always the same ones suffer.
+    /// Start offset among the nodes, so that preemption does not always hit the same ones.
     pub offset: usize,
 }
 
-/// A node, and the pods that would have to leave it.
+/// A preemption candidate: a node and its victims.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub node: Arc<str>,
     /// Most important first.
     pub victims: Vec<Arc<PodInfo>>,
-    /// Victims whose disruption budget does not allow it.
+    /// Number of victims whose disruption budget is violated.
     pub violations: usize,
 }
 
-/// Why no room can be made.
+/// Reason why preemption is impossible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoCandidates {
     pub message: String,
-    /// A node that room is being made on stays the pod's nominated node.
+    /// True if the nominated node stays: preemption is in progress there.
     pub keep_nomination: bool,
 }
 
-/// What must be written, and come true, before a pod may be bound.
+/// Writes and conditions that must precede the binding of a pod.
 #[derive(Clone, Debug, Default)]
 pub struct BeforeBinding {
     pub volumes: Vec<PersistentVolume>,
     pub claims: Vec<PersistentVolumeClaim>,
-    /// Claims of the pod's namespace that must be bound by then.
+    /// Claims of the pod's namespace that must be bound first.
     pub await_claims: Vec<String>,
     pub timeout: Duration,
 }
@@ -247,9 +247,9 @@ impl BeforeBinding {
     }
 }
 
-/// One plugin of the scheduling framework. Whatever it does not implement, it does not take part in.
+/// One plugin of the scheduling framework. Default methods mean that it does not take part at that extension point.
 pub trait Plugin: Send + Sync {
-    /// A pod that may not be tried yet, and why.
+    /// Reason why a pod may not be tried yet.
     fn pre_enqueue(&self, _pod: &PodInfo) -> Result<(), Reason> {
         Ok(())
     }
@@ -258,17 +258,18 @@ pub trait Plugin: Send + Sync {
         PreFilter::Skip
     }
 
-    /// Scores of `nodes` from 0 to 100 into `scores`; `false` when it has no opinion and all get nothing.
+    /// Writes scores of `nodes` from 0 to 100 into `scores`; `false` skips the plugin and all nodes get 0.
     fn score(&self, _cycle: Cycle<'_>, _nodes: &[&NodeInfo], _scores: &mut [i64]) -> bool {
         false
     }
 
-    /// Ways to make room for a pod that fits nowhere.
+    /// Preemption candidates for an unschedulable pod.
     fn post_filter(&self, _failed: &Failed<'_, '_>) -> Result<Vec<Candidate>, NoCandidates> {
         Err(NoCandidates { message: String::new(), keep_nomination: true })
     }
 
-    /// Claims what the pod needs beyond the node itself, such as volumes; returns what must be written first.
+    /// Reserves the pod's resources beyond the node itself, such as volumes; returns the writes that must precede
+    /// binding.
     fn reserve(
         &self,
         _cluster: &mut Cluster,
@@ -280,18 +281,18 @@ pub trait Plugin: Send + Sync {
 
     fn unreserve(&self, _cluster: &mut Cluster, _reserved: &BeforeBinding) {}
 
-    /// Changes that can help a pod which this plugin turned down.
+    /// Events that can make a pod schedulable which this plugin rejected.
     fn interests(&self) -> Actions {
         Actions::default()
     }
 
-    /// Whether this very change can help this pod.
+    /// Queueing hint: true if this change can make this pod schedulable.
     fn helps(&self, _cluster: &Cluster, _pod: &PodInfo, _action: Actions, _changed: Changed<'_>) -> bool {
         true
     }
 }
 
-/// Scores relative to the highest one, as percentages; `reverse` prefers the lowest.
+/// Normalizes scores to percentages of the highest one; `reverse` prefers the lowest.
 pub fn normalize(scores: &mut [i64], reverse: bool) {
     let highest = scores.iter().copied().max().unwrap_or(0);
     if highest == 0 {
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scores_become_shares_of_the_highest() {
+    fn normalize_scales_scores_to_highest() {
         for (mut scores, reverse, expected) in [
             (vec![1, 2, 4], false, vec![25, 50, 100]),
             (vec![0, 0], false, vec![0, 0]),

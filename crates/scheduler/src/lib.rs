@@ -1,8 +1,9 @@
-//! Gives pods a node: queue, cache, plugins, preemption, profiles, extenders.
+//! The scheduler: queue, cache, plugins, preemption, profiles, extenders.
 //!
-//! [`state`] is what is known of the cluster, [`queue`] the pods that wait, [`plugins`] what judges nodes, [`cycle`] the
-//! way of one pod through them. All of that is pure; [`Scheduler`] runs it against an API server.
+//! [`state`] caches the cluster, [`queue`] holds pending pods, [`plugins`] filter and score nodes, and [`cycle`] runs
+//! them for one pod. All of that is pure; [`Scheduler`] runs it against an API server.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![warn(clippy::arithmetic_side_effects)]
 
 mod allocation;

@@ -1,5 +1,5 @@
-//! What the scheduler counts, under the names, labels and buckets that Kubernetes' scheduler has, so that its dashboards
-//! and alerts work here.
+//! Metrics with the names, labels and buckets of Kubernetes' scheduler, so that its dashboards and alerts work
+//! unchanged.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::plugins::PluginSet;
 use crate::queue::Depth;
 use crate::state::Cluster;
 
-/// How an attempt ended.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptLabel {
     Scheduled,
     Unschedulable,
     Error,
 }
 
-/// The metrics of a scheduler with all its profiles.
+/// Metrics of a scheduler with all its profiles.
 #[derive(Clone, Debug)]
 pub struct SchedulerMetrics {
     attempts: IntCounterVec,
@@ -36,14 +36,14 @@ pub struct SchedulerMetrics {
     cached: [IntGauge; 3],
 }
 
-/// Those of the queue.
+/// Metrics of the queue.
 #[derive(Clone, Debug)]
 pub struct QueueMetrics {
     incoming: IntCounterVec,
     unschedulable: IntGaugeVec,
 }
 
-/// Those of one profile, looked up once.
+/// Metrics of one profile, looked up once.
 #[derive(Clone, Debug)]
 pub struct ProfileMetrics {
     counts: [IntCounter; 3],
@@ -63,66 +63,72 @@ impl SchedulerMetrics {
         let latency = buckets(0.001, 2.0, 15);
         let pending = metrics.gauges(
             "scheduler_pending_pods",
-            "Pods that wait: ready to be tried (active), for a while (backoff), for a change (unschedulable), or for \
-             somebody to let them be tried at all (gated).",
+            "Number of pending pods, by the queue type. 'active' means number of pods in activeQ; 'backoff' means \
+             number of pods in backoffQ; 'unschedulable' means number of pods in unschedulablePods that the \
+             scheduler attempted to schedule and failed; 'gated' is the number of unschedulable pods that the \
+             scheduler never attempted to schedule because they are gated.",
             &["queue"],
         )?;
         let cached = metrics.gauges(
             "scheduler_cache_size",
-            "Nodes and pods that the scheduler knows, and pods whose binding is on its way.",
+            "Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
             &["type"],
         )?;
         Ok(Self {
             attempts: metrics.counters(
                 "scheduler_schedule_attempts_total",
-                "Attempts to give a pod a node, by how they ended.",
+                "Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could not be \
+                 scheduled, while 'error' means an internal scheduler problem.",
                 &["result", "profile"],
             )?,
             attempt_seconds: metrics.histograms(
                 "scheduler_scheduling_attempt_duration_seconds",
-                "How long an attempt took, its binding included.",
+                "Scheduling attempt latency in seconds (scheduling algorithm + binding)",
                 &["result", "profile"],
                 &latency,
             )?,
             extension_points: metrics.histograms(
                 "scheduler_framework_extension_point_duration_seconds",
-                "How long all plugins of an extension point took.",
+                "Latency for running all plugins of a specific extension point.",
                 &["extension_point", "status", "profile"],
                 &buckets(0.0001, 2.0, 12),
             )?,
             unschedulable: metrics.gauges(
                 "scheduler_unschedulable_pods",
-                "Pods that each plugin turned down last.",
+                "The number of unschedulable pods broken down by plugin name. A pod will increment the gauge for all \
+                 plugins that caused it to not schedule and so this metric have meaning only when broken down by \
+                 plugin.",
                 &["plugin", "profile"],
             )?,
             algorithm_seconds: metrics.histogram(
                 "scheduler_scheduling_algorithm_duration_seconds",
-                "How long the search for a node took.",
+                "Scheduling algorithm latency in seconds",
                 &latency,
             )?,
             sli_seconds: metrics.histograms(
                 "scheduler_pod_scheduling_sli_duration_seconds",
-                "From when a pod could first be tried until it was bound.",
+                "E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue and might \
+                 involve multiple scheduling attempts.",
                 &["attempts"],
                 &buckets(0.01, 2.0, 20),
             )?,
             pod_attempts: metrics.histogram(
                 "scheduler_pod_scheduling_attempts",
-                "Attempts that pods needed until they had a node.",
+                "Number of attempts to successfully schedule a pod.",
                 &buckets(1.0, 2.0, 5),
             )?,
             victims: metrics.histogram(
                 "scheduler_preemption_victims",
-                "Pods that had to leave for another one.",
+                "Number of selected preemption victims",
                 &buckets(1.0, 2.0, 7),
             )?,
             preemptions: metrics.counter(
                 "scheduler_preemption_attempts_total",
-                "How often room was looked for by preemption.",
+                "Total preemption attempts in the cluster till now",
             )?,
             incoming: metrics.counters(
                 "scheduler_queue_incoming_pods_total",
-                "Pods that came into a queue, by queue and reason.",
+                "Number of pods added to scheduling queues by event and queue type.",
                 &["queue", "event"],
             )?,
             pending: ["active", "backoff", "unschedulable", "gated"]
@@ -149,7 +155,7 @@ impl SchedulerMetrics {
         QueueMetrics { incoming: self.incoming.clone(), unschedulable: self.unschedulable.clone() }
     }
 
-    /// How many pods are where, and how much is known.
+    /// Sets the gauges of queue and cache sizes.
     pub fn sizes(&self, depth: Depth, cluster: &Cluster) {
         let depths = [depth.active, depth.backoff, depth.unschedulable, depth.gated];
         for (gauge, count) in self.pending.iter().zip(depths) {
@@ -172,7 +178,7 @@ impl SchedulerMetrics {
         }
     }
 
-    /// A pod is bound, after so many attempts and so long since it could first be tried.
+    /// Records a bound pod with its number of attempts and the time since it was first tried.
     pub fn bound(&self, attempts: u32, waited: Duration) {
         self.pod_attempts.observe(f64::from(attempts));
         let label = match attempts {
@@ -184,7 +190,7 @@ impl SchedulerMetrics {
 }
 
 impl ProfileMetrics {
-    pub fn attempt(&self, outcome: Outcome, took: Duration) {
+    pub fn attempt(&self, outcome: AttemptLabel, took: Duration) {
         let at = outcome as usize;
         self.counts[at].inc();
         self.seconds[at].observe(took.as_secs_f64());
@@ -204,13 +210,13 @@ impl ProfileMetrics {
 }
 
 impl QueueMetrics {
-    /// A pod came into a queue.
+    /// Records a pod that was added to a queue.
     pub fn queued(&self, queue: &str, event: &str) {
         self.incoming.with_label_values(&[queue, event]).inc();
     }
 
-    /// A pod waits for these plugins to think again, or no longer does.
-    pub fn waits(&self, profile: &str, plugins: PluginSet, more: bool) {
+    /// Adds or removes a pod that these plugins rejected.
+    pub fn track_rejected(&self, profile: &str, plugins: PluginSet, more: bool) {
         for plugin in plugins.iter() {
             let gauge = self.unschedulable.with_label_values(&[plugin.name(), profile]);
             if more { gauge.inc() } else { gauge.dec() }
@@ -229,14 +235,14 @@ mod tests {
     use base::clock::Clock;
 
     #[test]
-    fn the_names_are_those_of_kubernetes() {
+    fn metric_names_match_kubernetes() {
         let registry = Metrics::new(&Clock::system()).expect("a registry");
         let metrics = SchedulerMetrics::new(&registry).expect("registered");
         let profile = metrics.profile("default-scheduler");
-        profile.attempt(Outcome::Unschedulable, Duration::from_millis(3));
+        profile.attempt(AttemptLabel::Unschedulable, Duration::from_millis(3));
         let mut plugins = PluginSet::default();
         plugins.extend(PluginId::named("NodeResourcesFit"));
-        metrics.queue().waits("default-scheduler", plugins, true);
+        metrics.queue().track_rejected("default-scheduler", plugins, true);
         metrics.bound(20, Duration::from_secs(1));
         metrics.preemption(Some(2));
         metrics.queue().queued("active", "PodAdd");

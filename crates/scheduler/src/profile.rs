@@ -11,14 +11,14 @@ use crate::framework::{Plugin, Point};
 use crate::plugins::{self, PluginId, PluginSet};
 use crate::state::{Cluster, PodInfo};
 
-/// A plugin at work in a profile.
+/// An enabled plugin of a profile.
 #[derive(Clone)]
 pub struct Enabled {
     pub id: PluginId,
     pub plugin: Arc<dyn Plugin>,
 }
 
-/// One plugin and what it is to do.
+/// A plugin with its configuration and extension points.
 #[derive(Clone, Debug)]
 pub struct Selection {
     pub id: PluginId,
@@ -30,7 +30,7 @@ pub struct Selection {
 #[derive(Clone)]
 pub struct Profile {
     pub name: String,
-    /// `None` leaves it to the number of nodes.
+    /// `None` derives it from the number of nodes.
     pub percentage_of_nodes_to_score: Option<i64>,
     pub gates: Vec<Enabled>,
     pub filters: Vec<Enabled>,
@@ -103,12 +103,12 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The first plugin that holds the pod back, and why.
+    /// First plugin that gates the pod, and its reason.
     pub fn gated(&self, pod: &PodInfo) -> Option<(PluginId, Reason)> {
         self.gates.iter().find_map(|gate| gate.plugin.pre_enqueue(pod).err().map(|reason| (gate.id, reason)))
     }
 
-    /// Plugins that a kind of change can make think again.
+    /// Plugins whose verdict a kind of event can change.
     #[must_use]
     pub fn interested(&self, action: Actions) -> PluginSet {
         let mut set = PluginSet::default();
@@ -120,7 +120,7 @@ impl Profile {
         set
     }
 
-    /// Whether a change can help a pod that `rejecting` turned down.
+    /// True if a change can help a pod that `rejecting` rejected.
     #[must_use]
     pub fn helps(
         &self,

@@ -1,4 +1,4 @@
-//! What plugins for volumes have in common: classes of claims, and where a volume can be reached.
+//! Shared by the volume plugins: storage classes of claims, and node affinity of volumes.
 
 use objects::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
 use objects::csi_topology::{in_tree_plugin, is_migrated_on, translated_affinity};
@@ -6,7 +6,7 @@ use objects::storage::v1::{CSINode, StorageClass};
 
 use crate::state::{NodeInfo, NodeTerms};
 
-/// A claim's class; the annotation that came before the field still counts.
+/// Storage class of a claim; the legacy annotation takes effect too.
 #[must_use]
 pub fn class_of(claim: &PersistentVolumeClaim) -> &str {
     let old = claim.metadata.annotations.as_ref();
@@ -23,20 +23,20 @@ pub fn class_of_volume(volume: &PersistentVolume) -> &str {
     old.or(class).map(String::as_str).unwrap_or_default()
 }
 
-/// Whether claims of this class wait for their first pod.
+/// True if claims of this class wait for their first consumer.
 #[must_use]
 pub fn is_delayed(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
 }
 
-/// Whether a volume can be used on a node.
+/// True if a volume is accessible from a node.
 #[must_use]
 pub fn reaches(volume: &PersistentVolume, node: &NodeInfo) -> bool {
     fits(volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()), node)
 }
 
-/// Reports whether a volume that a claim is bound to can be used on a node: one of an in-tree plugin by the labels of its CSI
-/// driver, if the node uses that.
+/// Reports whether the volume of a bound claim is accessible from a node: for a migrated in-tree plugin by the labels
+/// of its CSI driver, if the node uses that.
 #[must_use]
 pub fn reaches_bound(volume: &PersistentVolume, node: &NodeInfo, csi_node: Option<&CSINode>) -> bool {
     let is_migrated = in_tree_plugin(volume).is_some_and(|plugin| is_migrated_on(plugin, csi_node));

@@ -1,4 +1,4 @@
-//! Short ways to write pods and nodes in tests.
+//! Builders of pods and nodes for tests.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl PodBuilder {
 
 pub struct NodeBuilder(Value);
 
-/// A node with ten processors, 64 GiB and room for 110 pods.
+/// Node with ten CPUs, 64 GiB of memory and a limit of 110 pods.
 pub fn node(name: &str) -> NodeBuilder {
     NodeBuilder(json!({
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
@@ -125,7 +125,7 @@ fn merge(into: &mut Value, fields: Value) {
     }
 }
 
-/// A cluster of these nodes and placed pods.
+/// Cluster with these nodes and placed pods.
 pub fn cluster(
     nodes: impl IntoIterator<Item = NodeBuilder>,
     pods: impl IntoIterator<Item = PodBuilder>,

@@ -1,9 +1,9 @@
-//! Addresses of simulated nodes and pods: unique while in use, and of no machine.
+//! Addresses of simulated nodes and pods: unique while in use, without a machine.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 
-/// Pods have 10.128.0.0/9, 256 addresses to a node; nodes have 172.16.0.0/12.
+/// Pods use 10.128.0.0/9, 256 addresses per node; nodes use 172.16.0.0/12.
 const PODS: u32 = 0x0a80_0000;
 const NODES: u32 = 0xac10_0000;
 const SLOTS: u32 = 254;
@@ -12,7 +12,7 @@ pub fn of_node(number: usize) -> Ipv4Addr {
     Ipv4Addr::from(NODES + (u32::try_from(number).unwrap_or(0) & 0x000f_ffff) + 1)
 }
 
-/// Who has which address.
+/// Allocated addresses.
 #[derive(Debug, Default)]
 pub struct Pool {
     used: HashSet<u32>,
@@ -20,7 +20,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The address of a pod: always the same while it is there.
+    /// Address of a pod, stable during its lifetime.
     pub fn of_pod(&mut self, uid: &str, node: usize) -> Ipv4Addr {
         if let Some(address) = self.by_uid.get(uid) {
             return Ipv4Addr::from(*address);
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_unique_stable_and_used_again() {
+    fn addresses_are_unique_stable_and_reused() {
         let mut pool = Pool::default();
         let a = pool.of_pod("a", 0);
         assert_eq!(pool.of_pod("a", 0), a);

@@ -1,4 +1,4 @@
-//! Heartbeats: every node renews its lease every ten seconds, one after the other.
+//! Heartbeats: renews each node's lease every ten seconds, one after the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: i32 = 40;
 
 pub fn start(client: Client, fleet: Arc<Fleet>, clock: Clock, tasks: &TaskGroup) {
-    let stopping = tasks.stopping();
-    tasks.spawn(async move {
-        tokio::select! {
-            () = stopping => {}
-            () = beat(&client, &fleet, &clock) => {}
-        }
-    });
+    tasks.spawn_until_stopped(async move { beat(&client, &fleet, &clock).await });
 }
 
 async fn beat(client: &Client, fleet: &Fleet, clock: &Clock) {
@@ -37,7 +31,7 @@ async fn beat(client: &Client, fleet: &Fleet, clock: &Clock) {
             ticks.tick().await;
             let name = fleet.name(number);
             if let Err(error) = renew(client, &name, clock.now()).await {
-                tracing::debug!(node = name, %error, "a simulated heartbeat failed");
+                tracing::debug!(node = name, %error, "failed to renew the lease of a simulated node");
             }
         }
     }

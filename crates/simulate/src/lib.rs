@@ -1,6 +1,8 @@
-//! Nodes that exist in the API only. They heartbeat, take pods to Running and through deletion, and let those that are
-//! meant to end end; no packet is sent and no process started. Loops can be tested and measured with thousands of them
-//! on one machine.
+//! Nodes that exist in the API only. They heartbeat, run and delete pods, and complete those that run to completion;
+//! no packet is sent and no process started. Controllers can be tested and measured with thousands of them on one
+//! machine.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod addresses;
 mod heartbeat;
@@ -16,17 +18,17 @@ use base::tasks::TaskGroup;
 use client::{Client, ClientError};
 use runtime::{Harness, Row};
 
-/// What the nodes are like.
+/// Properties of the nodes.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     pub nodes: usize,
-    /// What their names begin with.
+    /// Prefix of node names.
     pub prefix: String,
     pub pods_per_node: u32,
     pub cpu: String,
     pub memory: String,
     pub zones: usize,
-    /// How long pods take that are meant to end.
+    /// Run time of pods that run to completion.
     pub run_time: Duration,
 }
 
@@ -50,7 +52,7 @@ impl Fleet {
         format!("{}{number:05}", self.prefix)
     }
 
-    /// Which of its nodes a name is.
+    /// Index of a node by its name.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<usize> {
         let number: usize = name.strip_prefix(&self.prefix)?.parse().ok()?;
@@ -58,7 +60,7 @@ impl Fleet {
     }
 }
 
-/// Registers the nodes of a fleet and has them live in `tasks`.
+/// Registers the nodes of a fleet and runs them in `tasks`.
 pub fn start<'a>(
     client: &'a Client,
     fleet: Fleet,
@@ -74,12 +76,12 @@ pub fn start<'a>(
         let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
             .with_settings(vec![Box::new(Arc::clone(&fleet))]);
         harness.start(&Row { descriptor: &pods::DESCRIPTOR, build: pods::build, by_default: true })?;
-        tracing::info!(nodes = fleet.nodes, "simulated nodes are there");
+        tracing::info!(nodes = fleet.nodes, "started simulated nodes");
         Ok(())
     })
 }
 
-/// Makes sure that one of the nodes is there and ready, should somebody have deleted it.
+/// Ensures that one of the nodes exists and is ready, also after a deletion.
 pub fn register<'a>(
     client: &'a Client,
     fleet: &'a Fleet,
@@ -89,7 +91,7 @@ pub fn register<'a>(
     Box::pin(async move { node::register(client, fleet, number, clock.now()).await })
 }
 
-/// Takes the nodes of a fleet out of the cluster.
+/// Removes the nodes of a fleet from the cluster.
 pub fn remove<'a>(client: &'a Client, fleet: &'a Fleet) -> BoxFuture<'a, Result<(), ClientError>> {
     Box::pin(async move {
         for number in 0..fleet.nodes {

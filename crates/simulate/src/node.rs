@@ -1,4 +1,4 @@
-//! A simulated node in the API: itself and its status.
+//! Node object of a simulated node, and its status.
 
 use client::{Client, ClientError, DeleteOptions, Patch};
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{Fleet, addresses};
 
-/// Makes sure that the node is there and ready.
+/// Ensures that the node exists and is ready.
 pub async fn register(
     client: &Client,
     fleet: &Fleet,

@@ -1,4 +1,4 @@
-//! Pods of simulated nodes: bound ones run, those meant to end end, deleted ones go.
+//! Pods of simulated nodes: runs bound pods, completes those that run to completion, and finishes deletions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,15 +43,15 @@ fn number_of(pod: &Pod, fleet: &Fleet) -> Option<usize> {
     fleet.number(pod.spec.as_ref()?.node_name.as_deref()?)
 }
 
-/// What a node would do next with a pod.
+/// Next action of a node for a pod.
 #[derive(Debug, PartialEq)]
 enum Step {
     Nothing,
     Run,
-    /// It ends by itself, after a while.
+    /// Completes after a delay.
     EndIn(Duration),
     End,
-    /// Its containers are killed, and it says so before it goes.
+    /// Containers are killed; the status reports that before the deletion.
     Kill,
     Remove,
 }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_live_and_end() {
+    fn simulated_pods_run_complete_and_are_deleted() {
         let at = |second| Timestamp::from_second(second).expect("in range");
         let second = Duration::from_secs(1);
         let mut pod = Pod::default();
@@ -184,7 +184,18 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_nodes() {
+    fn deleted_pods_are_removed_once_finished() {
+        for (phase, finished) in vectors::PHASES {
+            let mut pod = Pod::default();
+            pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+            pod.status.get_or_insert_default().phase = Some(phase.to_owned());
+            let step = plan(&pod, Duration::ZERO, Timestamp::UNIX_EPOCH);
+            assert_eq!(step, if finished { Step::Remove } else { Step::Kill }, "{phase}");
+        }
+    }
+
+    #[test]
+    fn node_names_of_other_fleets_are_ignored() {
         let fleet = Fleet { nodes: 3, ..Fleet::default() };
         assert_eq!(fleet.number("sim-00002"), Some(2));
         for name in ["sim-00003", "sim-2", "other-00001", "sim-"] {

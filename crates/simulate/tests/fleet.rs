@@ -15,7 +15,7 @@ use testkit::{Server, eventually};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_run_end_and_go() -> Result<()> {
+async fn fleet_runs_completes_and_deletes_pods() -> Result<()> {
     let server = Server::start().await?;
     let client = Client::connect(&server.kubeconfig, "test")?;
     let tasks = TaskGroup::new();
@@ -52,7 +52,7 @@ async fn pods_run_end_and_go() -> Result<()> {
     )
     .await;
     client.delete::<Pod>("default", "stays", &DeleteOptions::default()).await?;
-    eventually("it goes", PATIENCE, async || phase("stays").await, Option::is_none).await;
+    eventually("the pod is deleted", PATIENCE, async || phase("stays").await, Option::is_none).await;
     tasks.drain(PATIENCE).await?;
     simulate::remove(&client, &fleet).await?;
     server.stop().await

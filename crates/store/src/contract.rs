@@ -36,19 +36,19 @@ pub struct KeyValue {
     pub version: u64,
 }
 
-/// What must hold of the key for a transaction to be carried out.
+/// Condition on the key under which a transaction is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// The key does not exist.
     Absent,
     /// The key exists and its `mod_revision` equals this.
     Revision(Revision),
-    /// Nothing.
+    /// No condition.
     Any,
 }
 
 impl Expect {
-    /// Whether the key's current value meets the expectation.
+    /// Evaluates the condition on the key's current value.
     pub fn holds(self, current: Option<&KeyValue>) -> bool {
         match self {
             Self::Absent => current.is_none(),
@@ -77,25 +77,25 @@ pub struct Txn {
     pub op: Op,
 }
 
-/// Answer to a transaction.
+/// Result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Durable. Deleting a key that is not there changes nothing and answers with the store's revision.
+    /// The change is durable. Deleting a missing key changes nothing and returns the store's current revision.
     Committed { revision: Revision, prev: Option<KeyValue> },
-    /// The expectation did not hold; `current` is what was found at `revision`.
+    /// The expectation did not hold; `current` is the key's value at `revision`.
     Conflict { current: Option<KeyValue>, revision: Revision },
 }
 
-/// Which keys to read.
+/// Key range, limit and revision of a read.
 #[derive(Clone, Debug, Default)]
 pub struct RangeRequest {
     /// First key, inclusive.
     pub start: String,
     /// Last key, exclusive.
     pub end: String,
-    /// Most keys to return; 0 for all.
+    /// Maximum number of keys to return; 0 for no limit.
     pub limit: usize,
-    /// Read the state at this revision; `None` for now.
+    /// Revision to read at; `None` for the current one.
     pub revision: Option<Revision>,
 }
 
@@ -103,11 +103,11 @@ pub struct RangeRequest {
 #[derive(Clone, Debug)]
 pub struct RangeResponse {
     pub kvs: Vec<KeyValue>,
-    /// Whether the limit left keys out.
+    /// True if the limit excluded keys.
     pub more: bool,
-    /// Keys in the whole of `[start, end)`, whatever the limit.
+    /// Number of keys in `[start, end)`, regardless of the limit.
     pub count: u64,
-    /// The store's revision when the range was read (also when an older revision was asked for).
+    /// Store revision at the time of the read, also for a read at an older revision.
     pub revision: Revision,
 }
 
@@ -140,18 +140,18 @@ impl Event {
     }
 }
 
-/// Receiver of a watch. The embedded backend calls it on the commit path: after the data is durable
-/// and before the writer gets its answer. It must be quick, and must not start watches.
+/// Receiver of a watch. The embedded backend calls it on the commit path, after the data is durable and before the
+/// writer's call returns. It must be quick, and must not start watches.
 pub trait WatchSink: Send {
-    /// Changes in revision order, never empty. All changes of one revision come in one call.
+    /// Changes in revision order, never empty. All changes of one revision are delivered in one call.
     fn events(&mut self, events: Vec<Event>);
-    /// Every change up to this revision has been handed over.
+    /// Every change up to this revision has been delivered.
     fn progress(&mut self, revision: Revision);
-    /// The watch has ended; nothing follows.
+    /// The watch has ended; no further calls follow.
     fn closed(&mut self, error: StoreError);
 }
 
-/// Keeps a watch alive; dropping it ends the watch (a call that is under way still completes).
+/// Keeps a watch alive; dropping it ends the watch (a call in progress still completes).
 pub struct WatchHandle {
     cancel: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
@@ -176,40 +176,40 @@ impl fmt::Debug for WatchHandle {
     }
 }
 
-/// State of a backend, as health checks and metrics show it.
+/// Health and size of a backend, for health checks and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreHealth {
-    /// The failure that ended all writing until a restart, with what to do about it.
+    /// The failure that stopped all writes until a restart, with a remedy.
     pub failure: Option<String>,
-    /// Bytes of all keys and values, where the backend knows them.
+    /// Bytes of all keys and values, if the backend counts them.
     pub size_bytes: Option<u64>,
-    /// The size limit, where there is one.
+    /// Size limit, if there is one.
     pub quota_bytes: Option<u64>,
-    /// The size limit is reached: writes other than deletes are refused.
+    /// The size limit is reached: writes other than deletes are rejected.
     pub quota_exceeded: bool,
 }
 
 /// A store. Revisions never repeat and never go back, also across crashes.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// The key as of now, and the revision at which it was read.
+    /// The current value of the key, and the revision of the read.
     async fn get(&self, key: &str) -> Result<(Option<KeyValue>, Revision)>;
 
-    /// Keys of a range, now or at a revision that is still kept.
+    /// Keys of a range, at the current or at a retained revision.
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse>;
 
-    /// Compare-and-swap; durable when it answers.
+    /// Compare-and-swap; the change is durable when the call returns.
     async fn txn(&self, txn: Txn) -> Result<Outcome>;
 
-    /// Hands every change of keys with this prefix and a revision above `after` to the sink, history
-    /// first, without gap or duplicate.
+    /// Delivers every change of keys with this prefix and a revision above `after` to the sink, history first,
+    /// without gap or duplicate.
     async fn watch(&self, prefix: &str, after: Revision, sink: Box<dyn WatchSink>) -> Result<WatchHandle>;
 
-    /// A revision R, not older than any write acknowledged before the call, such that the sinks of all
-    /// established watches have been handed every event up to R (and progress up to at least R).
+    /// A revision R, not older than any write acknowledged before the call, such that the sinks of all established
+    /// watches have received every event up to R (and progress up to at least R).
     async fn barrier(&self) -> Result<Revision>;
 
-    /// The last committed revision known here, without any IO.
+    /// Last committed revision that this process has seen, without any IO.
     fn revision(&self) -> Revision;
 
     /// The backend's state, without any IO.
@@ -217,32 +217,32 @@ pub trait Store: Send + Sync + 'static {
         StoreHealth::default()
     }
 
-    /// Whether the key's value is kept in a form that is no longer the one it would be written in: the same value is
-    /// worth writing again.
+    /// True if the stored form of the value is outdated (for example, encrypted with an old key), so that an update
+    /// without changes should still be written.
     async fn outdated(&self, _key: &str) -> Result<bool> {
         Ok(false)
     }
 
-    /// Drops history: revisions below this one can no longer be read. Compacting again at or below an
-    /// earlier compaction does nothing.
+    /// Drops history: revisions below this one can no longer be read. Compacting at or below an earlier compaction has
+    /// no effect.
     async fn compact(&self, revision: Revision) -> Result<()>;
 
     /// Revisions below this cannot be read.
     async fn compacted(&self) -> Result<Revision>;
 
-    /// A lease that ends after `ttl` unless kept alive. Leases survive restarts, with a fresh `ttl`.
+    /// Grants a lease that ends after `ttl` unless renewed. Leases survive restarts, with a fresh `ttl`.
     async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId>;
 
-    /// Ends a lease now and deletes its keys.
+    /// Revokes a lease and deletes its keys.
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()>;
 
-    /// Starts the lease's time anew.
+    /// Renews the lease for its full `ttl`.
     async fn keep_alive(&self, lease: LeaseId) -> Result<()>;
 
-    /// Writes the current state to a file while the store goes on working; returns its revision.
+    /// Writes the current state to a file while the store continues to serve; returns its revision.
     async fn snapshot(&self, to: &Path) -> Result<Revision>;
 
-    /// Finishes what was queued, ends all watches and releases the backend.
+    /// Finishes queued requests, ends all watches and releases the backend.
     async fn close(&self);
 }
 
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefix_ends() {
+    fn prefix_end_is_first_key_after_prefix() {
         for (prefix, end) in
             [("/pods/", "/pods0"), ("a", "b"), ("\u{d7ff}", "\u{e000}"), ("a\u{10ffff}", "b")]
         {

@@ -1,4 +1,4 @@
-//! What can go wrong in a store, in the words its callers need to decide what to do next.
+//! Store errors, classified by how callers should react.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,42 +9,42 @@ use crate::contract::{LeaseId, Revision};
 /// Result of a store operation.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// Failure of a store operation. Cheap to clone: one failed commit answers many callers.
+/// Failure of a store operation. Cheap to clone: one failed commit is returned to many callers.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The history at this revision is gone.
+    /// The history at this revision has been compacted.
     #[error("revision {requested} has been compacted; the oldest one kept is {compacted}")]
     Compacted { requested: Revision, compacted: Revision },
-    /// The revision has not happened yet.
+    /// The revision is in the future.
     #[error("revision {requested} is in the future; the store is at {current}")]
     FutureRevision { requested: Revision, current: Revision },
-    /// The lease never existed, was revoked or ran out.
+    /// The lease never existed, was revoked or has expired.
     #[error("lease {0} not found")]
     LeaseNotFound(LeaseId),
-    /// Key and value together exceed what the backend takes.
+    /// Key and value together exceed the backend's size limit.
     #[error("{key}: {size} bytes exceed the limit of {limit}")]
     TooLarge { key: Arc<str>, size: usize, limit: usize },
-    /// The disk is full. Nothing was written; writing resumes by itself once there is room.
+    /// The disk is full. Nothing was written; writes resume once space is available.
     #[error("no space left for the store's log")]
     NoSpace,
-    /// The store has reached its size limit. Deleting is possible; other writes are refused until there is room again. The
-    /// message is etcd's.
+    /// The store has reached its size limit. Deletes are accepted; other writes are rejected until space is freed.
+    /// The message is etcd's.
     #[error("etcdserver: mvcc: database space exceeded")]
     QuotaExceeded,
-    /// The disk failed while making data durable. Nothing can be written until a restart has
-    /// established what is on it; reads go on.
+    /// The disk failed while making data durable. Writes are rejected until a restart has determined what is on it;
+    /// reads continue.
     #[error("the store takes no writes until it is restarted: {reason}")]
     Poisoned { reason: Arc<str> },
     /// The backend cannot be reached or has no leader. The operation had no effect and may be retried.
     #[error("store unavailable: {reason}")]
     Unavailable { reason: Arc<str> },
-    /// The connection broke after a write was sent: it may or may not have happened.
+    /// The connection broke after a write was sent: the write may or may not have been applied.
     #[error("the outcome of the write to {key} is unknown: {reason}")]
     OutcomeUnknown { key: Arc<str>, reason: Arc<str> },
-    /// The backend refused the request for a reason of its own (authentication, quota, bad key).
+    /// The backend rejected the request (authentication, quota, bad key).
     #[error("the store refused the request: {reason}")]
     Refused { reason: Arc<str> },
-    /// A value is there, but what is wrapped around the store cannot make sense of it.
+    /// The value exists, but a layer around the store cannot decode it.
     #[error("unable to transform key {key:?}: {reason}")]
     Unreadable { key: Arc<str>, reason: Arc<str> },
     /// The store has been closed.
@@ -62,7 +62,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later, and is known to have had no effect so far.
+    /// True if the call had no effect and may succeed later.
     pub fn is_retriable(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::NoSpace)
     }
@@ -71,7 +71,7 @@ impl StoreError {
         Self::Corrupt { path: path.into(), reason: reason.into() }
     }
 
-    /// For `map_err` on file operations.
+    /// Wraps an I/O error; for `map_err` on file operations.
     pub(crate) fn io(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { operation, path, source: Arc::new(source) }

@@ -1,4 +1,4 @@
-//! Stores around other stores: what a layer does not do itself, the store below does.
+//! Stores that wrap another store and override some of its operations.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::{
     WatchHandle, WatchSink,
 };
 
-/// Something around a store that changes how some things are done. It is a [`Store`], too.
+/// A wrapper around a store. Every method defaults to the inner store's; a type that implements this is a [`Store`].
 #[async_trait]
 pub trait Layer: Send + Sync + 'static {
     fn below(&self) -> &dyn Store;

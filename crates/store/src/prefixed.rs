@@ -1,4 +1,4 @@
-//! A store whose keys have another prefix than the ones that callers use, so that several clusters can share one etcd.
+//! A store that maps key prefixes, so that several clusters can share one etcd.
 
 use std::sync::Arc;
 
@@ -9,7 +9,23 @@ use crate::{
     WatchHandle, WatchSink,
 };
 
-/// Replaces the beginning `from` of every key by `to`.
+/// Replaces the prefix `from` of every key by `to`.
+///
+/// ```
+/// use std::sync::Arc;
+/// use store::{Embedded, EmbeddedOptions, Expect, Op, Prefixed, Store, Txn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> store::Result<()> {
+/// # let directory = tempfile::tempdir().expect("a directory");
+/// let shared: Arc<dyn Store> = Arc::new(Embedded::open(EmbeddedOptions::new(directory.path()))?);
+/// let store = Prefixed::new(Arc::clone(&shared), "/registry/", "/blue/");
+/// let op = Op::Put { value: "1".into(), lease: None };
+/// store.txn(Txn { key: "/registry/pods/a".into(), expect: Expect::Absent, op }).await?;
+/// assert!(shared.get("/blue/pods/a").await?.0.is_some());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Prefixed {
     inner: Arc<dyn Store>,
     names: Names,

@@ -1,4 +1,6 @@
-//! Exec and attach over a WebSocket: the first byte of a message names its stream; in text, the first digit.
+//! Exec and attach over a WebSocket: the first byte of a message names its channel; in text, the first digit.
+
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -8,17 +10,20 @@ use tokio::sync::mpsc;
 
 use crate::upgrade::Dialect;
 use crate::websocket::{Message, Reader, Writer};
-use crate::{Driven, Outcome, Output, Session, Size, StreamError};
+use crate::{CommandOutcome, DriverEnd, Output, Session, Size, StreamError};
 
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
-/// In version 5: the stream named by the next byte ends.
+/// Close signal of version 5: the channel named by the next byte ends.
 const CLOSE: u8 = 255;
+/// Timeout for the answer to a client's close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Makes a session of an upgraded connection. The future moves the data and must be run along.
+/// Creates a session from an upgraded connection. The returned future moves the data and must be polled; it ends when
+/// the session sent its result, or when the client closes the connection.
 pub fn serve<T>(io: T, dialect: Dialect) -> (Session, impl Future<Output = Result<(), StreamError>> + Send)
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
@@ -27,25 +32,22 @@ where
     (session, drive(io, dialect, driven))
 }
 
-async fn drive<T>(io: T, dialect: Dialect, driven: Driven) -> Result<(), StreamError>
+async fn drive<T>(io: T, dialect: Dialect, driven: DriverEnd) -> Result<(), StreamError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
 {
     let (reader, writer) = tokio::io::split(io);
     let (pings, pinged) = mpsc::channel(4);
-    let Driven { stdin, sizes, output } = driven;
+    let DriverEnd { stdin, sizes, output } = driven;
     let reading = read(Reader::new(reader), dialect, stdin, sizes, pings);
     let writing = write(Writer::server(writer), dialect, output, pinged);
-    let (mut reading, mut writing) = (std::pin::pin!(reading), std::pin::pin!(writing));
-    let mut gone = false;
-    loop {
-        tokio::select! {
-            ended = &mut writing => return ended,
-            // A client that left is noticed by writing to it, or by the command's end of input.
-            ended = &mut reading, if !gone => {
-                ended?;
-                gone = true;
-            }
+    let mut writing = std::pin::pin!(writing);
+    tokio::select! {
+        ended = &mut writing => ended,
+        ended = reading => {
+            ended?;
+            // The client sent a close frame; the writer answers it, unless the client does not read any more.
+            tokio::time::timeout(CLOSE_TIMEOUT, writing).await.unwrap_or(Ok(()))
         }
     }
 }
@@ -59,7 +61,7 @@ async fn read<R: AsyncRead + Unpin>(
 ) -> Result<(), StreamError> {
     loop {
         match reader.next().await? {
-            Message::Close => return Ok(()),
+            Message::Close(_) => return Ok(()),
             Message::Ping(payload) => drop(pings.send(payload).await),
             Message::Pong => {}
             Message::Data(mut data) if !data.is_empty() => {
@@ -67,7 +69,7 @@ async fn read<R: AsyncRead + Unpin>(
                 if dialect.base64 {
                     channel = channel.wrapping_sub(b'0');
                     let decoded = BASE64_STANDARD.decode(&data);
-                    data = decoded.map_err(|_| StreamError::Protocol("a message is not base64"))?.into();
+                    data = decoded.map_err(|_| StreamError::Protocol("message is not base64"))?.into();
                 }
                 match channel {
                     STDIN => {
@@ -97,12 +99,16 @@ async fn write<W: AsyncWrite + Unpin>(
 ) -> Result<(), StreamError> {
     loop {
         tokio::select! {
-            Some(payload) = pings.recv() => writer.pong(&payload).await?,
+            ping = pings.recv() => match ping {
+                Some(payload) => writer.pong(&payload).await?,
+                // The reader ended with a close frame.
+                None => return writer.close().await,
+            },
             output = output.recv() => match output {
                 Some(Output::Stdout(data)) => send(&mut writer, dialect, STDOUT, &data).await?,
                 Some(Output::Stderr(data)) => send(&mut writer, dialect, STDERR, &data).await?,
                 Some(Output::Done(outcome)) => {
-                    if let Some(end) = told(&outcome, dialect) {
+                    if let Some(end) = result_message(&outcome, dialect) {
                         send(&mut writer, dialect, ERROR, end.as_bytes()).await?;
                     }
                     return writer.close().await;
@@ -113,8 +119,8 @@ async fn write<W: AsyncWrite + Unpin>(
     }
 }
 
-/// What a client is told of the end.
-fn told(outcome: &Outcome, dialect: Dialect) -> Option<String> {
+/// Sends the result of the command to the client.
+fn result_message(outcome: &CommandOutcome, dialect: Dialect) -> Option<String> {
     let status = outcome.status();
     match (dialect.status, status["message"].as_str()) {
         (true, _) => Some(status.to_string()),
@@ -137,9 +143,10 @@ async fn send<W: AsyncWrite + Unpin>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::websocket::close;
 
     #[tokio::test]
-    async fn a_session() {
+    async fn session_v5_moves_data_and_status() {
         let (client, server) = tokio::io::duplex(1 << 16);
         let newest = Dialect { close_signal: true, status: true, base64: false };
         let (mut session, driver) = serve(server, newest);
@@ -154,12 +161,12 @@ mod tests {
         assert_eq!(session.stdin.recv().await, None, "closed");
         session.output.send(Output::Stdout("out".into())).await.unwrap();
         session.output.send(Output::Stderr("err".into())).await.unwrap();
-        session.output.send(Output::Done(Outcome::Exit(2))).await.unwrap();
+        session.output.send(Output::Done(CommandOutcome::Exit(2))).await.unwrap();
         let mut seen = Vec::new();
         loop {
             match reader.next().await.unwrap() {
                 Message::Data(data) => seen.push(data),
-                Message::Close => break,
+                Message::Close(_) => break,
                 _ => {}
             }
         }
@@ -169,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_of_old_in_text() {
+    async fn session_base64_v1_moves_data() {
         let (client, server) = tokio::io::duplex(1 << 16);
         let (mut session, driver) = serve(server, Dialect { base64: true, ..Dialect::default() });
         let driving = tokio::spawn(driver);
@@ -178,9 +185,9 @@ mod tests {
         writer.text("0aGVsbG8=").await.unwrap();
         assert_eq!(session.stdin.recv().await, Some(Bytes::from_static(b"hello")));
         session.output.send(Output::Stdout("out".into())).await.unwrap();
-        session.output.send(Output::Done(Outcome::Exit(0))).await.unwrap();
+        session.output.send(Output::Done(CommandOutcome::Exit(0))).await.unwrap();
         assert_eq!(reader.next().await.unwrap(), Message::Data(Bytes::from_static(b"1b3V0")));
-        assert_eq!(reader.next().await.unwrap(), Message::Close, "success goes without saying");
+        assert_eq!(reader.next().await.unwrap(), Message::Close(close::NORMAL), "success sends no message");
         driving.await.unwrap().unwrap();
     }
 }

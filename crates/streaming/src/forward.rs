@@ -1,4 +1,4 @@
-//! Port-forward: pairs of streams over SPDY, one for data and one for errors, each a connection to a port.
+//! Port-forward over SPDY: pairs of streams, one for data and one for errors, per connection to a port.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,10 +14,10 @@ use crate::upgrade::Protocol;
 use crate::websocket::{Message, Reader, Writer};
 use crate::{BACKLOG, StreamError};
 
-/// Pairs that wait for their other half.
-const MOST_HALVES: usize = 256;
+/// Maximum number of incomplete stream pairs.
+const MAX_INCOMPLETE_PAIRS: usize = 256;
 
-/// Serves port-forwarding on an upgraded connection until the client leaves. `open` connects to a port.
+/// Serves port-forwarding on an upgraded connection until the client disconnects. `open` connects to a port.
 pub async fn serve<T, F, Fut, S>(io: T, protocol: Protocol, open: F) -> Result<(), StreamError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
@@ -48,7 +48,7 @@ where
 {
     let mut connection = spdy::connect(io);
     let mut driver = std::pin::pin!(connection.driver);
-    let mut halves: HashMap<String, Incoming> = HashMap::new();
+    let mut incomplete: HashMap<String, Incoming> = HashMap::new();
     let mut connections = tokio::task::JoinSet::new();
     loop {
         tokio::select! {
@@ -57,11 +57,11 @@ where
             stream = connection.incoming.recv() => {
                 let Some(stream) = stream else { return Ok(()) };
                 let request = stream.header("requestid").unwrap_or_default().to_owned();
-                let Some(other) = halves.remove(&request) else {
-                    if halves.len() >= MOST_HALVES {
-                        return Err(StreamError::Protocol("too many halves of connections"));
+                let Some(other) = incomplete.remove(&request) else {
+                    if incomplete.len() >= MAX_INCOMPLETE_PAIRS {
+                        return Err(StreamError::Protocol("too many incomplete stream pairs"));
                     }
-                    halves.insert(request, stream);
+                    incomplete.insert(request, stream);
                     continue;
                 };
                 let (data, error) =
@@ -82,7 +82,7 @@ where
     let port = stream.header("port").and_then(|port| port.parse::<u16>().ok()).filter(|port| *port > 0);
     let opened = match port {
         Some(port) => open(port).await.map_err(|error| format!("failed to connect to port {port}: {error}")),
-        None => Err("no port was named".to_owned()),
+        None => Err("missing port header".to_owned()),
     };
     match opened {
         Err(message) => drop(sender.data(error, message.into()).await),
@@ -94,7 +94,7 @@ where
     sender.finish(error).await;
 }
 
-/// Moves bytes from a client to a connection and back, until the connection ends.
+/// Copies bytes between a client and a connection until the connection ends.
 pub(crate) async fn relay<S, F, Fut>(connection: S, mut data: mpsc::Receiver<Bytes>, send: F)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -121,12 +121,12 @@ where
     let mut back = std::pin::pin!(back);
     tokio::select! {
         () = &mut back => {}
-        // The client may be done sending and still want the answer.
+        // The client may have finished sending and still expect the response.
         () = out => back.await,
     }
 }
 
-/// Bytes carried in WebSocket messages.
+/// Byte stream carried in WebSocket messages.
 struct Tunnel {
     incoming: mpsc::Receiver<Bytes>,
     rest: Bytes,
@@ -149,7 +149,7 @@ where
                     Message::Data(data) => drop(sender.send(data).await),
                     Message::Ping(payload) => drop(pings.send(payload).await),
                     Message::Pong => {}
-                    Message::Close => return Ok(()),
+                    Message::Close(_) => return Ok(()),
                 }
             }
         };
@@ -215,7 +215,7 @@ impl AsyncWrite for Tunnel {
 mod tests {
     use super::*;
 
-    /// A port that answers everything with its number in front.
+    /// Echo server that prefixes its port number.
     async fn echo(port: u16) -> io::Result<tokio::io::DuplexStream> {
         if port == 1 {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn plain() {
+    async fn port_forward_over_spdy() {
         let (client, server) = tokio::io::duplex(1 << 16);
         let serving = tokio::spawn(serve(server, Protocol::Spdy, echo));
         talk(client).await;
@@ -261,10 +261,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tunnelled() {
+    async fn port_forward_over_spdy_in_websocket() {
         let (client, server) = tokio::io::duplex(1 << 16);
         let serving = tokio::spawn(serve(server, Protocol::TunnelledSpdy, echo));
-        // The client's side of the tunnel is the server's, but for the mask, which readers take either way.
+        // Both ends use the same code except for the mask, which readers accept either way.
         let (near, driver) = tunnel(client);
         let driving = tokio::spawn(driver);
         talk(near).await;

@@ -1,5 +1,5 @@
-//! Port-forward over channels of a WebSocket: two channels per port that the request names, one for data and one for
-//! errors. The server begins each with the number of the port, in little endian.
+//! Port-forward over WebSocket channels: two per requested port, one for data and one for errors. The server starts
+//! each with the port number in little endian.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use crate::forward::relay;
 use crate::websocket::{Message, Reader, Writer};
 use crate::{BACKLOG, StreamError};
 
-/// Ports of one connection, at most: channels are numbered by a byte.
+/// Maximum number of ports per connection: channels are numbered by a byte.
 pub const MOST_PORTS: usize = 127;
 
-/// Serves the ports until the client leaves or all connections have ended. `open` connects to a port.
+/// Serves the ports until the client disconnects or all connections have ended. `open` connects to a port.
 pub async fn serve<T, F, Fut, S>(io: T, base64: bool, ports: &[u16], open: F) -> Result<(), StreamError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
@@ -42,12 +42,12 @@ where
     let reading = async move {
         loop {
             match reader.next().await? {
-                Message::Close => return Ok(()),
+                Message::Close(_) => return Ok(()),
                 Message::Ping(payload) => drop(pings.send(payload).await),
                 Message::Pong => {}
                 Message::Data(data) => {
                     let Some((channel, data)) = take(data, base64)? else { continue };
-                    // Nothing is read from channels of errors.
+                    // Error channels are write-only.
                     let input = inputs.get(usize::from(channel / 2)).filter(|_| channel % 2 == 0);
                     if let Some(input) = input {
                         drop(input.send(data).await);
@@ -96,7 +96,7 @@ async fn carry<F, Fut, S>(
     }
 }
 
-/// The channel and the data of a message.
+/// Splits a message into channel and data.
 fn take(mut data: Bytes, base64: bool) -> Result<Option<(u8, Bytes)>, StreamError> {
     if data.is_empty() {
         return Ok(None);
@@ -106,7 +106,7 @@ fn take(mut data: Bytes, base64: bool) -> Result<Option<(u8, Bytes)>, StreamErro
         return Ok(Some((channel, data)));
     }
     let decoded = BASE64_STANDARD.decode(&data);
-    let decoded = decoded.map_err(|_| StreamError::Protocol("a message is not base64"))?;
+    let decoded = decoded.map_err(|_| StreamError::Protocol("message is not base64"))?;
     Ok(Some((channel.wrapping_sub(b'0'), decoded.into())))
 }
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// A port that answers four bytes with its number in front; port 1 refuses.
+    /// Server that replies to four bytes with its port number in front; port 1 is closed.
     async fn echo(port: u16) -> io::Result<tokio::io::DuplexStream> {
         if port == 1 {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
@@ -149,19 +149,19 @@ mod tests {
         loop {
             match reader.next().await.unwrap() {
                 Message::Data(data) => seen.push(data),
-                Message::Close => return seen,
+                Message::Close(_) => return seen,
                 _ => {}
             }
         }
     }
 
     #[tokio::test]
-    async fn ports_have_two_channels_each() {
+    async fn port_forward_uses_two_channels_per_port() {
         let (client, server) = tokio::io::duplex(1 << 16);
         let serving = tokio::spawn(serve(server, false, &[80, 1], echo));
         let (reader, writer) = tokio::io::split(client);
         let (mut reader, mut writer) = (Reader::new(reader), Writer::client(writer));
-        // Channels that do not exist, or are not read, are ignored.
+        // Unknown and write-only channels are ignored.
         for message in [&b"\x09gone"[..], b"\x01none", b"", b"\x00ping"] {
             writer.data(&[message]).await.unwrap();
         }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_are_text_in_base64() {
+    async fn port_forward_base64_messages_decode() {
         let (client, server) = tokio::io::duplex(1 << 16);
         let serving = tokio::spawn(serve(server, true, &[80], echo));
         let (reader, writer) = tokio::io::split(client);

@@ -1,7 +1,9 @@
 //! Streams of exec, attach and port-forward: WebSocket channels and SPDY/3.1.
 //!
-//! [`upgrade`] looks at a request and says which protocol it wants; [`remote`] makes of an upgraded connection a
-//! [`Session`], whatever the protocol; [`forward`] carries connections to ports.
+//! [`upgrade`] negotiates the protocol of a request; [`remote`] turns an upgraded connection into a [`Session`],
+//! independent of the protocol; [`forward`] carries connections to ports.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod channels;
 pub mod forward;
@@ -15,16 +17,21 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// Which streams a client asked for.
+/// Streams requested by a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequestedStreams {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
     pub terminal: bool,
 }
 
-/// The size of a terminal.
+/// Terminal size.
+///
+/// ```
+/// let size = streaming::Size::parse(br#"{"Width":80,"Height":24}"#).expect("a size");
+/// assert_eq!((size.columns, size.rows), (80, 24));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     pub columns: u16,
@@ -32,7 +39,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// As clients send it: `{"Width":80,"Height":24}`.
+    /// Parses the clients' format: `{"Width":80,"Height":24}`.
     #[must_use]
     pub fn parse(json: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(json).ok()?;
@@ -41,24 +48,24 @@ impl Size {
     }
 }
 
-/// What goes to the client.
+/// Output to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     Stdout(Bytes),
     Stderr(Bytes),
-    /// The end; nothing comes after it.
-    Done(Outcome),
+    /// Result of the command; the last message.
+    Done(CommandOutcome),
 }
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommandOutcome {
     Exit(i32),
     Failure(String),
 }
 
-impl Outcome {
-    /// The status that tells a client.
+impl CommandOutcome {
+    /// Status object for the client.
     #[must_use]
     pub fn status(&self) -> Value {
         match self {
@@ -72,7 +79,7 @@ impl Outcome {
     }
 }
 
-/// The server's end of an exec or attach: it reads input and sizes, and writes output.
+/// Server side of an exec or attach: reads input and terminal sizes, writes output.
 #[derive(Debug)]
 pub struct Session {
     /// Ends when the client closes its input.
@@ -81,35 +88,39 @@ pub struct Session {
     pub output: mpsc::Sender<Output>,
 }
 
-/// The other end, which a protocol's driver holds.
+/// The opposite end, held by a protocol driver.
 #[derive(Debug)]
-pub(crate) struct Driven {
+pub(crate) struct DriverEnd {
     pub stdin: Option<mpsc::Sender<Bytes>>,
     pub sizes: mpsc::Sender<Size>,
     pub output: mpsc::Receiver<Output>,
 }
 
-/// How many pieces may wait on each stream.
+/// Queue capacity per stream.
 const BACKLOG: usize = 16;
 
 impl Session {
-    pub(crate) fn pair() -> (Self, Driven) {
+    pub(crate) fn pair() -> (Self, DriverEnd) {
         let (stdin_sender, stdin) = mpsc::channel(BACKLOG);
         let (sizes_sender, sizes) = mpsc::channel(BACKLOG);
         let (output, output_receiver) = mpsc::channel(BACKLOG);
-        let driven = Driven { stdin: Some(stdin_sender), sizes: sizes_sender, output: output_receiver };
+        let driven = DriverEnd { stdin: Some(stdin_sender), sizes: sizes_sender, output: output_receiver };
         (Self { stdin, sizes, output }, driven)
     }
 }
 
-/// What can go wrong on a connection.
+/// Failure of a stream connection.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    #[error("the connection failed")]
+    #[error("connection failed")]
     Io(#[from] std::io::Error),
-    #[error("the peer broke the protocol: {0}")]
+    #[error("protocol violation by peer: {0}")]
     Protocol(&'static str),
-    #[error("the client did not open its streams in time")]
+    #[error("message too long")]
+    TooLong,
+    #[error("text message is not valid UTF-8")]
+    InvalidText,
+    #[error("timed out waiting for the client to open its streams")]
     Incomplete,
 }
 
@@ -118,10 +129,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcomes() {
-        assert_eq!(Outcome::Exit(0).status()["status"], "Success");
-        assert_eq!(Outcome::Exit(3).status()["details"]["causes"][0]["message"], "3");
-        assert_eq!(Outcome::Failure("x".into()).status()["message"], "x");
+    fn outcome_maps_to_status() {
+        assert_eq!(CommandOutcome::Exit(0).status()["status"], "Success");
+        assert_eq!(CommandOutcome::Exit(3).status()["details"]["causes"][0]["message"], "3");
+        assert_eq!(CommandOutcome::Failure("x".into()).status()["message"], "x");
         assert_eq!(Size::parse(br#"{"Width":80,"Height":24}"#), Some(Size { columns: 80, rows: 24 }));
         assert_eq!(Size::parse(br#"{"Width":800000}"#), None);
     }

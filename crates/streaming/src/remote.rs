@@ -1,4 +1,4 @@
-//! Exec and attach, whatever the protocol.
+//! Exec and attach, independent of the protocol.
 
 use std::time::Duration;
 
@@ -8,13 +8,19 @@ use tokio::sync::mpsc;
 
 use crate::spdy::{self, Incoming, Sender};
 use crate::upgrade::Protocol;
-use crate::{Driven, Output, Session, Size, StreamError, Wanted, channels};
+use crate::{DriverEnd, Output, RequestedStreams, Session, Size, StreamError, channels};
 
-/// How long a client may take to open its streams.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for a client to open its streams.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Serves a command on an upgraded connection: `run` gets the session, and the connection is kept until its end.
-pub async fn serve<T, F, Fut>(io: T, protocol: Protocol, wanted: Wanted, run: F) -> Result<(), StreamError>
+/// Serves a command on an upgraded connection: `run` gets the session, and the connection is held until its end. `run`
+/// is dropped when the client closes the connection.
+pub async fn serve<T, F, Fut>(
+    io: T,
+    protocol: Protocol,
+    wanted: RequestedStreams,
+    run: F,
+) -> Result<(), StreamError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
     F: FnOnce(Session) -> Fut,
@@ -23,8 +29,11 @@ where
     match protocol {
         Protocol::Channels(dialect) => {
             let (session, driver) = channels::serve(io, dialect);
-            let (driven, ()) = tokio::join!(driver, run(session));
-            driven
+            let mut driver = std::pin::pin!(driver);
+            tokio::select! {
+                driven = &mut driver => driven,
+                () = run(session) => driver.await,
+            }
         }
         Protocol::Spdy | Protocol::TunnelledSpdy => over_spdy(io, wanted, run).await,
     }
@@ -40,7 +49,7 @@ struct Streams {
 }
 
 impl Streams {
-    fn complete(&self, wanted: Wanted) -> bool {
+    fn complete(&self, wanted: RequestedStreams) -> bool {
         self.error.is_some()
             && (self.stdin.is_some() || !wanted.stdin)
             && (self.stdout.is_some() || !wanted.stdout)
@@ -49,7 +58,7 @@ impl Streams {
     }
 
     fn add(&mut self, stream: Incoming) {
-        let place = match stream.header("streamtype") {
+        let slot = match stream.header("streamtype") {
             Some("error") => &mut self.error,
             Some("stdin") => &mut self.stdin,
             Some("stdout") => &mut self.stdout,
@@ -57,11 +66,11 @@ impl Streams {
             Some("resize") => &mut self.resize,
             _ => return,
         };
-        *place = Some(stream);
+        *slot = Some(stream);
     }
 }
 
-async fn over_spdy<T, F, Fut>(io: T, wanted: Wanted, run: F) -> Result<(), StreamError>
+async fn over_spdy<T, F, Fut>(io: T, wanted: RequestedStreams, run: F) -> Result<(), StreamError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
     F: FnOnce(Session) -> Fut,
@@ -79,13 +88,13 @@ where
             }
             true
         };
-        let complete = tokio::time::timeout(PATIENCE, gathering).await;
+        let complete = tokio::time::timeout(OPEN_TIMEOUT, gathering).await;
         if complete != Ok(true) {
             connection.sender.go_away().await;
             return Err(StreamError::Incomplete);
         }
         let (session, driven) = Session::pair();
-        let Driven { stdin, sizes, output } = driven;
+        let DriverEnd { stdin, sizes, output } = driven;
         let ids = Ids {
             error: streams.error.as_ref().map(|stream| stream.id),
             stdout: streams.stdout.as_ref().map(|stream| stream.id),
@@ -98,14 +107,17 @@ where
         let mut outward = std::pin::pin!(async { tokio::join!(output, run(session)) });
         tokio::select! {
             _ = &mut outward => {}
-            // Input may end long before output does.
+            // Input may end long before output.
             _ = inward => drop(outward.await),
         }
         connection.sender.go_away().await;
         Ok(())
     };
-    let (driven, worked) = tokio::join!(connection.driver, work);
-    worked.and(driven)
+    let mut driver = std::pin::pin!(connection.driver);
+    tokio::select! {
+        driven = &mut driver => driven,
+        worked = work => worked.and(driver.await),
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -128,7 +140,7 @@ async fn forward_input(from: Option<mpsc::Receiver<Bytes>>, to: Option<mpsc::Sen
 async fn forward_sizes(from: Option<mpsc::Receiver<Bytes>>, to: mpsc::Sender<Size>) {
     if let Some(mut from) = from {
         while let Some(data) = from.recv().await {
-            // Clients write one size after the other; several may come at once.
+            // Clients write consecutive JSON objects; several may arrive together.
             for line in data.split(|byte| *byte == b'\n') {
                 if let Some(size) = Size::parse(line) {
                     let _ = to.try_send(size);
@@ -162,17 +174,89 @@ async fn forward_output(sender: &Sender, ids: Ids, mut output: mpsc::Receiver<Ou
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Outcome;
+    use crate::CommandOutcome;
+    use crate::upgrade::Dialect;
+    use crate::websocket::{Message, Reader, Writer, close};
+
+    /// Serves a command that prints and does not end; the receiver gets an error once the command is dropped.
+    fn serve_endless_command<T>(
+        io: T,
+        protocol: Protocol,
+    ) -> (tokio::sync::oneshot::Receiver<()>, tokio::task::JoinHandle<Result<(), StreamError>>)
+    where
+        T: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let (running, dropped) = tokio::sync::oneshot::channel::<()>();
+        let wanted = RequestedStreams { stdin: true, stdout: true, ..RequestedStreams::default() };
+        let serving = tokio::spawn(serve(io, protocol, wanted, async move |session: Session| {
+            let _held = running;
+            for _ in 0..100 {
+                let _ = session.output.send(Output::Stdout("yes\n".into())).await;
+            }
+            std::future::pending::<()>().await;
+        }));
+        (dropped, serving)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn websocket_close_ends_the_command_and_is_answered() {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let (dropped, serving) = serve_endless_command(server, Protocol::Channels(Dialect::default()));
+        let (reader, writer) = tokio::io::split(client);
+        Writer::client(writer).close().await.unwrap();
+        let mut reader = Reader::new(reader);
+        let code = loop {
+            if let Message::Close(code) = reader.next().await.unwrap() {
+                break code;
+            }
+        };
+        assert_eq!(code, close::NORMAL);
+        assert!(dropped.await.is_err());
+        serving.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn websocket_close_of_client_that_does_not_read_ends_the_command() {
+        let (client, server) = tokio::io::duplex(64);
+        let (dropped, serving) = serve_endless_command(server, Protocol::Channels(Dialect::default()));
+        let (_unread, writer) = tokio::io::split(client);
+        let _ = Writer::client(writer).close().await;
+        assert!(dropped.await.is_err());
+        let _ = serving.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_loss_ends_the_command() {
+        for protocol in [Protocol::Channels(Dialect::default()), Protocol::Spdy] {
+            let (client, server) = tokio::io::duplex(1 << 16);
+            let (mut dropped, serving) = serve_endless_command(server, protocol);
+            if let Protocol::Spdy = protocol {
+                let client = spdy::connect(client);
+                let driver = tokio::spawn(client.driver);
+                for (id, kind) in [(1, "error"), (3, "stdin"), (5, "stdout")] {
+                    client.sender.open(id, &[("streamType", kind)]).await;
+                }
+                let waited = tokio::time::timeout(Duration::from_secs(5), &mut dropped).await;
+                assert!(waited.is_err(), "the command runs");
+                driver.abort();
+                drop(client.sender);
+            } else {
+                drop(client);
+            }
+            assert!(dropped.await.is_err());
+            let _ = serving.await.unwrap();
+        }
+    }
 
     #[tokio::test]
-    async fn a_command_over_spdy() {
+    async fn exec_over_spdy() {
         let (client_io, server_io) = tokio::io::duplex(1 << 16);
-        let wanted = Wanted { stdin: true, stdout: true, ..Wanted::default() };
+        let wanted = RequestedStreams { stdin: true, stdout: true, ..RequestedStreams::default() };
         let serving = tokio::spawn(serve(server_io, Protocol::Spdy, wanted, async |mut session: Session| {
             while let Some(data) = session.stdin.recv().await {
                 session.output.send(Output::Stdout(data)).await.unwrap();
             }
-            session.output.send(Output::Done(Outcome::Exit(7))).await.unwrap();
+            session.output.send(Output::Done(CommandOutcome::Exit(7))).await.unwrap();
         }));
         let mut client = spdy::connect(client_io);
         let driver = tokio::spawn(client.driver);

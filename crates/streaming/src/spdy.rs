@@ -1,5 +1,5 @@
-//! SPDY/3.1, as much of it as exec, attach and port-forward use: streams that either side opens, data, ends.
-//! As in Kubernetes there are no flow-control windows.
+//! The subset of SPDY/3.1 used by exec, attach and port-forward: streams opened by either side, data, end of stream.
+//! As in Kubernetes there is no flow control.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::{BACKLOG, StreamError};
 
-/// The text that both sides' compressors know in advance.
+/// Initial compression dictionary of both sides.
 const DICTIONARY: &[u8] = include_bytes!("spdy_dictionary.bin");
 
 const SYN_STREAM: u16 = 1;
@@ -21,19 +21,19 @@ const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
 const FIN: u8 = 1;
 
-/// Limits on what a peer sends.
-const LARGEST_CONTROL: usize = 64 << 10;
-const LARGEST_HEADERS: usize = 256 << 10;
-const MOST_STREAMS: usize = 1024;
-/// Data is sent in frames of at most this.
-const LARGEST_DATA: usize = 64 << 10;
+/// Limits for input from a peer.
+const MAX_CONTROL: usize = 64 << 10;
+const MAX_HEADERS: usize = 256 << 10;
+const MAX_STREAMS: usize = 1024;
+/// Maximum payload of a data frame.
+const MAX_DATA: usize = 64 << 10;
 
-/// A stream that the peer opened.
+/// A stream opened by the peer.
 #[derive(Debug)]
 pub struct Incoming {
     pub id: u32,
     pub headers: Vec<(String, String)>,
-    /// Ends when the peer has sent all.
+    /// Ends with the peer's end of stream.
     pub data: mpsc::Receiver<Bytes>,
 }
 
@@ -56,14 +56,14 @@ enum Command {
     GoAway,
 }
 
-/// Sends on a connection. Clones share it.
+/// Sender of a connection. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Sender {
     commands: mpsc::Sender<Command>,
 }
 
 impl Sender {
-    /// Sends data on a stream; false once the connection is gone.
+    /// Sends data on a stream; false once the connection is closed.
     pub async fn data(&self, id: u32, data: Bytes) -> bool {
         self.commands.send(Command::Data { id, data, last: false }).await.is_ok()
     }
@@ -78,31 +78,31 @@ impl Sender {
         self.commands.send(Command::Reset(id)).await.is_ok()
     }
 
-    /// Opens a stream of our own; ids of clients are odd, of servers even, and grow.
+    /// Opens a stream; IDs of clients are odd, of servers even, and increase.
     pub async fn open(&self, id: u32, headers: &[(&str, &str)]) -> bool {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         self.commands.send(Command::Open { id, headers }).await.is_ok()
     }
 
-    /// Says that no more streams are accepted, and closes the connection behind what was sent.
+    /// Sends GOAWAY, then closes the connection after flushing.
     pub async fn go_away(&self) {
         let _ = self.commands.send(Command::GoAway).await;
     }
 }
 
-/// Data that came on streams that this side opened, by their id; with an empty piece at the end of each.
+/// Data of streams opened by this side, by ID; an empty piece marks the end of each.
 pub type Answers = mpsc::Receiver<(u32, Bytes)>;
 
-/// The parts of a connection.
+/// Parts of a connection.
 pub struct Connection<F> {
     pub sender: Sender,
     pub incoming: mpsc::Receiver<Incoming>,
     pub answers: Answers,
-    /// Moves the data; must be run along.
+    /// Moves the data; must be polled.
     pub driver: F,
 }
 
-/// Speaks SPDY on a connection.
+/// Starts SPDY on a connection.
 pub fn connect<T>(io: T) -> Connection<impl Future<Output = Result<(), StreamError>> + Send>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
@@ -115,16 +115,10 @@ where
         let (reader, writer) = tokio::io::split(io);
         let reading = read(reader, commands, opened, answered);
         let writing = write(writer, received);
-        let (mut reading, mut writing) = (std::pin::pin!(reading), std::pin::pin!(writing));
-        let mut read_all = false;
-        loop {
-            tokio::select! {
-                ended = &mut writing => return ended,
-                ended = &mut reading, if !read_all => {
-                    ended?;
-                    read_all = true;
-                }
-            }
+        // Neither side of SPDY half-closes its connection: EOF means that the peer is gone.
+        tokio::select! {
+            ended = writing => ended,
+            ended = reading => ended,
         }
     };
     Connection { sender, incoming, answers, driver }
@@ -144,25 +138,25 @@ async fn read<R: AsyncRead + Unpin>(
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(()),
             other => other?,
         };
-        let word = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
+        let first_word = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
         let flags = head[4];
         let length = u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize;
-        if word >> 31 == 0 {
-            let id = word & 0x7fff_ffff;
+        if first_word >> 31 == 0 {
+            let id = first_word & 0x7fff_ffff;
             data(&mut reader, id, length, flags, &mut streams, &answered).await?;
             continue;
         }
-        if length > LARGEST_CONTROL {
-            return Err(StreamError::Protocol("a control frame is too long"));
+        if length > MAX_CONTROL {
+            return Err(StreamError::Protocol("control frame too long"));
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body).await?;
         let first = body.first_chunk::<4>().map_or(0, |bytes| u32::from_be_bytes(*bytes) & 0x7fff_ffff);
-        match u16::try_from(word & 0xffff).unwrap_or(0) {
+        match u16::try_from(first_word & 0xffff).unwrap_or(0) {
             SYN_STREAM => {
-                let block = body.get(10..).ok_or(StreamError::Protocol("a short frame"))?;
+                let block = body.get(10..).ok_or(StreamError::Protocol("truncated frame"))?;
                 let pairs = headers.read(block)?;
-                if streams.len() >= MOST_STREAMS {
+                if streams.len() >= MAX_STREAMS {
                     return Err(StreamError::Protocol("too many streams"));
                 }
                 let (sender, receiver) = mpsc::channel(BACKLOG);
@@ -176,8 +170,8 @@ async fn read<R: AsyncRead + Unpin>(
                 }
             }
             SYN_REPLY | HEADERS => {
-                // Read for the sake of the decompressor, which must see all of them.
-                headers.read(body.get(4..).ok_or(StreamError::Protocol("a short frame"))?)?;
+                // Decompressed in any case, since the compression state covers all header blocks.
+                headers.read(body.get(4..).ok_or(StreamError::Protocol("truncated frame"))?)?;
             }
             RST_STREAM => {
                 streams.remove(&first);
@@ -202,11 +196,11 @@ async fn data<R: AsyncRead + Unpin>(
     answered: &mpsc::Sender<(u32, Bytes)>,
 ) -> Result<(), StreamError> {
     while length > 0 {
-        let mut piece = vec![0; length.min(LARGEST_DATA)];
+        let mut piece = vec![0; length.min(MAX_DATA)];
         reader.read_exact(&mut piece).await?;
         length -= piece.len();
         match streams.get(&id) {
-            // Nobody may listen any more; the rest of the connection goes on.
+            // The receiver may be dropped; the rest of the connection continues.
             Some(stream) => drop(stream.send(piece.into()).await),
             None => drop(answered.try_send((id, piece.into()))),
         }
@@ -259,7 +253,7 @@ async fn write<W: AsyncWrite + Unpin>(
                 let mut frames = BytesMut::with_capacity(data.len() + 8);
                 let mut rest = data;
                 loop {
-                    let piece = rest.split_to(rest.len().min(LARGEST_DATA));
+                    let piece = rest.split_to(rest.len().min(MAX_DATA));
                     frames.extend_from_slice(&(id & 0x7fff_ffff).to_be_bytes());
                     frames.extend_from_slice(&[if last && rest.is_empty() { FIN } else { 0 }]);
                     frames.extend_from_slice(&u32::try_from(piece.len()).unwrap_or(0).to_be_bytes()[1..]);
@@ -277,7 +271,7 @@ async fn write<W: AsyncWrite + Unpin>(
     Ok(writer.shutdown().await?)
 }
 
-/// Header blocks are one compressed stream per direction.
+/// Header blocks share one compression state per direction.
 struct HeaderReader {
     inflate: Decompress,
 }
@@ -288,7 +282,7 @@ impl HeaderReader {
     }
 
     fn read(&mut self, mut block: &[u8]) -> Result<Vec<(String, String)>, StreamError> {
-        const BROKEN: StreamError = StreamError::Protocol("headers that cannot be decompressed");
+        const BROKEN: StreamError = StreamError::Protocol("failed to decompress headers");
         let mut plain = Vec::new();
         let mut buffer = vec![0; 16 << 10];
         loop {
@@ -307,8 +301,8 @@ impl HeaderReader {
             let made = usize::try_from(self.inflate.total_out() - made).unwrap_or(0);
             block = block.get(taken..).unwrap_or_default();
             plain.extend_from_slice(buffer.get(..made).unwrap_or_default());
-            if plain.len() > LARGEST_HEADERS {
-                return Err(StreamError::Protocol("headers are too long"));
+            if plain.len() > MAX_HEADERS {
+                return Err(StreamError::Protocol("headers too long"));
             }
             if (block.is_empty() && made < buffer.len())
                 || status == Status::StreamEnd
@@ -317,7 +311,7 @@ impl HeaderReader {
                 break;
             }
         }
-        parse(&plain).ok_or(StreamError::Protocol("headers that cannot be read"))
+        parse(&plain).ok_or(StreamError::Protocol("malformed headers"))
     }
 }
 
@@ -348,7 +342,9 @@ struct HeaderWriter {
 impl HeaderWriter {
     fn new() -> Result<Self, StreamError> {
         let mut deflate = Compress::new(Compression::default(), true);
-        deflate.set_dictionary(DICTIONARY).map_err(|_| StreamError::Protocol("no dictionary"))?;
+        deflate
+            .set_dictionary(DICTIONARY)
+            .map_err(|_| StreamError::Protocol("failed to set compression dictionary"))?;
         Ok(Self { deflate })
     }
 
@@ -361,11 +357,11 @@ impl HeaderWriter {
                 plain.extend_from_slice(text.as_bytes());
             }
         }
-        // Headers are short; flushed, they need a little more than they are.
+        // Headers are short; flushed output slightly exceeds their size.
         let mut out = Vec::with_capacity(plain.len() * 2 + 256);
         self.deflate
             .compress_vec(&plain, &mut out, FlushCompress::Sync)
-            .map_err(|_| StreamError::Protocol("headers that cannot be compressed"))?;
+            .map_err(|_| StreamError::Protocol("failed to compress headers"))?;
         Ok(out)
     }
 }
@@ -375,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_come_through_one_after_the_other() {
+    fn header_blocks_share_compression_state() {
         let (mut writer, mut reader) = (HeaderWriter::new().unwrap(), HeaderReader::new());
         for round in 0..3 {
             let pairs =
@@ -387,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn streams_both_ways() {
+    async fn streams_open_from_both_sides() {
         let (client_io, server_io) = tokio::io::duplex(1 << 16);
         let (mut client, mut server) = (connect(client_io), connect(server_io));
         let (client_driver, server_driver) = (tokio::spawn(client.driver), tokio::spawn(server.driver));

@@ -1,33 +1,33 @@
-//! Which protocol a request wants to change to, and what to answer.
+//! Negotiates the protocol of an upgrade request and builds the response.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::websocket;
 
-/// A protocol to speak after the upgrade.
+/// Protocol after the upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Channels over a WebSocket.
     Channels(Dialect),
-    /// Streams of SPDY/3.1.
+    /// SPDY/3.1 streams.
     Spdy,
-    /// The same, carried in WebSocket messages.
+    /// SPDY/3.1 streams in WebSocket messages.
     TunnelledSpdy,
 }
 
-/// How channels are spoken.
+/// Variant of the channel protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
-    /// Clients can end their input: version 5.
+    /// Clients can close their input: version 5.
     pub close_signal: bool,
-    /// The end is told as a status: since version 4. Before, only a failure is told, in words.
+    /// The result is sent as a Status, since version 4. Before, only failures are sent, as text.
     pub status: bool,
-    /// Text instead of bytes.
+    /// Base64 text instead of bytes.
     pub base64: bool,
 }
 
-/// The dialects of channels by their names, best first.
+/// Channel dialects by subprotocol name, best first.
 const DIALECTS: [(&str, Dialect); 5] = [
     ("v5.channel.k8s.io", Dialect { close_signal: true, status: true, base64: false }),
     ("v4.channel.k8s.io", Dialect { close_signal: false, status: true, base64: false }),
@@ -36,7 +36,7 @@ const DIALECTS: [(&str, Dialect); 5] = [
     ("base64.channel.k8s.io", Dialect { close_signal: false, status: false, base64: true }),
 ];
 
-/// What a request is for.
+/// Purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Command,
@@ -45,16 +45,16 @@ pub enum Purpose {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    #[error("an upgrade to WebSocket or SPDY/3.1 is needed")]
+    #[error("upgrade to WebSocket or SPDY/3.1 required")]
     NoUpgrade,
-    #[error("none of the offered subprotocols is known: {0}")]
+    #[error("none of the offered subprotocols is supported: {0}")]
     Subprotocol(String),
 }
 
 const STREAM_PROTOCOL: &str = "x-stream-protocol-version";
 const FORWARD: &str = "portforward.k8s.io";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
-/// The dialects of channels that ports can be forwarded with.
+/// Channel dialects for port-forward.
 const FORWARD_DIALECTS: [&str; 2] = ["v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 
 fn offered(headers: &HeaderMap, name: &str) -> Vec<String> {
@@ -81,22 +81,22 @@ fn to_websocket(headers: &HeaderMap, answer: &mut Response<()>, subprotocol: &st
     Ok(())
 }
 
-/// How the bytes of one stream go into WebSocket messages.
+/// Encoding of a single stream in WebSocket messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Binary,
     Base64,
-    /// What is text already.
+    /// Content is already text.
     Text,
 }
 
-/// Whether a request asks for a WebSocket.
+/// Returns true for a WebSocket upgrade request.
 #[must_use]
-pub fn wants_websocket(headers: &HeaderMap) -> bool {
+pub fn is_websocket_upgrade(headers: &HeaderMap) -> bool {
     offered(headers, "upgrade").iter().any(|offered| offered.eq_ignore_ascii_case("websocket"))
 }
 
-/// Answers a request that wants to read one stream, a log, over a WebSocket.
+/// Accepts a request to read a single stream, such as a log, over a WebSocket.
 pub fn choose_reader(headers: &HeaderMap) -> Result<(Encoding, Response<()>), Refused> {
     let offers = offered(headers, "sec-websocket-protocol");
     let known = [("binary.k8s.io", Encoding::Binary), ("base64.binary.k8s.io", Encoding::Base64)];
@@ -111,10 +111,10 @@ pub fn choose_reader(headers: &HeaderMap) -> Result<(Encoding, Response<()>), Re
     Ok((encoding, answer))
 }
 
-/// How a token may be sent by those that cannot set headers; it is no protocol.
+/// Prefix of bearer tokens from clients that cannot set headers; not a subprotocol.
 const BEARER: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// Answers a request that wants to watch over a WebSocket: whatever it calls its subprotocol will do.
+/// Accepts a watch over a WebSocket, with any subprotocol.
 pub fn choose_watcher(headers: &HeaderMap) -> Result<Response<()>, Refused> {
     let offers = offered(headers, "sec-websocket-protocol");
     let name = offers.iter().find(|offer| !offer.starts_with(BEARER)).map_or("", String::as_str);
@@ -123,7 +123,7 @@ pub fn choose_watcher(headers: &HeaderMap) -> Result<Response<()>, Refused> {
     Ok(answer)
 }
 
-/// Chooses a protocol and answers with 101 and what goes with it.
+/// Selects a protocol and builds the 101 response.
 pub fn choose(headers: &HeaderMap, purpose: Purpose) -> Result<(Protocol, Response<()>), Refused> {
     let upgrade = offered(headers, "upgrade");
     let has = |name: &str| upgrade.iter().any(|offered| offered.eq_ignore_ascii_case(name));
@@ -156,7 +156,7 @@ pub fn choose(headers: &HeaderMap, purpose: Purpose) -> Result<(Protocol, Respon
             Purpose::PortForward => &[FORWARD],
         };
         let chosen = known.iter().find(|name| offers.iter().any(|offer| offer == *name));
-        // Clients of port-forward need not say which version: there is one.
+        // Port-forward clients may omit the version: there is only one.
         let chosen = match (chosen, purpose) {
             (Some(name), _) => *name,
             (None, Purpose::PortForward) if offers.is_empty() => FORWARD,
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn protocols() {
+    fn upgrade_selects_protocol() {
         let choose = |pairs: &[(&'static str, &str)], purpose| {
             let mut headers = HeaderMap::new();
             for (name, value) in pairs {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn readers() {
+    fn reader_upgrade_selects_encoding() {
         for (offers, want) in [
             (None, Some((Encoding::Binary, None))),
             (Some("x, binary.k8s.io"), Some((Encoding::Binary, Some("binary.k8s.io")))),
@@ -224,7 +224,7 @@ mod tests {
             if let Some(offers) = offers {
                 headers.insert("sec-websocket-protocol", HeaderValue::from_static(offers));
             }
-            assert!(wants_websocket(&headers));
+            assert!(is_websocket_upgrade(&headers));
             let chosen = choose_reader(&headers).ok();
             let chosen = chosen.as_ref().map(|(encoding, answer)| {
                 let name = answer.headers().get("sec-websocket-protocol").and_then(|name| name.to_str().ok());

@@ -1,4 +1,4 @@
-//! AppArmor: whether the kernel has it, which profiles are loaded, and the profile of the next program.
+//! AppArmor: kernel support, loaded profiles, and the profile of the next exec.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -18,17 +18,17 @@ pub fn is_loaded(name: &str) -> io::Result<bool> {
     Ok(has_profile(&loaded, name))
 }
 
-/// Lines are `name (mode)`.
+/// Parses lines of the form `name (mode)`.
 fn has_profile(loaded: &str, name: &str) -> bool {
     loaded.lines().filter_map(|line| line.rsplit_once(" (")).any(|(found, _)| found == name)
 }
 
-/// A handle to the procfs that is mounted at `/proc` now, for use once another is there that is not to be trusted.
+/// Handle to the procfs currently mounted at `/proc`, for use after an untrusted one is mounted there.
 #[derive(Debug)]
 pub struct Procfs(std::os::fd::OwnedFd);
 
 impl Procfs {
-    /// Fails if what is at `/proc` is not the root of a procfs.
+    /// Fails if `/proc` is not the root of a procfs.
     pub fn open() -> io::Result<Self> {
         const PROC: u64 = 0x9fa0;
         const ROOT: u64 = 1;
@@ -40,9 +40,9 @@ impl Procfs {
         Ok(Self(file))
     }
 
-    /// Opens a file of the calling thread for writing; nothing mounted over it is accepted.
+    /// Opens a file of the calling thread for writing; rejects anything mounted over it.
     fn own(&self, name: &str) -> io::Result<std::fs::File> {
-        // Without links, so the directory behind `thread-self` is named.
+        // Links are not followed, so the target of `thread-self` is named directly.
         let link = rustix::fs::readlinkat(&self.0, "thread-self", Vec::new())?;
         let path = format!("{}/{name}", link.to_string_lossy());
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
@@ -54,7 +54,7 @@ impl Procfs {
         self.0.as_fd()
     }
 
-    /// Makes the next program that the calling thread executes run under a profile.
+    /// Sets the profile of the next program that the calling thread executes.
     pub fn confine_next_program(&self, profile: &str) -> io::Result<()> {
         let file = self.own("attr/apparmor/exec").or_else(|_| self.own("attr/exec"));
         file?.write_all(format!("exec {profile}").as_bytes())
@@ -75,9 +75,9 @@ mod tests {
         }
     }
 
-    /// CVE-2025-52881: what is written to the label of the next program goes to a procfs and nowhere else.
+    /// CVE-2025-52881: the exec label is written to a procfs and nowhere else.
     #[test]
-    fn procfs_covered_file_is_refused() {
+    fn procfs_covered_file_is_rejected() {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: mounts need root");
             return;

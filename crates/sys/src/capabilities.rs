@@ -49,7 +49,7 @@ const NAMES: &[&str] = &[
     "CHECKPOINT_RESTORE",
 ];
 
-/// What containers get unless told otherwise, as of every runtime that Kubernetes knows.
+/// Default capabilities of containers, as in every runtime that Kubernetes supports.
 const DEFAULTS: &[&str] = &[
     "CHOWN",
     "DAC_OVERRIDE",
@@ -67,7 +67,16 @@ const DEFAULTS: &[&str] = &[
     "AUDIT_WRITE",
 ];
 
-/// The number of a capability, with or without `CAP_`, in any case.
+/// Number of a capability name, with or without `CAP_`, in any case.
+///
+/// ```
+/// use sys::capabilities::{defaults, number};
+///
+/// let bit = number("CAP_CHOWN").expect("a capability");
+/// assert_eq!(number("chown"), Some(bit));
+/// assert!(defaults() & 1 << bit != 0);
+/// assert!(defaults() & 1 << number("SYS_ADMIN").expect("a capability") == 0);
+/// ```
 #[must_use]
 pub fn number(name: &str) -> Option<u32> {
     let upper = name.to_ascii_uppercase();
@@ -75,7 +84,7 @@ pub fn number(name: &str) -> Option<u32> {
     NAMES.iter().position(|known| *known == short).and_then(|at| u32::try_from(at).ok())
 }
 
-/// All that this kernel knows, as bits.
+/// All capabilities of this kernel, as bits.
 #[must_use]
 pub fn all() -> u64 {
     let last = std::fs::read_to_string("/proc/sys/kernel/cap_last_cap").ok();
@@ -83,20 +92,20 @@ pub fn all() -> u64 {
     (1 << (last + 1)) - 1
 }
 
-/// The default set, as bits.
+/// Default capabilities, as bits.
 #[must_use]
 pub fn defaults() -> u64 {
     DEFAULTS.iter().filter_map(|name| number(name)).fold(0, |bits, bit| bits | 1 << bit)
 }
 
-/// The bounding set of the calling thread. The kernel is asked for each bit: a `/proc` may belong to a container.
+/// Bounding set of the calling thread. Queries the kernel for each bit: `/proc` may belong to a container.
 pub fn bounding() -> io::Result<u64> {
     let mut held = 0;
     for bit in 0..u64::BITS - 1 {
         match rustix::thread::capability_is_in_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
             Ok(true) => held |= 1 << bit,
             Ok(false) => {}
-            // The first number that this kernel does not know; none of the later ones is known.
+            // First number unknown to this kernel; all later ones are unknown too.
             Err(rustix::io::Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }
@@ -104,7 +113,7 @@ pub fn bounding() -> io::Result<u64> {
     Ok(held)
 }
 
-/// Removes everything but `keep` from the bounding set, and fails if anything else is left in it.
+/// Drops all capabilities but `keep` from the bounding set, and fails if any other remains.
 pub fn bound(keep: u64) -> io::Result<()> {
     let now = bounding()?;
     for bit in 0..u64::BITS - 1 {
@@ -118,7 +127,8 @@ pub fn bound(keep: u64) -> io::Result<()> {
     }
 }
 
-/// Sets what the calling thread may do and pass on, and with `ambient` what plain programs inherit.
+/// Sets the effective, permitted and inheritable capabilities of the calling thread, and with `ambient` those
+/// inherited by plain programs.
 pub fn set(effective: u64, permitted: u64, inheritable: u64, ambient: u64) -> io::Result<()> {
     let bits = CapabilitySet::from_bits_retain;
     let sets = CapabilitySets {
@@ -141,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn capability_names_map_to_numbers() {
         for (name, expected) in [
             ("CAP_CHOWN", Some(0)),
             ("net_admin", Some(12)),
@@ -161,7 +171,7 @@ mod tests {
             println!("skipped: mounts need root");
             return;
         }
-        // The bounding set and the mount namespace are those of one thread.
+        // Bounding set and mount namespace are per thread.
         let left = std::thread::spawn(|| {
             use crate::mounts::{MountPropagationFlags, bind, propagate};
             let directory = tempfile::tempdir().unwrap();

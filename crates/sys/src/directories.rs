@@ -1,11 +1,11 @@
-//! Directories that other users of the machine cannot look into.
+//! Directories inaccessible to other users of the machine.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Makes a directory that at most `mode` allows, whatever the umask. One that exists keeps its content and loses the
+/// Creates a directory with at most `mode`, regardless of the umask. An existing one keeps its content and loses the
 /// permissions beyond `mode`.
 pub fn ensure(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(path)?;

@@ -1,4 +1,4 @@
-//! Mounts, without following links out of the tree they are made in.
+//! Mounts, without following links out of the target tree.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -13,16 +13,18 @@ use rustix::mount::{
 };
 pub use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-/// One line of `/proc/self/mountinfo`, as far as anyone asks.
+/// One line of `/proc/self/mountinfo`, reduced to the fields in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     pub root: PathBuf,
     pub target: PathBuf,
+    /// Device or other origin, such as `/dev/sda1`.
+    pub source: PathBuf,
     pub filesystem: String,
     pub super_options: String,
 }
 
-/// The mounts that this process sees.
+/// Mounts visible to this process.
 pub fn list() -> io::Result<Vec<Mounted>> {
     Ok(std::fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse).collect())
 }
@@ -35,11 +37,12 @@ fn parse(line: &str) -> Option<Mounted> {
         root: unescape(left.get(3)?),
         target: unescape(left.get(4)?),
         filesystem: right.next()?.to_owned(),
-        super_options: right.nth(1)?.to_owned(),
+        source: unescape(right.next()?),
+        super_options: right.next()?.to_owned(),
     })
 }
 
-/// The kernel writes spaces and the like as `\040`.
+/// Decodes octal escapes of the kernel, such as `\040` for a space.
 fn unescape(text: &str) -> PathBuf {
     use std::os::unix::ffi::OsStringExt as _;
     let (mut out, bytes, mut at) = (Vec::new(), text.as_bytes(), 0);
@@ -59,14 +62,14 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(out))
 }
 
-/// Mounts a file system. `data` are its own options.
+/// Mounts a file system. `data` are file system specific options.
 pub fn mount(source: &str, target: &Path, kind: &str, flags: MountFlags, data: &str) -> io::Result<()> {
     let data = CString::new(data)?;
     let data: Option<&CStr> = if data.is_empty() { None } else { Some(&data) };
     Ok(rustix::mount::mount(source, target, kind, flags, data)?)
 }
 
-/// Makes `source` appear at `target` too, with the mounts below it where `recursive`.
+/// Bind mounts `source` at `target`, including submounts if `recursive`.
 pub fn bind(source: &Path, target: &Path, recursive: bool) -> io::Result<()> {
     if recursive {
         rustix::mount::mount_bind_recursive(source, target)?;
@@ -76,20 +79,20 @@ pub fn bind(source: &Path, target: &Path, recursive: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// As [`bind`] with all below it, for a source that was resolved before: if a link has come into its path since, somebody
-/// wants something else to be mounted, and it is refused.
+/// Like a recursive [`bind`], for a source that was resolved before: fails if its path contains a link by now, which
+/// would redirect the mount.
 pub fn bind_resolved(source: &Path, target: &Path) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::openat2(CWD, source, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     bind(&Inside { file }.path(), target, true)
 }
 
-/// Changes how mount events pass between this mount and its peers.
+/// Sets the propagation type of a mount.
 pub fn propagate(target: &Path, flags: MountPropagationFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_change(target, flags)?)
 }
 
-/// Takes a mount away; one in use vanishes when it is no longer used. Nothing mounted is no error.
+/// Unmounts lazily: a busy mount disappears when no longer used. A path without a mount is no error.
 pub fn unmount(target: &Path) -> io::Result<()> {
     match rustix::mount::unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
@@ -97,11 +100,11 @@ pub fn unmount(target: &Path) -> io::Result<()> {
     }
 }
 
-/// What to set on a bind mount.
+/// Attributes of a bind mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
+pub struct MountAttributes {
     pub read_only: bool,
-    /// Read-only for the mounts below it too.
+    /// Recursive read-only.
     pub recursive_read_only: bool,
     pub no_suid: bool,
     pub no_dev: bool,
@@ -116,14 +119,14 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// Adds attributes to a mount, keeping those it has.
-pub fn restrict(target: &Path, attributes: Attributes) -> io::Result<()> {
+/// Adds attributes to a mount, keeping existing ones.
+pub fn restrict(target: &Path, attributes: MountAttributes) -> io::Result<()> {
     let path = CString::new(std::os::unix::ffi::OsStrExt::as_bytes(target.as_os_str()))?;
     set_attributes(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW, attributes)
 }
 
-/// Adds attributes to the mount that `mount` is the root of. No path is resolved.
-pub fn restrict_opened(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
+/// Adds attributes to the mount whose root is `mount`. Resolves no path.
+pub fn restrict_opened(mount: BorrowedFd<'_>, attributes: MountAttributes) -> io::Result<()> {
     set_attributes(mount.as_raw_fd(), c"", libc::AT_EMPTY_PATH, attributes)
 }
 
@@ -132,7 +135,7 @@ fn set_attributes(
     directory: libc::c_int,
     path: &CStr,
     flags: libc::c_int,
-    attributes: Attributes,
+    attributes: MountAttributes,
 ) -> io::Result<()> {
     const RDONLY: u64 = 1;
     const NOSUID: u64 = 2;
@@ -163,34 +166,34 @@ fn set_attributes(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A copy of the mount at `place`, attached nowhere, with the mounts below it where `recursive`.
-pub fn clone_tree(place: &Inside, recursive: bool) -> io::Result<OwnedFd> {
+/// Detached copy of the mount at `resolved`, including submounts if `recursive`.
+pub fn clone_tree(resolved: &Inside, recursive: bool) -> io::Result<OwnedFd> {
     let mut flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     if recursive {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
-    Ok(open_tree(&place.file, "", flags)?)
+    Ok(open_tree(&resolved.file, "", flags)?)
 }
 
-/// Attaches a mount that is attached nowhere at `place`. No path is resolved.
-pub fn attach(tree: BorrowedFd<'_>, place: &Inside) -> io::Result<()> {
+/// Attaches a detached mount at `resolved`. Resolves no path.
+pub fn attach(tree: BorrowedFd<'_>, resolved: &Inside) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(move_mount(tree, "", &place.file, "", flags)?)
+    Ok(move_mount(tree, "", &resolved.file, "", flags)?)
 }
 
-/// Mounts a tmpfs at `path`, unless something is mounted there, that is never swapped out if the kernel can promise that.
+/// Mounts a tmpfs at `path` unless something is mounted there, with `noswap` if the kernel supports it.
 pub fn tmpfs(path: &Path, mode: u32) -> io::Result<()> {
     if is_mount_point(path)? {
         return Ok(());
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    // Swap can be excluded since Linux 6.4.
+    // `noswap` requires Linux 6.4.
     mount("tmpfs", path, "tmpfs", flags, &format!("mode={mode:o},noswap"))
         .or_else(|_| mount("tmpfs", path, "tmpfs", flags, &format!("mode={mode:o}")))
 }
 
-/// Reports whether something is mounted on `path`: binds of the same file system count too.
+/// Reports whether `path` is a mount point, including bind mounts of the same file system.
 pub fn is_mount_point(path: &Path) -> io::Result<bool> {
     use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
@@ -198,7 +201,7 @@ pub fn is_mount_point(path: &Path) -> io::Result<bool> {
     Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// An empty tmpfs that cannot be written, attached nowhere.
+/// Detached, empty, read-only tmpfs.
 pub fn empty_tree() -> io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "source", "tmpfs")?;
@@ -208,8 +211,7 @@ pub fn empty_tree() -> io::Result<OwnedFd> {
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?)
 }
 
-/// Lets the files of a mount that is attached nowhere yet belong to the users of a user namespace: who has a number on
-/// disk is whoever has it there.
+/// ID-maps a detached mount to a user namespace: IDs on disk are those inside the namespace.
 #[expect(unsafe_code, reason = "mount_setattr has no wrapper")]
 pub fn map_users(tree: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<()> {
     const IDMAP: u64 = 0x0010_0000;
@@ -229,25 +231,25 @@ pub fn map_users(tree: BorrowedFd<'_>, namespace: BorrowedFd<'_>) -> io::Result<
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A path that a container chose, resolved as if `root` were `/`: links and `..` cannot leave it.
+/// A container-controlled path, resolved as if `root` were `/`: links and `..` cannot leave it.
 #[derive(Debug)]
 pub struct Inside {
     file: OwnedFd,
 }
 
 impl Inside {
-    /// A path of this process that leads to the place, whatever happens to names meanwhile.
+    /// Path of this process that refers to the resolved file, independent of later renames.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// The file at the place. Its metadata needs no path.
+    /// The resolved file. Its metadata requires no path.
     pub fn metadata(&self) -> io::Result<rustix::fs::Stat> {
         Ok(rustix::fs::fstat(&self.file)?)
     }
 
-    /// The magic number of the file system at the place.
+    /// Magic number of the file system of the resolved file.
     pub fn filesystem(&self) -> io::Result<u64> {
         filesystem(self.file.as_fd())
     }
@@ -259,9 +261,9 @@ impl AsFd for Inside {
     }
 }
 
-/// The magic number of the file system that an open file is on.
+/// Magic number of the file system of an open file.
 pub fn filesystem(file: BorrowedFd<'_>) -> io::Result<u64> {
-    // Its type differs between architectures; all numbers fit 32 bits.
+    // The field type differs between architectures; all magic numbers fit into 32 bits.
     Ok(u64::try_from(rustix::fs::fstatfs(file)?.f_type).map_err(io::Error::other)? & 0xffff_ffff)
 }
 
@@ -273,7 +275,7 @@ fn resolve(root: &File, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat2(root, relative, flags, Mode::empty(), how)?)
 }
 
-/// Whether there is a link in `path` inside `root`.
+/// Returns true if `path` inside `root` contains a link.
 #[must_use]
 pub fn is_linked(root: &File, path: &Path) -> bool {
     let relative: PathBuf = path.components().filter(|part| !matches!(part, Component::RootDir)).collect();
@@ -287,7 +289,7 @@ pub fn inside(root: &File, path: &Path) -> io::Result<Inside> {
     resolve(root, path, OFlags::PATH).map(|file| Inside { file })
 }
 
-/// Resolves `path` inside `root`, making what is missing: directories, and at its end a directory or an empty file.
+/// Resolves `path` inside `root`, creating missing directories, and as last component a directory or an empty file.
 pub fn make_inside(root: &File, path: &Path, directory: bool) -> io::Result<Inside> {
     if let Ok(found) = inside(root, path) {
         return Ok(found);
@@ -334,13 +336,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_kernel() {
+    fn mountinfo_lines_parse() {
         let line = r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
         assert_eq!(
             parse(line),
             Some(Mounted {
                 root: "/mnt1".into(),
                 target: "/mnt 2".into(),
+                source: "/dev/root".into(),
                 filesystem: "ext3".into(),
                 super_options: "rw,errors=continue".into()
             })
@@ -350,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn links_do_not_lead_out() {
+    fn resolved_links_stay_in_root() {
         let dir = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(outside.path(), dir.path().join("out")).unwrap();
@@ -358,7 +361,7 @@ mod tests {
         let root = open_root(dir.path()).unwrap();
         assert!(
             make_inside(&root, Path::new("/out/file"), false).is_err(),
-            "the link's target is not in the root"
+            "the link target is outside of the root"
         );
         make_inside(&root, Path::new("/up/file"), false).unwrap();
         assert!(dir.path().join("file").exists(), "the root's parent is the root");

@@ -1,4 +1,4 @@
-//! Telling everybody on a link at which machine an address is now.
+//! Announces the new machine of an address to the neighbours on a link.
 
 use std::io;
 use std::mem::size_of;
@@ -11,7 +11,7 @@ use crate::netlink::Link;
 
 const ETHERNET: usize = 6;
 const ARP: u16 = 0x0806;
-const EVERYBODY: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// Sends a gratuitous ARP request, or an unsolicited neighbour advertisement, from a link of this machine.
 pub fn announce(link: &Link, address: IpAddr) -> io::Result<()> {
@@ -19,16 +19,16 @@ pub fn announce(link: &Link, address: IpAddr) -> io::Result<()> {
         .address
         .as_slice()
         .try_into()
-        .map_err(|_| io::Error::new(io::ErrorKind::Unsupported, "the link has no Ethernet address"))?;
+        .map_err(|_| io::Error::new(io::ErrorKind::Unsupported, "link has no Ethernet address"))?;
     match address {
         IpAddr::V4(address) => broadcast(link.index, &arp(hardware, address)),
         IpAddr::V6(address) => advertise(link.index, &advertisement(hardware, address)),
     }
 }
 
-/// Asks for the own address: nobody answers, everybody who knows it takes note.
+/// ARP request for the own address: it gets no reply, but hosts that cache the address update it.
 fn arp(hardware: [u8; ETHERNET], address: Ipv4Addr) -> Vec<u8> {
-    // Ethernet, IPv4, lengths of both addresses, a request.
+    // Ethernet, IPv4, both address lengths, operation request.
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
     packet.extend(hardware);
     packet.extend(address.octets());
@@ -37,10 +37,10 @@ fn arp(hardware: [u8; ETHERNET], address: Ipv4Addr) -> Vec<u8> {
     packet
 }
 
-#[expect(unsafe_code, reason = "packet sockets have addresses that no safe interface knows")]
+#[expect(unsafe_code, reason = "no safe wrapper supports packet socket addresses")]
 fn broadcast(index: u32, packet: &[u8]) -> io::Result<()> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: no memory is involved; the descriptor that comes back is owned by nobody else.
+    // SAFETY: no memory is involved; the returned descriptor has no other owner.
     let socket = unsafe {
         let socket = libc::socket(libc::AF_PACKET, kind, i32::from(ARP.to_be()));
         if socket < 0 {
@@ -55,7 +55,7 @@ fn broadcast(index: u32, packet: &[u8]) -> io::Result<()> {
     to.sll_ifindex = index as i32;
     to.sll_halen = ETHERNET as u8;
     to.sll_addr[..ETHERNET].fill(0xff);
-    // SAFETY: packet and address live longer than the call and are as long as it is told.
+    // SAFETY: packet and address outlive the call, and the lengths passed are theirs.
     let sent = unsafe {
         libc::sendto(
             socket.as_raw_fd(),
@@ -72,11 +72,11 @@ fn broadcast(index: u32, packet: &[u8]) -> io::Result<()> {
 /// The kernel fills in the checksum.
 fn advertisement(hardware: [u8; ETHERNET], address: Ipv6Addr) -> Vec<u8> {
     const ADVERTISEMENT: u8 = 136;
-    /// What was known before no longer holds.
+    /// Override flag: existing cache entries are updated.
     const OVERRIDE: u8 = 0x20;
     let mut packet = vec![ADVERTISEMENT, 0, 0, 0, OVERRIDE, 0, 0, 0];
     packet.extend(address.octets());
-    // The target's hardware address, in one unit of eight bytes.
+    // Target link-layer address option, one unit of eight bytes.
     packet.extend([2, 1]);
     packet.extend(hardware);
     packet
@@ -85,9 +85,9 @@ fn advertisement(hardware: [u8; ETHERNET], address: Ipv6Addr) -> Vec<u8> {
 fn advertise(index: u32, packet: &[u8]) -> io::Result<()> {
     let socket =
         socket_with(AddressFamily::INET6, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::ICMPV6))?;
-    // What came through a router is not believed.
+    // Hop limit 255: receivers drop forwarded advertisements.
     sockopt::set_ipv6_multicast_hops(&socket, 255)?;
-    sendto(&socket, packet, SendFlags::empty(), &SocketAddrV6::new(EVERYBODY, 0, 0, index))?;
+    sendto(&socket, packet, SendFlags::empty(), &SocketAddrV6::new(ALL_NODES, 0, 0, index))?;
     Ok(())
 }
 
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets() {
+    fn announcement_packets_encode() {
         let arp = arp([1, 2, 3, 4, 5, 6], [192, 0, 2, 7].into());
         assert_eq!(arp.len(), 28);
         assert_eq!(
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ethernet_has_neighbours() {
+    fn announce_without_ethernet_address_fails() {
         let link = Link { name: "lo".to_owned(), ..Link::default() };
         let error = announce(&link, Ipv4Addr::LOCALHOST.into()).expect_err("refused");
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);

@@ -1,4 +1,4 @@
-//! Talking to the kernel about network links, addresses and routes, in the network namespace of the calling thread.
+//! Netlink requests for network links, addresses and routes, in the network namespace of the calling thread.
 
 mod conntrack;
 mod ipvs;
@@ -9,6 +9,8 @@ mod vxlan;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use ipnet::IpNet;
 
 pub use conntrack::{Conntrack, Flow};
 pub use ipvs::{Destination, Ipvs, Step, VirtualService};
@@ -38,14 +40,14 @@ pub struct Link {
 
 pub use shaping::Rate;
 
-/// A connection to the kernel's routing tables.
+/// A NETLINK_ROUTE socket.
 #[derive(Debug)]
 pub struct Netlink {
     socket: OwnedFd,
     sequence: u32,
 }
 
-/// A message being written: headers, then attributes, which nest.
+/// A message under construction: headers, then attributes, which nest.
 struct Message(Vec<u8>);
 
 impl Message {
@@ -58,8 +60,8 @@ impl Message {
 
     fn link(mut self, index: u32, flags: u32, change: u32) -> Self {
         self.0.extend_from_slice(&[0, 0, 0, 0]);
-        for word in [index, flags, change] {
-            self.0.extend_from_slice(&word.to_ne_bytes());
+        for field in [index, flags, change] {
+            self.0.extend_from_slice(&field.to_ne_bytes());
         }
         self
     }
@@ -70,7 +72,7 @@ impl Message {
     }
 
     fn attribute(mut self, kind: u16, data: &[u8]) -> Self {
-        // Lengths are of this crate's own making and far below the limit.
+        // Lengths are computed by this crate and far below the limit.
         let length = u16::try_from(data.len() + 4).unwrap_or(u16::MAX);
         self.0.extend_from_slice(&length.to_ne_bytes());
         self.0.extend_from_slice(&kind.to_ne_bytes());
@@ -103,7 +105,7 @@ impl Message {
     }
 }
 
-/// The attributes in `bytes`; what is malformed ends them.
+/// Attributes in `bytes`; ends at malformed data.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let head = bytes.first_chunk::<4>()?;
@@ -119,7 +121,9 @@ fn number(data: &[u8]) -> Option<u32> {
     data.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-fn octets(address: IpAddr) -> Vec<u8> {
+/// An address in network byte order.
+#[must_use]
+pub fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
@@ -171,13 +175,13 @@ impl Netlink {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel just made this descriptor for us alone.
+        // SAFETY: the kernel just returned this descriptor, which has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends a message and gathers the answers until the kernel says it is done.
-    fn ask(&mut self, mut message: Message) -> io::Result<Vec<(u16, Vec<u8>)>> {
+    /// Sends a message and collects the replies until the final one.
+    fn request(&mut self, mut message: Message) -> io::Result<Vec<(u16, Vec<u8>)>> {
         self.sequence = self.sequence.wrapping_add(1);
         let length = u32::try_from(message.0.len()).unwrap_or(u32::MAX);
         message.0[0..4].copy_from_slice(&length.to_ne_bytes());
@@ -219,13 +223,13 @@ impl Netlink {
 
     /// All interfaces.
     pub fn links(&mut self) -> io::Result<Vec<Link>> {
-        let answers = self.ask(Message::new(GET_LINK, DUMP).link(0, 0, 0))?;
+        let answers = self.request(Message::new(GET_LINK, DUMP).link(0, 0, 0))?;
         Ok(answers.iter().filter(|(kind, _)| *kind == NEW_LINK).filter_map(|(_, body)| link(body)).collect())
     }
 
     /// The interface of this name.
     pub fn link(&mut self, name: &str) -> io::Result<Option<Link>> {
-        let answers = self.ask(Message::new(GET_LINK, 0).link(0, 0, 0).text(IFLA_IFNAME, name));
+        let answers = self.request(Message::new(GET_LINK, 0).link(0, 0, 0).text(IFLA_IFNAME, name));
         match answers {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             other => Ok(other?.iter().find_map(|(_, body)| link(body))),
@@ -239,10 +243,10 @@ impl Netlink {
 
     pub fn set_up(&mut self, name: &str) -> io::Result<()> {
         let index = self.need(name)?.index;
-        self.ask(Message::new(SET_LINK, 0).link(index, UP, UP)).map(drop)
+        self.request(Message::new(SET_LINK, 0).link(index, UP, UP)).map(drop)
     }
 
-    /// Makes a bridge; one that is there is kept.
+    /// Creates a bridge; an existing one is kept.
     pub fn add_bridge(&mut self, name: &str, mtu: u32) -> io::Result<()> {
         const IFLA_INFO_KIND: u16 = 1;
         let message = Message::new(NEW_LINK, CREATE | EXCLUSIVE)
@@ -250,14 +254,14 @@ impl Netlink {
             .text(IFLA_IFNAME, name)
             .number(IFLA_MTU, mtu)
             .nested(IFLA_LINKINFO, |message| message.text(IFLA_INFO_KIND, "bridge"));
-        match self.ask(message) {
+        match self.request(message) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Makes the frames of a bridge pass the packet rules where the kernel has `br_netfilter`, whatever holds for bridges
-    /// in general.
+    /// Passes the frames of a bridge to the packet rules if the kernel has `br_netfilter`, regardless of the global
+    /// bridge settings.
     pub fn call_rules_for_bridge(&mut self, name: &str) -> io::Result<()> {
         const IFLA_INFO_KIND: u16 = 1;
         const IFLA_INFO_DATA: u16 = 2;
@@ -269,10 +273,10 @@ impl Netlink {
                 message.attribute(NF_CALL_IPTABLES, &[1]).attribute(NF_CALL_IP6TABLES, &[1])
             })
         });
-        self.ask(message).map(drop)
+        self.request(message).map(drop)
     }
 
-    /// Makes two interfaces that are each other's cable: `name` here, `peer` in another network namespace.
+    /// Creates a veth pair: `name` here, `peer` in another network namespace.
     pub fn add_pair(
         &mut self,
         name: &str,
@@ -283,7 +287,7 @@ impl Netlink {
         self.add_pair_with(name, peer, namespace, mtu, None)
     }
 
-    /// As [`Self::add_pair`]; the other end has the hardware address `hardware`, if there is one.
+    /// Like [`Self::add_pair`]; the peer gets the MAC address `hardware`, if given.
     pub fn add_pair_with(
         &mut self,
         name: &str,
@@ -315,27 +319,27 @@ impl Netlink {
                     })
                 })
             });
-        self.ask(message).map(drop)
+        self.request(message).map(drop)
     }
 
-    /// Removes an interface; none there is no error.
+    /// Removes an interface; a missing one is no error.
     pub fn remove(&mut self, name: &str) -> io::Result<()> {
-        match self.ask(Message::new(DELETE_LINK, 0).link(0, 0, 0).text(IFLA_IFNAME, name)) {
+        match self.request(Message::new(DELETE_LINK, 0).link(0, 0, 0).text(IFLA_IFNAME, name)) {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Plugs an interface into a bridge, which may send packets back to where they came from.
+    /// Attaches an interface to a bridge, in hairpin mode.
     pub fn plug(&mut self, name: &str, bridge: &str) -> io::Result<()> {
         const PORT_MODE: u16 = 4;
         let (port, bridge) = (self.need(name)?.index, self.need(bridge)?.index);
-        self.ask(Message::new(SET_LINK, 0).link(port, 0, 0).number(IFLA_MASTER, bridge))?;
+        self.request(Message::new(SET_LINK, 0).link(port, 0, 0).number(IFLA_MASTER, bridge))?;
         self.set_port(port, &[(PORT_MODE, 1)])
     }
 
-    /// Binds the port of a bridge to one hardware address: frames from another are dropped, and frames for it never go to
-    /// another port. `addresses` belong to it on the bridge, regardless of answers to ARP or neighbour solicitations.
+    /// Binds a bridge port to one MAC address: frames from others are dropped, and frames for it never go to another
+    /// port. `addresses` are its permanent neighbour entries, independent of ARP and neighbour discovery.
     pub fn bind_port(
         &mut self,
         name: &str,
@@ -354,7 +358,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Isolates a port of a bridge from others that are isolated: their frames reach the machine only.
+    /// Isolates a bridge port from other isolated ports: their frames reach only the host.
     pub fn isolate_port(&mut self, port: u32, isolated: bool) -> io::Result<()> {
         const PORT_ISOLATED: u16 = 33;
         self.set_port(port, &[(PORT_ISOLATED, u8::from(isolated))])
@@ -367,10 +371,10 @@ impl Netlink {
         let message = message.nested(IFLA_PROTINFO, |message| {
             settings.iter().fold(message, |message, (kind, value)| message.attribute(*kind, &[*value]))
         });
-        self.ask(message).map(drop)
+        self.request(message).map(drop)
     }
 
-    /// Gives an interface an address; one it has is kept.
+    /// Adds an address to an interface; an existing one is kept.
     pub fn add_address(&mut self, name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
         const IFA_ADDRESS: u16 = 1;
         const IFA_LOCAL: u16 = 2;
@@ -382,13 +386,13 @@ impl Netlink {
             .raw(&index.to_ne_bytes())
             .attribute(IFA_LOCAL, &octets(address))
             .attribute(IFA_ADDRESS, &octets(address));
-        match self.ask(message) {
+        match self.request(message) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Takes an address from an interface; one it has not is no error.
+    /// Removes an address from an interface; a missing one is no error.
     pub fn remove_address(&mut self, name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
         const DELETE_ADDRESS: u16 = 21;
         const IFA_LOCAL: u16 = 2;
@@ -397,22 +401,22 @@ impl Netlink {
             .raw(&[family(address), prefix, 0, 0])
             .raw(&index.to_ne_bytes())
             .attribute(IFA_LOCAL, &octets(address));
-        match self.ask(message) {
+        match self.request(message) {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// The addresses of an interface, with their prefix lengths.
-    pub fn addresses(&mut self, name: &str) -> io::Result<Vec<(IpAddr, u8)>> {
+    /// Addresses of an interface with prefix lengths.
+    pub fn addresses(&mut self, name: &str) -> io::Result<Vec<IpNet>> {
         let index = self.need(name)?.index;
         let all = self.all_addresses()?.into_iter();
-        Ok(all.filter(|(of, ..)| *of == index).map(|(_, address, prefix)| (address, prefix)).collect())
+        Ok(all.filter(|(of, _)| *of == index).map(|(_, address)| address).collect())
     }
 
-    /// The addresses of all interfaces: of which one by its index, and with their prefix lengths.
-    pub fn all_addresses(&mut self) -> io::Result<Vec<(u32, IpAddr, u8)>> {
-        let answers = self.ask(Message::new(GET_ADDRESS, DUMP).raw(&[0; 8]))?;
+    /// Addresses of all interfaces: interface index, and address with prefix length.
+    pub fn all_addresses(&mut self) -> io::Result<Vec<(u32, IpNet)>> {
+        let answers = self.request(Message::new(GET_ADDRESS, DUMP).raw(&[0; 8]))?;
         let parse = |body: &[u8]| {
             let head = body.first_chunk::<8>()?;
             let mut found = None;
@@ -422,15 +426,15 @@ impl Netlink {
                     found = address.or(found);
                 }
             }
-            Some((number(&head[4..])?, found?, head[1]))
+            Some((number(&head[4..])?, IpNet::new(found?, head[1]).ok()?))
         };
         Ok(answers.iter().filter_map(|(_, body)| parse(body)).collect())
     }
 
-    /// Routes `destination` (everything, if `None`) through a gateway, or straight to an interface.
+    /// Routes `destination` (the default route if `None`) through a gateway, or directly to an interface.
     pub fn add_route(
         &mut self,
-        destination: Option<(IpAddr, u8)>,
+        destination: Option<IpNet>,
         gateway: Option<IpAddr>,
         interface: &str,
     ) -> io::Result<()> {
@@ -443,20 +447,20 @@ impl Netlink {
         const EVERYWHERE: u8 = 0;
         const ON_LINK: u8 = 253;
         let index = self.need(interface)?.index;
-        let any = gateway.or(destination.map(|(address, _)| address));
+        let any = gateway.or(destination.map(|range| range.addr()));
         let family = any.map_or(2, family);
         let scope = if gateway.is_some() || family == 10 { EVERYWHERE } else { ON_LINK };
-        let prefix = destination.map_or(0, |(_, prefix)| prefix);
+        let prefix = destination.map_or(0, |range| range.prefix_len());
         let mut message = Message::new(NEW_ROUTE, CREATE | REPLACE)
             .raw(&[family, prefix, 0, 0, MAIN_TABLE, STATIC, scope, UNICAST])
             .raw(&0_u32.to_ne_bytes());
-        if let Some((address, _)) = destination {
-            message = message.attribute(RTA_DST, &octets(address));
+        if let Some(range) = destination {
+            message = message.attribute(RTA_DST, &octets(range.addr()));
         }
         if let Some(gateway) = gateway {
             message = message.attribute(RTA_GATEWAY, &octets(gateway));
         }
-        self.ask(message.number(RTA_OIF, index)).map(drop)
+        self.request(message.number(RTA_OIF, index)).map(drop)
     }
 }
 
@@ -481,12 +485,12 @@ mod tests {
     use crate::process::{self, Namespace};
     use std::os::fd::AsFd as _;
 
-    /// In two network namespaces of this thread's own, which go with it.
+    /// Uses two network namespaces of this thread, which disappear with it.
     #[test]
-    fn a_bridge_and_a_cable() {
+    fn bridge_and_veth_pair_are_created() {
         let worker = std::thread::spawn(|| {
             if process::unshare(&[Namespace::Network]).is_err() {
-                return println!("skipped: no right to make network namespaces");
+                return println!("skipped: no permission to create network namespaces");
             }
             let outer = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
             process::unshare(&[Namespace::Network]).unwrap();
@@ -503,7 +507,10 @@ mod tests {
             let gateway: IpAddr = "10.200.0.1".parse().unwrap();
             netlink.add_address("br-test", gateway, 24).unwrap();
             netlink.add_address("br-test", gateway, 24).unwrap();
-            assert_eq!(netlink.addresses("br-test").unwrap().first(), Some(&(gateway, 24)));
+            assert_eq!(
+                netlink.addresses("br-test").unwrap().first(),
+                Some(&IpNet::new(gateway, 24).unwrap())
+            );
             let bridge = netlink.link("br-test").unwrap().unwrap();
             assert_eq!(netlink.link("outer0").unwrap().unwrap().master, Some(bridge.index));
             assert_eq!(netlink.links().unwrap().len(), 3);
@@ -522,7 +529,7 @@ mod tests {
             netlink.remove("outer0").unwrap();
             netlink.remove("outer0").unwrap();
             assert_eq!(netlink.link("outer0").unwrap(), None);
-            assert_eq!(inside.link("eth0").unwrap(), None, "a cable has two ends");
+            assert_eq!(inside.link("eth0").unwrap(), None, "both ends are removed");
         });
         worker.join().unwrap();
     }

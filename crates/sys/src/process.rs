@@ -1,11 +1,11 @@
-//! Processes and the namespaces they live in.
+//! Processes and their namespaces.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-/// A kind of namespace.
+/// Namespace types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
     Cgroup,
@@ -18,7 +18,7 @@ pub enum Namespace {
 }
 
 impl Namespace {
-    /// Its file in `/proc/PID/ns`.
+    /// File name in `/proc/PID/ns`.
     #[must_use]
     pub const fn file_name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Namespace {
     }
 }
 
-/// Which side of a fork the caller is on.
+/// Result of a fork: parent or child.
 #[derive(Debug)]
 pub enum Fork {
     Child,
@@ -56,24 +56,24 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Forks a process that has one thread.
+/// Forks a single-threaded process.
 ///
-/// A child of a process with several threads could meet locks that nobody will ever release, so that is refused.
-#[expect(unsafe_code, reason = "there is no safe way to fork")]
+/// Multi-threaded processes are rejected: the child could deadlock on locks held by other threads.
+#[expect(unsafe_code, reason = "fork has no safe wrapper")]
 pub fn fork() -> io::Result<Fork> {
-    // In a container's mount namespace there may be no such directory; whoever got there was alone before.
+    // In a container's mount namespace the directory may be missing; the process was single-threaded when it entered.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
-        return Err(io::Error::other("a process with several threads must not fork"));
+        return Err(io::Error::other("cannot fork a multi-threaded process"));
     }
-    // SAFETY: this process has one thread, as far as it can be seen above, so the child's memory is consistent.
+    // SAFETY: this process has a single thread, as far as checked above, so the child's memory is consistent.
     match check(unsafe { libc::fork() })? {
         0 => Ok(Fork::Child),
         pid => Ok(Fork::Parent(pid)),
     }
 }
 
-/// Whether children that end are forgotten at once, or wait for this process to ask how.
+/// Selects automatic reaping of children, or zombies that wait for this process to collect them.
 #[expect(unsafe_code, reason = "signal actions are set by number")]
 pub fn let_children_go(forgotten: bool) {
     let action = if forgotten { libc::SIG_IGN } else { libc::SIG_DFL };
@@ -81,7 +81,7 @@ pub fn let_children_go(forgotten: bool) {
     unsafe { libc::signal(libc::SIGCHLD, action) };
 }
 
-/// What lists of processes say of this one: the place of its arguments in its memory.
+/// The process title in process lists: the memory area of the arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Title {
     start: u64,
@@ -89,7 +89,7 @@ pub struct Title {
 }
 
 impl Title {
-    /// The place, which is as large as the arguments that this process was started with.
+    /// The area, as large as the original arguments.
     pub fn find() -> io::Result<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat")?;
         let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -102,17 +102,17 @@ impl Title {
         Ok(Self { start, length })
     }
 
-    /// Puts words there, as many as fit. The arguments as they were are not to be used afterwards.
-    pub fn set(&self, words: &[&[u8]]) -> io::Result<()> {
+    /// Writes the title, truncated to the area. The original arguments must not be used afterwards.
+    pub fn set(&self, arguments: &[&[u8]]) -> io::Result<()> {
         use std::os::unix::fs::FileExt as _;
-        let mut text = words.join(&b'\0');
+        let mut text = arguments.join(&b'\0');
         text.resize(self.length - 1, 0);
         text.push(0);
         std::fs::OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(&text, self.start)
     }
 }
 
-/// Moves the calling thread into new namespaces; children follow into a new pid namespace.
+/// Moves the calling thread into new namespaces; only children enter a new pid namespace.
 #[expect(unsafe_code, reason = "a plain system call without pointers")]
 pub fn unshare(namespaces: &[Namespace]) -> io::Result<()> {
     let flags = namespaces.iter().fold(0, |flags, namespace| flags | namespace.flag());
@@ -120,35 +120,35 @@ pub fn unshare(namespaces: &[Namespace]) -> io::Result<()> {
     check(unsafe { libc::unshare(flags) }).map(drop)
 }
 
-/// Moves the calling thread into the namespace that a file of `/proc/PID/ns`, or a bind mount of one, stands for.
+/// Moves the calling thread into the namespace of a `/proc/PID/ns` file or a bind mount of one.
 #[expect(unsafe_code, reason = "a plain system call without pointers")]
 pub fn enter(file: BorrowedFd<'_>, namespace: Namespace) -> io::Result<()> {
     // SAFETY: no memory is passed; the descriptor is alive.
     check(unsafe { libc::setns(file.as_raw_fd(), namespace.flag()) }).map(drop)
 }
 
-/// The file of a process's namespace, opened.
+/// Opens a namespace file of a process.
 pub fn namespace_of(pid: i32, namespace: Namespace) -> io::Result<File> {
     File::open(format!("/proc/{pid}/ns/{}", namespace.file_name()))
 }
 
-/// When a process was started, in ticks since boot: together with its id this names it, as ids are used again.
+/// Start time of a process in ticks since boot: identifies it together with its PID, as PIDs are reused.
 pub fn start_time(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut fields = after_name.split_ascii_whitespace();
     if fields.next().is_none_or(|state| state == "Z" || state == "X") {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the process is dead"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "process has exited"));
     }
     fields.nth(18).and_then(|field| field.parse().ok()).ok_or_else(|| io::Error::other("no start time"))
 }
 
-/// Identifies this boot of the machine.
+/// Boot ID of the machine.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Sends a signal by number; a process that is gone is no error.
+/// Sends a signal by number; a missing process is no error.
 #[expect(unsafe_code, reason = "signals are given by number, real-time ones too")]
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     if pid <= 1 {
@@ -168,7 +168,7 @@ pub fn control_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }).map(drop)
 }
 
-/// Makes all descriptors from `first` on close when this process executes another program.
+/// Sets close-on-exec for all descriptors from `first` on.
 #[expect(unsafe_code, reason = "a plain system call without pointers")]
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
@@ -185,10 +185,10 @@ pub fn close_from(first: u32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The signal for the end of a child.
+/// The SIGCHLD signal.
 pub const CHILD_ENDED: i32 = libc::SIGCHLD;
 
-/// Holds a signal back until [`wait_for_signal`] takes it, so that none is lost.
+/// Blocks a signal until [`wait_for_signal`] receives it, so that none is lost.
 #[expect(unsafe_code, reason = "signal sets are passed by address")]
 pub fn hold_back(signal: i32) -> io::Result<()> {
     // SAFETY: the set is written by sigemptyset before it is read, and alive during the calls.
@@ -200,7 +200,7 @@ pub fn hold_back(signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sleeps until a signal that is held back comes.
+/// Waits for a blocked signal.
 #[expect(unsafe_code, reason = "signal sets are passed by address")]
 pub fn wait_for_signal(signal: i32) -> io::Result<()> {
     // SAFETY: the set is written by sigemptyset before it is read, and alive during the calls.
@@ -217,12 +217,12 @@ pub fn wait_for_signal(signal: i32) -> io::Result<()> {
     }
 }
 
-/// Gives every signal its default action and lets all through: a program starts with what it inherits.
+/// Resets all signals to their default action and unblocks them, since exec inherits both.
 #[expect(unsafe_code, reason = "signal actions are set by number")]
 pub fn default_signals() {
     for signal in 1..=libc::SIGRTMAX() {
         if signal != libc::SIGKILL && signal != libc::SIGSTOP {
-            // SAFETY: the default action runs no code of this process; a number that is refused stays as it is.
+            // SAFETY: the default action runs no code of this process; a rejected number is left unchanged.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
     }
@@ -234,15 +234,16 @@ pub fn default_signals() {
     }
 }
 
-/// Sets the session keyring apart from the parent's.
+/// Joins a new session keyring, separate from the parent's.
 #[expect(unsafe_code, reason = "a plain system call without pointers")]
 pub fn own_keyring() {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
-    // SAFETY: a null name asks for an anonymous keyring. Kernels without keys refuse, and have nothing to hide.
+    // SAFETY: a null name requests an anonymous keyring. Kernels without keyrings return an error, and have nothing
+    // to hide.
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
 }
 
-/// Whether `path` is a mount of a namespace, or another file of the kernel's namespace file system.
+/// Returns true if `path` is a mount of a namespace, or another file of nsfs.
 #[must_use]
 pub fn is_namespace_file(path: &Path) -> bool {
     const NSFS_MAGIC: i64 = 0x6e73_6673;
@@ -254,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_told_apart() {
+    fn start_time_identifies_process() {
         let me = i32::try_from(std::process::id()).unwrap();
         assert!(start_time(me).unwrap() > 0);
         assert!(start_time(i32::MAX).is_err());
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_with_threads_do_not_fork() {
-        assert!(fork().is_err(), "the test runner has several threads");
+    fn fork_multi_threaded_process_fails() {
+        assert!(fork().is_err(), "the test runner is multi-threaded");
     }
 }

@@ -1,4 +1,5 @@
-//! Unix sockets: messages with file descriptors, and names longer than the kernel allows. What TCP sockets still hold.
+//! Unix sockets: messages with file descriptors, and paths longer than the kernel limit. Unacknowledged data of TCP
+//! sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,39 +12,41 @@ use rustix::net::{
     SendFlags,
 };
 
-/// How many descriptors one message carries at most.
-const MOST: usize = 4;
+/// Maximum number of descriptors per message.
+const MAX_DESCRIPTORS: usize = 4;
 
-/// Two ends of a socket that keeps messages apart.
+/// A connected pair of sockets that preserve message boundaries.
 pub fn packets() -> io::Result<(UnixStream, UnixStream)> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((one.into(), other.into()))
 }
 
-/// How much of what was written to a TCP socket, its end included, the other side has not confirmed.
+/// Number of bytes written to a TCP socket, including its FIN, that the peer has not acknowledged.
 #[expect(unsafe_code, reason = "an ioctl that writes a number")]
 pub fn unconfirmed(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
-    // SAFETY: the kernel writes an int where `count` is.
+    // SAFETY: the kernel writes an int to `count`.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(usize::try_from(count).unwrap_or(0)) }
 }
 
-/// Sends bytes together with descriptors.
+/// Sends bytes with descriptors.
 pub fn send(socket: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if files.len() > MOST || (!files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files))) {
+    if files.len() > MAX_DESCRIPTORS
+        || (!files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)))
+    {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let sent = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     io::Write::write_all(&mut { socket }, bytes.get(sent..).unwrap_or_default())
 }
 
-/// Receives at most `bytes.len()` bytes, and the descriptors that came with them.
+/// Receives at most `bytes.len()` bytes with their descriptors.
 pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match rustix::net::recvmsg(
@@ -65,7 +68,7 @@ pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<
     Ok((received.bytes, files))
 }
 
-/// A short name for a socket, however deep its directory; good while the directory is open.
+/// A short path for a socket in a directory of any depth; valid while the directory is open.
 fn short(directory: BorrowedFd<'_>, path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok(PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
@@ -75,13 +78,13 @@ fn directory(path: &Path) -> io::Result<std::fs::File> {
     crate::mounts::open_root(path.parent().unwrap_or(Path::new("/")))
 }
 
-/// Listens at `path`, of any length.
+/// Listens at `path`, which may exceed the kernel limit.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let directory = directory(path)?;
     UnixListener::bind(short(directory.as_fd(), path)?)
 }
 
-/// Connects to the socket at `path`, of any length.
+/// Connects to the socket at `path`, which may exceed the kernel limit.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let directory = directory(path)?;
     UnixStream::connect(short(directory.as_fd(), path)?)
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_travel() {
+    fn descriptors_are_sent_and_received() {
         let (here, there) = UnixStream::pair().unwrap();
         let (reader, mut writer) = io::pipe().unwrap();
         send(&here, b"take", &[reader.as_fd()]).unwrap();
@@ -110,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names() {
+    fn long_socket_paths_are_reachable() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(200));
         std::fs::create_dir(&deep).unwrap();

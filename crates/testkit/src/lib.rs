@@ -1,17 +1,11 @@
-//! Harnesses shared by tests: a server on a free port, its client, waits that report what they saw.
+//! Test harness: an API server with its controllers on a free port, over the support of `testbase`.
 
-mod client;
-mod etcd;
-mod kubectl;
-mod responder;
+mod component_port;
 mod server;
-mod signing_key;
-mod wait;
 
-pub use client::{Client, Identity, Reply, Streaming};
-pub use etcd::Etcd;
-pub use kubectl::Kubectl;
-pub use responder::Responder;
+pub use component_port::{free_address, get_page, service_account_token};
 pub use server::Server;
-pub use signing_key::SigningKey;
-pub use wait::eventually;
+pub use testbase::{
+    Behaviour, Client, Collector, Etcd, Identity, Kubectl, RecordedSpan, Reply, Responder, SigningKey,
+    Streaming, eventually,
+};

@@ -12,12 +12,12 @@ use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::Client;
+use testbase::Client;
 
-/// How long a start may take before a test gives up.
-const START: Duration = Duration::from_secs(30);
+/// Time limit of a start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A running server; dropping it ends it without ceremony, [`Server::stop`] drains it.
+/// A running server; dropping it aborts it, [`Server::stop`] drains it.
 pub struct Server {
     pub address: SocketAddr,
     pub kubeconfig: PathBuf,
@@ -29,46 +29,46 @@ pub struct Server {
     directory: Directory,
 }
 
-/// The data directory: the test's own, or one that goes with the server.
+/// The data directory: the test's own, or one that is removed with the server.
 enum Directory {
     Temporary(tempfile::TempDir),
-    Given(PathBuf),
+    Existing(PathBuf),
 }
 
 impl Directory {
     fn path(&self) -> &Path {
         match self {
             Self::Temporary(dir) => dir.path(),
-            Self::Given(path) => path,
+            Self::Existing(path) => path,
         }
     }
 }
 
 impl Server {
-    /// Starts a server with defaults in a directory of its own.
+    /// Starts a server with defaults in a temporary directory.
     pub async fn start() -> Result<Self> {
         Self::start_with(|_| {}).await
     }
 
     /// As [`Server::start`], with changes to the configuration.
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
-        let directory = tempfile::tempdir().context("a data directory")?;
+        let directory = tempfile::tempdir().context("failed to create a data directory")?;
         Self::launch(Directory::Temporary(directory), change).await
     }
 
     /// Starts a server in `directory`, which may hold a cluster already and outlives the server.
     pub async fn start_in(directory: &Path) -> Result<Self> {
-        Self::launch(Directory::Given(directory.to_owned()), |_| {}).await
+        Self::launch(Directory::Existing(directory.to_owned()), |_| {}).await
     }
 
     /// As [`Server::start_in`], with changes to the configuration.
     pub async fn start_in_with(directory: &Path, change: impl FnOnce(&mut Config)) -> Result<Self> {
-        Self::launch(Directory::Given(directory.to_owned()), change).await
+        Self::launch(Directory::Existing(directory.to_owned()), change).await
     }
 
-    /// Starts a server on a store that the test has opened, and may look into or trouble.
+    /// Starts a server on a store that the test has opened, and may inspect or disturb.
     pub async fn start_on(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Result<Self> {
-        let directory = tempfile::tempdir().context("a data directory")?;
+        let directory = tempfile::tempdir().context("failed to create a data directory")?;
         Self::build(Directory::Temporary(directory), Some(store), change).await
     }
 
@@ -95,10 +95,10 @@ impl Server {
         let kubeconfig = plane.kubeconfig().into();
         let (ready, is_ready) = oneshot::channel();
         let running = tokio::spawn(plane.run(Box::new(move || {
-            // The receiver is gone if the test has given up.
+            // The receiver is gone if the test has timed out.
             let _ = ready.send(());
         })));
-        tokio::time::timeout(START, is_ready).await.context("the server did not start in time")??;
+        tokio::time::timeout(START_TIMEOUT, is_ready).await.context("the server did not start in time")??;
         let admin = Client::new(
             address,
             &certificates.pki.server_authority.certificate,
@@ -118,7 +118,7 @@ impl Server {
         &self.tasks
     }
 
-    /// A client with a certificate of the cluster's client authority for any user.
+    /// A client with a certificate of the cluster's client CA for any user.
     pub fn client_as(&self, user: &str, group: Option<&str>) -> Result<Client> {
         let pki = &self.certificates.pki;
         let now = base::clock::Clock::system().now();
@@ -126,15 +126,15 @@ impl Server {
         Client::new(self.address, &pki.server_authority.certificate, Some(identity.into()))
     }
 
-    /// A kubeconfig with a certificate of the cluster's client authority for any user, in the data directory.
+    /// A kubeconfig with a certificate of the cluster's client CA for any user, in the data directory.
     pub fn kubeconfig_of(&self, user: &str) -> Result<PathBuf> {
         let pki = &self.certificates.pki;
         let now = base::clock::Clock::system().now();
         let identity = pki.client_authority.issue_client(user, None, now)?;
         let url = format!("https://{}", self.address);
-        let text = base::kubeconfig::render(&url, &pki.server_authority.certificate_pem, &identity);
+        let text = client::render_kubeconfig(&url, &pki.server_authority.certificate_pem, &identity);
         let path = self.data_dir().join(format!("{}.kubeconfig", user.replace(':', "-")));
-        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        std::fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
         Ok(path)
     }
 
@@ -150,24 +150,29 @@ impl Server {
         Client::new(self.address, &self.certificates.pki.server_authority.certificate, None)
     }
 
+    /// A client without credentials, with HTTP/1.1.
+    pub fn anonymous_http1(&self) -> Result<Client> {
+        Client::http1(self.address, &self.certificates.pki.server_authority.certificate, None)
+    }
+
     /// A client of this server with the certificate of another cluster's administrator.
     pub fn client_of(&self, other: &Self) -> Result<Client> {
         let authority = &self.certificates.pki.server_authority.certificate;
         Client::new(self.address, authority, Some(other.certificates.pki.leaves().admin.into()))
     }
 
-    /// An administrator that speaks HTTP/1.1.
+    /// An administrator's client with HTTP/1.1.
     pub fn admin_http1(&self) -> Result<Client> {
         let pki = &self.certificates.pki;
         Client::http1(self.address, &pki.server_authority.certificate, Some(pki.leaves().admin.into()))
     }
 
-    /// Tells the server to stop, without waiting.
+    /// Starts the shutdown, without waiting.
     pub fn begin_stop(&self) {
         self.tasks.stop();
     }
 
-    /// Drains the server and returns when everything has ended.
+    /// Drains the server and returns after it has stopped.
     pub async fn stop(self) -> Result<()> {
         self.tasks.stop();
         drop(self.admin);

@@ -1,8 +1,8 @@
 //! Writes the checked-in texts of the API documentation, compressed.
 //!
-//! Reads the sources of the k8s-openapi crate (Apache-2.0), whose schemas carry the description of every type
-//! and field, and `facts/docs.txt` for what they lack; writes `crates/api/src/docs/texts.deflate`. The crate
-//! is looked for in cargo's registry, or where `K8S_OPENAPI` points.
+//! Reads the sources of the k8s-openapi crate (Apache-2.0), whose schemas contain the description of every type and
+//! field, and `facts/docs.txt` for additions; writes `crates/api/src/docs/texts.deflate`. The crate is read from
+//! cargo's registry, or from `K8S_OPENAPI`.
 
 use anyhow::{Context as _, Result, bail};
 use flate2::Compression;
@@ -17,16 +17,16 @@ const OPTIONAL: &str = include_str!("../facts/optional.json");
 const CRATE: &str = "k8s-openapi-0.29.0";
 const RELEASE: &str = "v1_36";
 
-/// Texts by type and field; the type's own text stands under the empty field.
+/// Texts by type and field; the type's own text has the empty field.
 type Texts = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What `facts/docs.txt` adds.
+/// Additions of `facts/docs.txt`.
 #[derive(Default)]
 struct Facts {
     texts: Texts,
     /// Texts of values by type, field and value.
     values: BTreeMap<(String, String), BTreeMap<String, String>>,
-    /// Fields whose list of values stands after one more empty line.
+    /// Fields whose list of values is preceded by one more empty line.
     spaced: BTreeSet<(String, String)>,
     parameters: BTreeMap<String, String>,
 }
@@ -38,11 +38,8 @@ pub fn generate(root: &Path) -> Result<()> {
     for (name, fields) in &facts.texts {
         texts.entry(name.clone()).or_default().extend(fields.clone());
     }
-    let path = root.join("../shared/reference/api-schema.json");
-    let schema = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let schema: Value = serde_json::from_str(&schema)?;
     let optional: Value = serde_json::from_str(OPTIONAL)?;
-    let mut types = schema["types"].as_object().context("types")?.clone();
+    let mut types: serde_json::Map<String, Value> = reference::TYPES.values().into_iter().collect();
     types.extend(optional.as_object().context("optional types")?.clone());
     let common = texts.get("io.k8s.api.core.v1.Pod").cloned().context("the texts of Pod")?;
 
@@ -76,7 +73,7 @@ fn entry(out: &mut String, key: &str, text: &str) {
     out.push('\n');
 }
 
-/// Where the crate's sources are.
+/// Source directory of the crate.
 fn source() -> Result<PathBuf> {
     if let Ok(path) = std::env::var("K8S_OPENAPI") {
         return Ok(PathBuf::from(path));
@@ -95,7 +92,7 @@ fn source() -> Result<PathBuf> {
     bail!("{CRATE} is not in cargo's registry; fetch it, or set K8S_OPENAPI to its folder")
 }
 
-/// The texts of every type in a folder of the crate.
+/// The texts of every type in a directory of the crate.
 fn from_crate(folder: &Path) -> Result<Texts> {
     let mut texts = Texts::new();
     let mut folders = vec![folder.to_owned()];
@@ -118,7 +115,7 @@ fn from_crate(folder: &Path) -> Result<Texts> {
     Ok(texts)
 }
 
-/// The texts of one type: the descriptions in its JSON schema, told apart by their indentation.
+/// Texts of one type: the descriptions in its JSON schema, distinguished by their indentation.
 fn from_type(source: &str) -> Result<BTreeMap<String, String>> {
     let mut texts = BTreeMap::new();
     let Some(start) = source.find("impl crate::schemars::JsonSchema") else {
@@ -147,7 +144,7 @@ fn from_type(source: &str) -> Result<BTreeMap<String, String>> {
             _ => None,
         };
         if let Some(literal) = literal {
-            // The literals of this generated code are JSON strings as well.
+            // String literals of this generated code are valid JSON strings.
             texts.insert(field.clone(), serde_json::from_str(literal)?);
         }
     }
@@ -158,10 +155,10 @@ impl Facts {
     fn parse(text: &str) -> Result<Self> {
         let mut facts = Facts::default();
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let words: Vec<String> =
-                line.split('\t').map(|word| word.replace("\\n", "\n").replace("\\t", "\t")).collect();
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            match words.as_slice() {
+            let columns: Vec<String> =
+                line.split('\t').map(|column| column.replace("\\n", "\n").replace("\\t", "\t")).collect();
+            let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+            match columns.as_slice() {
                 ["T", name, text] => facts.add(name, "", text),
                 ["F", name, field, text] => facts.add(name, field, text),
                 ["E", name, field, value, text] => {
@@ -185,7 +182,7 @@ impl Facts {
         self.texts.entry(name.to_owned()).or_default().insert(field.to_owned(), text.to_owned());
     }
 
-    /// A field's text with the list of its values after it.
+    /// A field's text followed by the list of its values.
     fn with_values(&self, name: &str, field: &str, text: &str, values: &Value) -> String {
         let mut text = text.to_owned();
         let Some(values) = values.as_array() else {

@@ -1,4 +1,4 @@
-//! Which of Ferry's crates may depend on which: the checked-in list against what cargo says.
+//! Allowed dependencies between Ferry's crates: compares the checked-in list with cargo's metadata.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// A crate and the crates of this workspace it depends on.
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
-/// Fails when a crate has a dependency that the list does not allow, or the list allows one that nobody uses.
+/// Fails when a crate has a dependency that the list does not allow, or the list has an unused one.
 pub fn check(root: &Path) -> Result<()> {
     let list = root.join("crates/xtask/edges.txt");
     let text = std::fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
@@ -26,6 +26,23 @@ pub fn check(root: &Path) -> Result<()> {
             .extend(may.difference(does).map(|edge| format!("{name} does not depend on {edge} any more")));
     }
     ensure!(problems.is_empty(), "crates/xtask/edges.txt:\n{}", problems.join("\n"));
+    check_lint(root, &allowed)
+}
+
+/// The attribute that forbids direct use of the wall clock, tasks and threads in production code (see clippy.toml).
+const LINT: &str = "#![cfg_attr(not(test), warn(clippy::disallowed_methods))]";
+/// Crates for development only.
+const DEVELOPMENT: &[&str] = &["testbase", "bench", "fuzz", "reference", "testkit", "vectors", "xtask"];
+
+/// Fails when a crate of the product does not have the attribute. Crates that may not use `base` have at most one
+/// exception for each method, which ARCHITECTURE.md names.
+fn check_lint(root: &Path, edges: &Edges) -> Result<()> {
+    for name in edges.keys().filter(|name| !DEVELOPMENT.contains(&name.as_str())) {
+        let source = root.join("crates").join(name).join("src");
+        let roots = ["lib.rs", "main.rs"].map(|file| std::fs::read_to_string(source.join(file)));
+        let has = roots.iter().flatten().any(|text| text.lines().any(|line| line == LINT));
+        ensure!(has, "the root module of {name} lacks {LINT}");
+    }
     Ok(())
 }
 
@@ -59,7 +76,7 @@ fn parse(text: &str) -> Result<Edges> {
     Ok(edges)
 }
 
-/// Normal dependencies only: tests may reach up, to the harness that builds on everything.
+/// Normal dependencies only: tests may depend on higher layers.
 fn actual(root: &Path) -> Result<Edges> {
     let output = crate::test::build::cargo()
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
@@ -98,6 +115,25 @@ mod tests {
         assert!(uses("objects", Value::Null).is_ok());
         let error = uses("kubelet", "dev".into()).expect_err("only objects may");
         assert!(error.to_string().contains("kubelet may not depend on k8s-openapi"), "{error}");
+    }
+
+    #[test]
+    fn crate_without_lint_is_refused() {
+        let root = tempfile::tempdir().expect("a directory");
+        let source = root.path().join("crates/dns/src");
+        let store = root.path().join("crates/store/src");
+        for folder in [&source, &store] {
+            std::fs::create_dir_all(folder).expect("created");
+        }
+        let edges = parse("dns: base\nbench: base\nstore:\n").expect("parses");
+        std::fs::write(source.join("lib.rs"), "//! Text.\n").expect("written");
+        let error = check_lint(root.path(), &edges).expect_err("the attribute is missing");
+        assert!(error.to_string().contains("root module of dns"), "{error}");
+        std::fs::write(source.join("lib.rs"), format!("//! Text.\n\n{LINT}\n")).expect("written");
+        let error = check_lint(root.path(), &edges).expect_err("crates without base have it, too");
+        assert!(error.to_string().contains("root module of store"), "{error}");
+        std::fs::write(store.join("lib.rs"), format!("{LINT}\n")).expect("written");
+        check_lint(root.path(), &edges).expect("the attribute is there");
     }
 
     #[test]

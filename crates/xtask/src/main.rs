@@ -2,6 +2,8 @@
 
 mod dependencies;
 mod docs;
+#[cfg(test)]
+mod docs_index;
 mod edges;
 mod package;
 mod reference;
@@ -12,6 +14,8 @@ mod tables;
 mod test;
 #[cfg(test)]
 mod untested;
+#[cfg(test)]
+mod vocabulary;
 
 use anyhow::{Result, bail};
 use std::path::Path;

@@ -15,7 +15,8 @@ pub fn generate(root: &Path) -> Result<()> {
     write(root, reference::DISCOVERY, documents(&reference.join("discovery"))?)?;
     write(root, reference::OPENAPI, openapi(&reference.join("openapi"))?)?;
     write(root, reference::RECORDINGS, recordings(&shared.join("tools/apidiff/golden"))?)?;
-    write(root, reference::SAMPLES, samples(&reference.join("roundtrip/v1.36"))?)
+    write(root, reference::SAMPLES, samples(&reference.join("roundtrip/v1.36"))?)?;
+    write(root, reference::TYPES, members(&read(&reference.join("api-schema.json"))?["types"])?)
 }
 
 fn write(root: &Path, area: Area, records: Vec<(String, Value)>) -> Result<()> {

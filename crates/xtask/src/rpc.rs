@@ -1,6 +1,6 @@
-//! Generates Rust for gRPC services from the tables of messages, enums and services: prost messages,
-//! tonic clients and, where asked, server traits, for the chosen methods and what they reach. The output is
-//! checked in, so that no build needs a protobuf compiler.
+//! Generates Rust for gRPC services from the tables of messages, enums and services: prost messages, tonic clients and,
+//! if requested, server traits, for the selected methods and the types they refer to. The output is checked in, so that
+//! no build needs a protobuf compiler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,9 +17,9 @@ struct Target {
     source: &'static str,
     output: &'static str,
     about: &'static str,
-    /// Methods wanted, as `package.Service/Method`; `package.Service/*` wants all.
+    /// Methods to generate, as `package.Service/Method`; `package.Service/*` selects all.
     methods: &'static [&'static str],
-    /// Whether to write server traits too. They stand on `crate::server` of the crate they are in.
+    /// Generates server traits, too, which need `crate::server` of their crate.
     server: bool,
 }
 
@@ -57,7 +57,7 @@ const TARGETS: &[Target] = &[
     Target {
         source: "kubelet-pluginregistration-v1.json",
         output: "crates/cri/src/registration.rs",
-        about: "How plugins make themselves known to a kubelet.",
+        about: "Plugin registration with the kubelet.",
         methods: &["pluginregistration.Registration/*"],
         server: true,
     },
@@ -132,7 +132,7 @@ fn fields(message: &Value) -> impl Iterator<Item = &Value> {
     message["fields"].as_array().into_iter().flatten()
 }
 
-/// Adds a type and all it refers to; map entries become maps where they are used.
+/// Adds a type and all types it refers to; map entries become maps.
 fn reach(table: &Value, name: &str, types: &mut BTreeSet<String>) -> Result<()> {
     if scalar(name).is_some() {
         return Ok(());
@@ -171,12 +171,12 @@ fn type_name(name: &str) -> String {
 }
 
 fn camel(name: &str) -> String {
-    let word = |word: &str| {
-        let mut chars = word.chars();
+    let capitalized = |part: &str| {
+        let mut chars = part.chars();
         let head = chars.next().map(|c| c.to_ascii_uppercase());
         head.into_iter().chain(chars.map(|c| c.to_ascii_lowercase())).collect::<String>()
     };
-    name.split('_').map(word).collect()
+    name.split('_').map(capitalized).collect()
 }
 
 fn snake(name: &str) -> String {
@@ -317,7 +317,7 @@ fn client(out: &mut String, service: &str, methods: &[&Value]) -> Result<()> {
     Ok(())
 }
 
-/// A trait whose methods refuse until they are written, and the function that finds the method of a path.
+/// A trait whose methods return Unimplemented by default, and the function that finds the method of a path.
 fn server(out: &mut String, service: &str, methods: &[&Value]) -> Result<()> {
     let name = camel(&snake(&type_name(service)));
     let (mut declared, mut routes) = (String::new(), String::new());
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn proto_name_becomes_rust_name() {
         assert_eq!(type_name("runtime.v1.Outer.Inner"), "OuterInner");
         assert_eq!((camel("NOT_EQUAL"), camel("request_put")), ("NotEqual".into(), "RequestPut".into()));
         assert_eq!(
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_reached_is_rendered() {
+    fn unreferenced_types_are_not_rendered() {
         let table = serde_json::json!({
             "messages": {
                 "p.Ask": {"fields": [

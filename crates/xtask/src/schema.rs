@@ -1,8 +1,8 @@
-//! Writes the checked-in tables of types: what the API's schema says, merged with what the wire needs.
+//! Writes the checked-in tables of types: the API's schema, merged with facts about the wire formats.
 //!
-//! Reads the reference schema, `facts/optional.json` and `facts/types.txt`; writes `crates/api/src/schema.txt` (types
+//! Reads the types of `crates/reference`, `facts/optional.json` and `facts/types.txt`; writes `crates/api/src/schema.txt` (types
 //! that are served by default), `crates/api/src/optional.txt` (types of versions that are off by default) and
-//! `crates/api/src/legacy.txt` (other versions, known to the codecs only).
+//! `crates/api/src/legacy.txt` (other versions, used by the codecs only).
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use std::path::Path;
 const FACTS: &str = include_str!("../facts/types.txt");
 const OPTIONAL: &str = include_str!("../facts/optional.json");
 
-/// One type as the wire sees it.
+/// Wire format of one type.
 #[derive(Default)]
 struct Type<'a> {
     fields: Vec<Wire<'a>>,
@@ -38,17 +38,14 @@ struct Facts<'a> {
 
 /// Regenerates the tables under `root`, the workspace.
 pub fn generate(root: &Path) -> Result<()> {
-    let path = root.join("../shared/reference/api-schema.json");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let schema: Value = serde_json::from_str(&text)?;
     let facts = Facts::parse(FACTS)?;
     let mut served = facts.header();
     let mut legacy = String::new();
     let mut described = BTreeSet::new();
-    for (name, description) in schema["types"].as_object().context("types")? {
-        let short = facts.shorten(name)?;
+    for (name, description) in reference::TYPES.values() {
+        let short = facts.shorten(&name)?;
         described.insert(short.clone());
-        facts.described(&mut served, &short, description).with_context(|| name.clone())?;
+        facts.described(&mut served, &short, &description).with_context(|| name.clone())?;
     }
     let mut optional = String::new();
     let types: BTreeMap<String, Value> = serde_json::from_str(OPTIONAL)?;
@@ -67,7 +64,7 @@ pub fn generate(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a type belongs to an alpha or beta version that is not served.
+/// True for types of alpha or beta versions that are not served.
 fn is_legacy(name: &str) -> bool {
     let version = name.rsplit('.').nth(1).unwrap_or("");
     !name.starts_with("p:apis.meta.") && (version.contains("alpha") || version.contains("beta"))
@@ -78,8 +75,8 @@ impl<'a> Facts<'a> {
         let mut facts = Facts { prefixes: Vec::new(), kinds: BTreeMap::new(), types: BTreeMap::new() };
         let mut current = None;
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            match (line.as_bytes().first(), words.as_slice()) {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            match (line.as_bytes().first(), columns.as_slice()) {
                 (Some(b'@'), [letter, prefix]) => facts.prefixes.push((&letter[1..], prefix)),
                 (Some(b'!'), [kind, name]) => facts.kinds.entry(name).or_default().push(&kind[1..]),
                 (Some(b' '), ["+", number, name]) => {
@@ -115,7 +112,7 @@ impl<'a> Facts<'a> {
             .ok_or_else(|| anyhow!("no prefix for {name}"))
     }
 
-    /// All fields that JSON shows: the type's own and those of what it inlines.
+    /// All JSON fields: the type's own and those of inlined types.
     fn flattened(&self, name: &str, nested: bool) -> Vec<(Wire<'a>, bool)> {
         let Some(fact) = self.types.get(name) else {
             return Vec::new();
@@ -167,7 +164,7 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
-    /// A type that only the wire facts know.
+    /// A type of the wire facts only.
     fn undescribed(&self, out: &mut String, name: &str) {
         let _ = writeln!(out, "{name}{}\thidden", self.kinds_of(name));
         for (wire, nested) in self.flattened(name, false) {
@@ -194,7 +191,7 @@ fn write_field(out: &mut String, wire: &Wire<'_>, nested: bool) {
     let _ = write!(out, " {}\t{code}\t{}", wire.name, wire.expression);
 }
 
-/// What the schema says about this usage of a type.
+/// Schema of this usage of a type.
 fn write_usage(out: &mut String, usage: &Value) {
     let text = |key: &str| usage[key].as_str();
     if let Some(default) = usage.get("default") {

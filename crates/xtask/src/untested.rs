@@ -1,4 +1,5 @@
-//! Tests that no command would run: doc tests, and unit tests of targets with `test = false`.
+//! Tests that no command would run: doc tests of libraries with `doctest = false`, and unit tests of targets with
+//! `test = false`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,11 +46,32 @@ fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// Libraries whose public entry points have examples, which `scripts/test` runs.
+const WITH_EXAMPLES: &[&str] =
+    &["base", "client", "dns", "expressions", "machinery", "runtime", "store", "streaming", "sys"];
+
+/// True if `cargo test --doc` leaves a package out.
+fn has_no_doc_tests(package: &Path) -> bool {
+    let manifest = fs::read_to_string(package.join("Cargo.toml")).expect("a manifest");
+    let is_library = package.join("src/lib.rs").exists();
+    !is_library || manifest.lines().any(|line| line == "doctest = false")
+}
+
 #[test]
-fn doc_comments_have_no_code_blocks() {
+fn code_blocks_are_in_packages_with_doc_tests() {
     let packages = fs::read_dir(crates()).expect("the crates").map(|entry| entry.expect("an entry").path());
-    let found = find(packages.filter(|path| path.join("src").is_dir()), opens_code_block);
+    let packages = packages.filter(|path| path.join("src").is_dir() && has_no_doc_tests(path));
+    let found = find(packages, opens_code_block);
     assert!(found.is_empty(), "doc tests are not run, move these to unit tests: {found:#?}");
+}
+
+#[test]
+fn lower_packages_have_examples() {
+    for name in WITH_EXAMPLES {
+        let package = crates().join(name);
+        assert!(!has_no_doc_tests(&package), "crates/{name}/Cargo.toml: doc tests are off");
+        assert!(!find([package].into_iter(), opens_code_block).is_empty(), "crates/{name} has no example");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The cluster's service addresses and node ports, and what each service holds of them.
+//! The cluster's service addresses and node ports, and their allocation to services.
 
 use super::ip::{Family, IpAllocator, IpRange};
 use super::port::{PortAllocator, PortRange};
@@ -15,7 +15,7 @@ pub struct Allocators {
     pub node_ports: PortAllocator,
 }
 
-/// Addresses and ports that change hands together.
+/// Addresses and ports that are allocated and released together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     pub ips: Vec<IpAddr>,
@@ -30,7 +30,7 @@ impl Allocators {
         allocators
     }
 
-    /// Takes over the service CIDRs as they are now; families keep their order and allocations.
+    /// Replaces the service CIDRs; families keep their order and allocations.
     pub fn set_ranges(&mut self, ranges: Vec<IpRange>, seed: u64) {
         for (family, allocator) in &mut self.families {
             allocator.set_ranges(ranges.iter().filter(|range| range.family() == *family).cloned().collect());
@@ -52,7 +52,7 @@ impl Allocators {
         self.families.iter_mut().find(|(each, _)| *each == family).map(|(_, allocator)| allocator)
     }
 
-    /// How many families the cluster has.
+    /// Number of families of the cluster.
     pub(super) fn families(&self) -> usize {
         self.families.len()
     }
@@ -61,7 +61,8 @@ impl Allocators {
         self.families.first().map_or(Family::V4, |(family, _)| *family)
     }
 
-    /// Takes what a stored service holds, at start. Gives what somebody else has already, or what is out of range.
+    /// Allocates the addresses and ports of a stored service, at start. Returns those already allocated or out of
+    /// range.
     pub fn adopt(&mut self, service: &Value) -> Holdings {
         let mut lost = Holdings::default();
         let holdings = holdings(service);
@@ -78,7 +79,7 @@ impl Allocators {
         lost
     }
 
-    /// Gives back.
+    /// Releases addresses and ports.
     pub fn release(&mut self, holdings: &Holdings) {
         for ip in &holdings.ips {
             if let Some(allocator) = self.of_mut(Family::of(*ip)) {
@@ -91,7 +92,7 @@ impl Allocators {
     }
 }
 
-/// Everything a service holds: to release when it is deleted.
+/// All allocations of a service, for release on deletion.
 pub fn holdings(service: &Value) -> Holdings {
     let spec = service.field("spec");
     let mut holdings = Holdings { ips: cluster_ips(service), ports: node_ports(service) };

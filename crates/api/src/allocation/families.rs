@@ -1,5 +1,5 @@
-//! What a Service's address fields mean before anything is allocated: values carried over from the old service,
-//! `clusterIPs` by `clusterIP`, and policy and families by what the cluster has.
+//! Address fields of a Service before allocation: values carried over from the old service, `clusterIPs` from
+//! `clusterIP`, and policy and families from those of the cluster.
 
 use super::allocators::node_ports;
 use super::ip::Family;
@@ -7,11 +7,11 @@ use super::service::{AllocationError, Allocators, invalid_if_any};
 use crate::validation::service::{needs_health_check, ports, service_type};
 use crate::validation::service_addresses;
 use crate::value::{Fields, is_zero, texts};
-use machinery::field::{FieldError, Path};
+use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 use serde_json::json;
 
-/// What the old service was given stays when an update leaves it out.
+/// Carries over the old service's allocations that an update omits.
 pub fn patch_allocated_values(new: &mut Value, old: &Value) {
     if service_type(old) != "ExternalName" && service_type(new) != "ExternalName" {
         let before = old.field("spec");
@@ -22,12 +22,12 @@ pub fn patch_allocated_values(new: &mut Value, old: &Value) {
             }
         }
     }
-    if wants_node_ports(old) && wants_node_ports(new) {
+    if needs_node_ports(old) && needs_node_ports(new) {
         let used: Vec<i64> =
             node_ports(new).into_iter().filter(|port| node_ports(old).contains(port)).collect();
         for port in new.child_mut("spec").items_mut("ports") {
             let name = port.text("name");
-            // Of ports with one name (none), the last one counts.
+            // The last of several ports with the same (empty) name wins.
             let before = ports(old).iter().rev().find(|old| old.text("name") == name);
             let before = before.map_or(0, |old| old.int("nodePort"));
             if port.int("nodePort") == 0 && before != 0 && !used.contains(&before) {
@@ -43,7 +43,7 @@ pub fn patch_allocated_values(new: &mut Value, old: &Value) {
     }
 }
 
-/// Brings `clusterIPs` in line with `clusterIP` for clients that know only the latter.
+/// Syncs `clusterIPs` with `clusterIP` for clients that set only the latter.
 pub fn normalize_cluster_ips(new: &mut Value, old: Option<&Value>) {
     let spec = new.child_mut("spec");
     let ip = spec.text("clusterIP").to_owned();
@@ -68,7 +68,7 @@ pub fn normalize_cluster_ips(new: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// Fills in `ipFamilyPolicy` and `ipFamilies` by what the cluster has, and refuses what it has not.
+/// Defaults `ipFamilyPolicy` and `ipFamilies` from the cluster's families, and rejects families that it lacks.
 pub fn init_ip_families(
     new: &mut Value,
     old: Option<&Value>,
@@ -89,21 +89,41 @@ pub fn init_ip_families(
     }
     invalid_if_any(service_addresses::validate(new, old))?;
 
-    let path = Path::new("spec");
-    let policy_path = path.child("ipFamilyPolicy");
     let spec = new.child_mut("spec");
     let policy = spec.text("ipFamilyPolicy").to_owned();
+    let mut errors = check_policy(spec, old.map(|old| old.field("spec")), &policy);
+    let (mut families, unavailable) = families_of_addresses(spec, allocators);
+    errors.extend(unavailable);
+    invalid_if_any(errors)?;
+    // Nothing is allocated for a headless service without a selector: it may name families that the cluster lacks.
+    if !headless_without_selector {
+        invalid_if_any(check_families(&families, &policy, allocators))?;
+    }
+    if families.is_empty() {
+        families.push(allocators.default_family().as_str().to_owned());
+    }
+    if policy != "SingleStack" && (headless_without_selector || allocators.families() == 2) {
+        add_other_family(&mut families);
+    }
+    spec.set("ipFamilies", json!(families));
+    Ok(())
+}
+
+/// Compares addresses and families with the policy. A service that becomes `SingleStack` loses the second of each.
+fn check_policy(spec: &mut Value, old: Option<&Value>, policy: &str) -> ErrorList {
+    let path = Path::new("spec");
+    let policy_path = path.child("ipFamilyPolicy");
+    let reject = |detail: &str| FieldError::invalid_str(&policy_path, policy, detail);
     let single = policy == "SingleStack";
-    let refuse = |detail: &str| FieldError::invalid_str(&policy_path, &policy, detail);
     let mut errors = Vec::new();
-    if let Some(old) = old.map(|old| old.field("spec")) {
+    if let Some(old) = old {
         for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
             let same = old.items(field) == spec.items(field);
             let reduced = !spec.items(field).is_empty() && spec.items(field).len() < old.items(field).len();
             if single && same {
                 truncate(spec, field, 1);
             } else if !single && reduced {
-                errors.push(refuse(&format!("must be 'SingleStack' to release the secondary {what}")));
+                errors.push(reject(&format!("must be 'SingleStack' to release the secondary {what}")));
             }
         }
     }
@@ -113,12 +133,19 @@ pub fn init_ip_families(
                 let detail = format!(
                     "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
                 );
-                errors.push(refuse(&detail));
+                errors.push(reject(&detail));
             }
         }
     }
-    let mut families: Vec<String> = texts(spec.items("ipFamilies")).map(str::to_owned).collect();
+    errors
+}
+
+/// The families of the service, completed by those of its addresses; errors for addresses that cannot be allocated.
+fn families_of_addresses(spec: &Value, allocators: &Allocators) -> (Vec<String>, ErrorList) {
+    let path = Path::new("spec");
     let ips_path = path.child("clusterIPs");
+    let mut families: Vec<String> = texts(spec.items("ipFamilies")).map(str::to_owned).collect();
+    let mut errors = Vec::new();
     for (i, ip) in texts(spec.items("clusterIPs")).enumerate().take_while(|(_, ip)| *ip != "None") {
         let Some(family) = names::parse_ip_sloppy(ip).map(Family::of).filter(|_| i >= families.len()) else {
             continue;
@@ -130,30 +157,16 @@ pub fn init_ip_families(
             errors.push(FieldError::invalid(&ips_path.index(i), spec.field("clusterIPs"), detail));
         }
     }
-    invalid_if_any(errors)?;
+    (families, errors)
+}
 
-    let default_family = allocators.default_family();
-    let add_other = |families: &mut Vec<String>| {
-        if let [only] = families.as_slice()
-            && let Some(family) = Family::parse(only)
-        {
-            families.push(family.other().as_str().to_owned());
-        }
-    };
-    if headless_without_selector {
-        // Nobody allocates for these, so they may name families that the cluster has not.
-        if families.is_empty() {
-            families.push(default_family.as_str().to_owned());
-        }
-        if !single {
-            add_other(&mut families);
-        }
-        spec.set("ipFamilies", json!(families));
-        return Ok(());
-    }
+/// Errors for families that the cluster lacks.
+fn check_families(families: &[String], policy: &str, allocators: &Allocators) -> ErrorList {
+    let path = Path::new("spec");
     let mut errors = Vec::new();
     if policy == "RequireDualStack" && allocators.families() < 2 {
-        errors.push(refuse("this cluster is not configured for dual-stack services"));
+        let detail = "this cluster is not configured for dual-stack services";
+        errors.push(FieldError::invalid_str(&path.child("ipFamilyPolicy"), policy, detail));
     }
     let families_path = path.child("ipFamilies");
     for (i, family) in families.iter().enumerate() {
@@ -162,18 +175,18 @@ pub fn init_ip_families(
             errors.push(FieldError::invalid_str(&families_path.index(i), family, detail));
         }
     }
-    invalid_if_any(errors)?;
-    if families.is_empty() {
-        families.push(default_family.as_str().to_owned());
-    }
-    if !single && allocators.families() == 2 {
-        add_other(&mut families);
-    }
-    spec.set("ipFamilies", json!(families));
-    Ok(())
+    errors
 }
 
-/// A `PreferDualStack` service is neither upgraded nor downgraded just because the cluster has changed.
+fn add_other_family(families: &mut Vec<String>) {
+    if let [only] = families.as_slice()
+        && let Some(family) = Family::parse(only)
+    {
+        families.push(family.other().as_str().to_owned());
+    }
+}
+
+/// A `PreferDualStack` service is not upgraded or downgraded only because the cluster has changed.
 pub fn is_settled_dual_stack(new: &Value, old: &Value) -> bool {
     let (spec, before) = (new.field("spec"), old.field("spec"));
     spec.text("ipFamilyPolicy") == "PreferDualStack"
@@ -183,7 +196,7 @@ pub fn is_settled_dual_stack(new: &Value, old: &Value) -> bool {
         && ["clusterIPs", "ipFamilies"].iter().all(|field| spec.items(field) == before.items(field))
 }
 
-fn wants_node_ports(service: &Value) -> bool {
+fn needs_node_ports(service: &Value) -> bool {
     let spec = service.field("spec");
     match spec.text("type") {
         "NodePort" => true,

@@ -1,4 +1,4 @@
-//! Cluster IPs of one family: one or more ranges (service CIDRs), each in two bands as node ports are.
+//! Cluster IPs of one family: one or more ranges (service CIDRs), each in two bands like node ports.
 
 use super::random::Random;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ pub enum IpError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no usable service CIDR: {0}")]
+#[error("invalid service CIDR: {0}")]
 pub struct RangeError(pub String);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// As Services and IPAddresses spell it.
+    /// Name in Services and IPAddresses.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V4 => "IPv4",
@@ -55,7 +55,7 @@ impl Family {
     }
 }
 
-/// A service CIDR: its usable addresses, the lowest of which are kept for explicit requests.
+/// A service CIDR: its usable addresses, the lowest of which are reserved for explicit requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpRange {
     family: Family,
@@ -67,20 +67,20 @@ pub struct IpRange {
 }
 
 impl IpRange {
-    /// Reads `10.96.0.0/12` or `fd00::/108`; bits beyond the prefix are dropped.
+    /// Parses `10.96.0.0/12` or `fd00::/108`; bits beyond the prefix are dropped.
     pub fn parse(cidr: &str) -> Result<Self, RangeError> {
-        let refuse = || RangeError(cidr.to_owned());
-        let (address, prefix) = cidr.split_once('/').ok_or_else(refuse)?;
-        let address: IpAddr = address.parse().map_err(|_| refuse())?;
-        let prefix: u32 = prefix.parse().map_err(|_| refuse())?;
+        let reject = || RangeError(cidr.to_owned());
+        let (address, prefix) = cidr.split_once('/').ok_or_else(reject)?;
+        let address: IpAddr = address.parse().map_err(|_| reject())?;
+        let prefix: u32 = prefix.parse().map_err(|_| reject())?;
         let family = Family::of(address);
         let bits: u32 = if family == Family::V4 { 32 } else { 128 };
         if prefix > bits || (family == Family::V6 && prefix < 64) {
-            return Err(refuse());
+            return Err(reject());
         }
         let hosts = 1u128 << (bits - prefix);
         let network = number(address) & !(hosts - 1);
-        // Neither the network's own address nor, for IPv4, the broadcast address is handed out.
+        // The network address and, for IPv4, the broadcast address are not allocated.
         let first = network + 1;
         let last = match family {
             Family::V4 => (network + hosts - 1).saturating_sub(1),
@@ -109,7 +109,7 @@ impl std::fmt::Display for IpRange {
     }
 }
 
-/// Which cluster IPs of a family are taken.
+/// Allocated cluster IPs of a family.
 #[derive(Clone, Debug)]
 pub struct IpAllocator {
     ranges: Vec<IpRange>,
@@ -125,7 +125,7 @@ impl IpAllocator {
         allocator
     }
 
-    /// Takes over the service CIDRs as they are now; what is allocated stays so.
+    /// Replaces the service CIDRs; allocations are retained.
     pub fn set_ranges(&mut self, mut ranges: Vec<IpRange>) {
         if let Some(family) = ranges.first().map(IpRange::family) {
             ranges.retain(|range| range.family == family);
@@ -141,7 +141,7 @@ impl IpAllocator {
         self.used.contains(&number(ip))
     }
 
-    /// Takes this very address.
+    /// Allocates this address.
     pub fn allocate(&mut self, ip: IpAddr) -> Result<(), IpError> {
         let key = number(ip);
         if !self.ranges.iter().any(|range| range.family == Family::of(ip) && range.contains(key)) {
@@ -153,7 +153,7 @@ impl IpAllocator {
         Ok(())
     }
 
-    /// Takes any free address, of the upper band as long as it has one.
+    /// Allocates any free address, from the upper band while it has one.
     pub fn allocate_next(&mut self) -> Result<IpAddr, IpError> {
         for range in &self.ranges {
             let split = range.first + range.static_band;
@@ -169,7 +169,7 @@ impl IpAllocator {
         Err(IpError::Full)
     }
 
-    /// What a dry run says to an explicit address: only the range counts.
+    /// Dry run of an explicit address: only the range is checked.
     pub fn check(&self, ip: IpAddr) -> Result<(), IpError> {
         let range = self.ranges.first().ok_or(IpError::Full)?;
         if range.family == Family::of(ip) && range.contains(number(ip)) {
@@ -178,12 +178,12 @@ impl IpAllocator {
         Err(IpError::NotInRange { ip, range: range.to_string() })
     }
 
-    /// What a dry run shows for an address that would be chosen: the network's own.
+    /// Placeholder of a dry run for a chosen address: the network address.
     pub fn placeholder(&self) -> Result<IpAddr, IpError> {
         self.ranges.first().map(IpRange::network_address).ok_or(IpError::Full)
     }
 
-    /// Gives an address back; one that is free already is fine.
+    /// Releases an address; releasing a free one is not an error.
     pub fn release(&mut self, ip: IpAddr) {
         self.used.remove(&number(ip));
     }
@@ -192,7 +192,7 @@ impl IpAllocator {
 fn find(used: &HashSet<u128>, random: &mut Random, first: u128, last: u128) -> Option<u128> {
     let size = last.checked_sub(first)?.checked_add(1)?;
     let start = random.below(size);
-    // No more than used + 1 addresses need a look.
+    // At most used + 1 addresses are checked.
     let tries = size.min(used.len() as u128 + 1);
     (0..tries).map(|step| first + (start + step) % size).find(|key| !used.contains(key))
 }
@@ -225,11 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn every_address_once_upper_band_first() {
+    fn allocate_next_uses_upper_band_first_and_each_address_once() {
         let mut ips = allocator(&["10.0.0.0/26"]);
         for nth in 0..62 {
             let IpAddr::V4(got) = ips.allocate_next().expect("addresses are left") else {
-                panic!("an IPv4 range gives IPv4 addresses");
+                panic!("an IPv4 range contains IPv4 addresses");
             };
             let low = got.octets()[3] <= 16;
             assert_eq!(low, nth >= 46, "{got} at {nth}");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn explicit_addresses() {
+    fn allocate_explicit_address_checks_range_and_use() {
         let mut ips = allocator(&["10.0.0.0/16", "192.168.0.0/24"]);
         assert_eq!(ips.allocate(ip("10.0.3.3")), Ok(()));
         assert_eq!(ips.allocate(ip("10.0.3.3")), Err(IpError::Allocated));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges() {
+    fn ip_ranges_are_parsed_and_bounded() {
         for bad in ["10.0.0.0", "10.0.0.0/33", "x/8", "fd00::/63", ""] {
             assert!(IpRange::parse(bad).is_err(), "{bad}");
         }

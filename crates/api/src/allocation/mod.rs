@@ -1,7 +1,7 @@
-//! Cluster IPs and node ports: who has which, and what a Service needs of them.
+//! Allocation of cluster IPs and node ports to Services.
 //!
-//! Pure state machines without IO. The API server keeps one [`service::Allocators`], fills it from the stored
-//! services at start, and around every write of a service calls [`service::plan`], then commits or reverts.
+//! Pure state machines without IO. The API server owns one [`service::Allocators`], fills it from the stored services
+//! at start, and around every write of a service calls [`service::plan`], then commits or reverts.
 
 mod allocators;
 mod families;

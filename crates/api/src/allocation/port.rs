@@ -1,5 +1,5 @@
-//! Node ports: a range in two bands. Ports that nobody asked for by number come from the upper band first, so
-//! that the lower one stays free for those who do.
+//! Node ports: a range in two bands. Dynamic allocation uses the upper band first, so that the lower one remains free
+//! for explicit requests.
 
 use super::random::Random;
 use std::fmt;
@@ -24,7 +24,7 @@ pub struct PortRange {
 impl PortRange {
     pub const DEFAULT: PortRange = PortRange { first: 30000, last: 32767 };
 
-    /// How many of the lowest ports are kept for explicit requests as long as others are free.
+    /// Number of the lowest ports that are reserved for explicit requests while others are free.
     fn static_band(self) -> usize {
         match self.size() {
             size if size <= 16 => 0,
@@ -48,7 +48,7 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Which node ports are taken.
+/// Allocated node ports.
 #[derive(Clone, Debug)]
 pub struct PortAllocator {
     range: PortRange,
@@ -71,7 +71,7 @@ impl PortAllocator {
         self.range.offset(port).is_some_and(|offset| self.is_used(offset))
     }
 
-    /// Takes this very port.
+    /// Allocates this port.
     pub fn allocate(&mut self, port: i64) -> Result<(), PortError> {
         let offset = self.range.offset(port).ok_or(PortError::NotInRange(self.range))?;
         if self.is_used(offset) {
@@ -81,7 +81,7 @@ impl PortAllocator {
         Ok(())
     }
 
-    /// Takes any free port, of the upper band as long as it has one.
+    /// Allocates any free port, from the upper band while it has one.
     pub fn allocate_next(&mut self) -> Result<i64, PortError> {
         let band = self.range.static_band();
         let offset =
@@ -90,7 +90,7 @@ impl PortAllocator {
         Ok(i64::from(self.range.first) + i64::try_from(offset).unwrap_or(0))
     }
 
-    /// Gives a port back; one that is out of range or free already is fine.
+    /// Releases a port; releasing one that is free or out of range is not an error.
     pub fn release(&mut self, port: i64) {
         if let Some(offset) = self.range.offset(port)
             && self.is_used(offset)
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_upper_band_goes_first_and_everything_is_handed_out_once() {
+    fn allocate_next_uses_upper_band_first_and_each_port_once() {
         let mut ports = PortAllocator::new(PortRange::DEFAULT, 7);
         let mut seen = std::collections::BTreeSet::new();
         for nth in 0..2768 {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn explicit_ports() {
+    fn allocate_explicit_port_checks_range_and_use() {
         let mut ports = PortAllocator::new(PortRange::DEFAULT, 7);
         assert_eq!(ports.allocate(30000), Ok(()));
         assert_eq!(ports.allocate(30000), Err(PortError::Allocated));

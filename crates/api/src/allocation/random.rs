@@ -1,4 +1,4 @@
-//! A small generator to spread allocations; nothing secret depends on it.
+//! A small pseudo-random generator to spread allocations; not for secrets.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
-//! What a write of a Service takes from the allocators and gives back.
+//! Allocation and release of addresses and ports by writes of a Service.
 //!
 //! [`plan`] runs before the service is prepared and validated: it fills in families, addresses and ports and
-//! reserves them. When the write is stored, [`Allocators::commit`] releases what the service no longer needs;
-//! when it fails, [`Allocators::revert`] releases what was reserved for it.
+//! reserves them. When the write is stored, [`Allocators::commit`] releases what the service no longer needs; when it
+//! fails, [`Allocators::revert`] releases what was reserved for it.
 
 pub use super::allocators::{Allocators, Holdings, holdings};
 use super::allocators::{cluster_ips, node_ports};
@@ -18,37 +18,37 @@ use machinery::{Value, meta, names};
 use serde_json::json;
 use std::net::IpAddr;
 
-/// The outcome of [`plan`].
+/// Result of [`plan`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// Taken for the new service; each of the addresses needs an IPAddress object ([`ip_address`]).
+pub struct AllocationPlan {
+    /// Reserved for the new service; each address needs an IPAddress object ([`ip_address`]).
     pub reserved: Holdings,
-    /// The old service's, free once the write is stored.
+    /// Allocations of the old service that are released once the write is stored.
     pub released: Holdings,
 }
 
 impl Allocators {
-    /// The service is stored: what it no longer needs is free.
-    pub fn commit(&mut self, plan: &Plan) {
+    /// Releases what the stored service no longer needs.
+    pub fn commit(&mut self, plan: &AllocationPlan) {
         self.release(&plan.released);
     }
 
-    /// The write failed: what was reserved for it is free.
-    pub fn revert(&mut self, plan: &Plan) {
+    /// Releases what was reserved for the failed write.
+    pub fn revert(&mut self, plan: &AllocationPlan) {
         self.release(&plan.reserved);
     }
 }
 
-/// Why a service cannot have what it asks for.
+/// Allocation error of a service.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AllocationError {
-    #[error("the service's fields are invalid")]
+    #[error("invalid service fields")]
     Invalid(ErrorList),
     #[error("{0}")]
     Internal(String),
 }
 
-/// The IPAddress object that stands for a service's cluster IP.
+/// IPAddress object of a service's cluster IP.
 pub fn ip_address(service: &Value, ip: IpAddr) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1",
@@ -68,27 +68,27 @@ pub fn ip_address(service: &Value, ip: IpAddr) -> Value {
     })
 }
 
-/// Completes a service that is created (`old` is `None`) or updated, and reserves what it needs. A dry run
-/// reserves nothing and shows placeholders. On errors nothing stays reserved.
+/// Completes a service that is created (`old` is `None`) or updated, and reserves its addresses and ports. A dry run
+/// reserves nothing and sets placeholders. On errors nothing remains reserved.
 pub fn plan(
     new: &mut Value,
     old: Option<&Value>,
     allocators: &mut Allocators,
     dry_run: bool,
-) -> Result<Plan, AllocationError> {
+) -> Result<AllocationPlan, AllocationError> {
     if let Some(old) = old {
         patch_allocated_values(new, old);
     }
     normalize_cluster_ips(new, old);
     init_ip_families(new, old, allocators)?;
-    let mut work = Work { allocators, dry_run, plan: Plan::default() };
+    let mut planner = Planner { allocators, dry_run, plan: AllocationPlan::default() };
     let outcome = match old {
-        None => work.create(new),
-        Some(old) => work.update(new, old),
+        None => planner.create(new),
+        Some(old) => planner.update(new, old),
     };
-    let Work { plan, .. } = work;
+    let Planner { plan, .. } = planner;
     match outcome {
-        Ok(()) if dry_run => Ok(Plan::default()),
+        Ok(()) if dry_run => Ok(AllocationPlan::default()),
         Ok(()) => Ok(plan),
         Err(error) => {
             if !dry_run {
@@ -99,14 +99,14 @@ pub fn plan(
     }
 }
 
-/// One planning under way.
-struct Work<'a> {
+/// State of one [`plan`] call.
+struct Planner<'a> {
     allocators: &'a mut Allocators,
     dry_run: bool,
-    plan: Plan,
+    plan: AllocationPlan,
 }
 
-impl Work<'_> {
+impl Planner<'_> {
     fn create(&mut self, new: &mut Value) -> Result<(), AllocationError> {
         self.allocate_cluster_ips(new)?;
         if matches!(service_type(new), "NodePort" | "LoadBalancer") {
@@ -172,14 +172,14 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The service's i-th cluster IP: the one it names, or any.
+    /// The service's i-th cluster IP: the requested one, or any.
     fn allocate_ip(&mut self, service: &mut Value, i: usize) -> Result<(), AllocationError> {
         let spec = service.field("spec");
         let path = Path::new("spec");
         let ips_path = path.child("clusterIPs");
         let mut ips: Vec<String> = texts(spec.items("clusterIPs")).map(str::to_owned).collect();
         ips.resize(ips.len().max(i + 1), String::new());
-        let refuse = |ips: &[String], detail: String| {
+        let reject = |ips: &[String], detail: String| {
             AllocationError::Invalid(vec![FieldError::invalid(&ips_path, &json!(ips), detail)])
         };
         let family = texts(spec.items("ipFamilies")).nth(i).and_then(Family::parse);
@@ -197,7 +197,7 @@ impl Work<'_> {
                         format!("failed to allocate a serviceIP for Service {name:?}: {}", IpError::Full);
                     return Err(AllocationError::Internal(text));
                 }
-                Err(error) => return Err(refuse(&ips, format!("failed to allocate IP: {error}"))),
+                Err(error) => return Err(reject(&ips, format!("failed to allocate IP: {error}"))),
             }
         } else {
             let Some(ip) = names::parse_ip_sloppy(&requested) else {
@@ -205,7 +205,7 @@ impl Work<'_> {
                 return Err(AllocationError::Internal(text));
             };
             let taken = if self.dry_run { allocator.check(ip) } else { allocator.allocate(ip) };
-            taken.map_err(|error| refuse(&ips, format!("failed to allocate IP {requested}: {error}")))?;
+            taken.map_err(|error| reject(&ips, format!("failed to allocate IP {requested}: {error}")))?;
             ip
         };
         if !self.dry_run {
@@ -237,7 +237,7 @@ impl Work<'_> {
                     let wanted = ports(service).iter().filter(|port| port.int("port") == number);
                     let node_port = match wanted.map(|port| port.int("nodePort")).find(|port| *port != 0) {
                         Some(wanted) => {
-                            self.take_port(wanted).map_err(|error| refuse_port(i, wanted, error))?
+                            self.take_port(wanted).map_err(|error| port_error(i, wanted, error))?
                         }
                         None => self.next_port().map_err(failed_node_port)?,
                     };
@@ -246,7 +246,7 @@ impl Work<'_> {
                 }
                 Some(shared) if requested == 0 => set_node_port(service, i, shared),
                 Some(shared) if requested != shared => {
-                    self.take_port(requested).map_err(|error| refuse_port(i, requested, error))?;
+                    self.take_port(requested).map_err(|error| port_error(i, requested, error))?;
                 }
                 Some(_) => {}
             }
@@ -270,7 +270,7 @@ impl Work<'_> {
                 node_port = self.next_port().map_err(failed_node_port)?;
                 set_node_port(new, i, node_port);
             } else if !before.contains(&node_port) && !taken.contains(&node_port) {
-                self.take_port(node_port).map_err(|error| refuse_port(i, node_port, error))?;
+                self.take_port(node_port).map_err(|error| port_error(i, node_port, error))?;
                 taken.push(node_port);
             }
             let key = (protocol, node_port);
@@ -303,7 +303,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// A dry run only looks at what is taken, not at the range.
+    /// A dry run checks only existing allocations, not the range.
     fn take_port(&mut self, port: i64) -> Result<i64, PortError> {
         if !self.dry_run {
             self.allocators.node_ports.allocate(port)?;
@@ -314,7 +314,7 @@ impl Work<'_> {
         Ok(port)
     }
 
-    /// A dry run shows numbers beyond every usual range.
+    /// A dry run sets numbers outside of every usual range.
     fn next_port(&mut self) -> Result<i64, PortError> {
         const PLACEHOLDER: i64 = 32768;
         let port = if self.dry_run {
@@ -331,7 +331,7 @@ pub(super) fn invalid_if_any(errors: ErrorList) -> Result<(), AllocationError> {
     if errors.is_empty() { Ok(()) } else { Err(AllocationError::Invalid(errors)) }
 }
 
-fn refuse_port(i: usize, port: i64, error: PortError) -> AllocationError {
+fn port_error(i: usize, port: i64, error: PortError) -> AllocationError {
     let path = Path::new("spec");
     let path = path.child("ports");
     let path = path.index(i);
@@ -369,7 +369,7 @@ mod tests {
         json!({"metadata": {"name": "x", "namespace": "n"}, "spec": spec})
     }
 
-    fn refusals(error: AllocationError) -> Vec<String> {
+    fn error_messages(error: AllocationError) -> Vec<String> {
         match error {
             AllocationError::Invalid(errors) => errors.iter().map(ToString::to_string).collect(),
             AllocationError::Internal(text) => vec![text],
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_gets_an_address_and_gives_it_back() {
+    fn create_allocates_address_and_delete_releases_it() {
         let mut allocators = cluster(&["10.0.0.0/24"]);
         let mut new = service(json!({"type": "ClusterIP", "ports": [{"port": 80}], "selector": {"a": "b"}}));
         let plan = plan(&mut new, None, &mut allocators, false).expect("addresses are left");
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn collisions_and_what_the_cluster_has_not() {
+    fn plan_rejects_collisions_and_missing_families() {
         let mut allocators = cluster(&["10.0.0.0/16"]);
         let named = json!({"type": "ClusterIP", "clusterIP": "10.0.3.3"});
         plan(&mut service(named.clone()), None, &mut allocators, false).expect("the address is free");
@@ -426,20 +426,20 @@ mod tests {
         for (spec, want) in cases {
             let before = (allocators.of(Family::V4).map(IpAllocator::used), allocators.node_ports.free());
             let error = plan(&mut service(spec), None, &mut allocators, false).expect_err(want);
-            assert_eq!(refusals(error), [want]);
+            assert_eq!(error_messages(error), [want]);
             let after = (allocators.of(Family::V4).map(IpAllocator::used), allocators.node_ports.free());
-            assert_eq!(before, after, "nothing stays reserved");
+            assert_eq!(before, after, "nothing remains reserved");
         }
     }
 
     #[test]
-    fn a_dry_run_shows_placeholders() {
+    fn dry_run_sets_placeholders() {
         let mut allocators = cluster(&["10.0.0.0/16"]);
         let mut new = service(json!({
             "type": "LoadBalancer", "externalTrafficPolicy": "Local", "allocateLoadBalancerNodePorts": true,
             "ports": [{"port": 80}],
         }));
-        assert_eq!(plan(&mut new, None, &mut allocators, true), Ok(Plan::default()));
+        assert_eq!(plan(&mut new, None, &mut allocators, true), Ok(AllocationPlan::default()));
         let spec = &new["spec"];
         assert_eq!((&spec["clusterIP"], &spec["healthCheckNodePort"]), (&json!("10.0.0.0"), &json!(32770)));
         assert_eq!(spec["ports"][0]["nodePort"], 32769);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn dual_stack_comes_and_goes() {
+    fn dual_stack_upgrade_and_downgrade_adjust_addresses() {
         let mut allocators = cluster(&["10.0.0.0/16", "fd00::/112"]);
         let mut one = service(json!({"type": "ClusterIP", "selector": {"a": "b"}}));
         plan(&mut one, None, &mut allocators, false).expect("addresses are left");
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn node_ports_over_updates() {
+    fn update_keeps_and_releases_node_ports() {
         let mut allocators = cluster(&["10.0.0.0/16"]);
         let mut old = service(json!({
             "type": "NodePort",
@@ -477,12 +477,12 @@ mod tests {
         assert_eq!(old["spec"]["ports"][1]["nodePort"], shared);
         assert_eq!(allocators.node_ports.free(), 2767);
 
-        // The same manifest again: everything that was given stays.
+        // Applying the same manifest again keeps all allocations.
         let mut again = service(json!({
             "type": "NodePort",
             "ports": [{"port": 53, "protocol": "TCP", "name": "t"}, {"port": 53, "protocol": "UDP", "name": "u"}],
         }));
-        assert_eq!(plan(&mut again, Some(&old), &mut allocators, false), Ok(Plan::default()));
+        assert_eq!(plan(&mut again, Some(&old), &mut allocators, false), Ok(AllocationPlan::default()));
         assert_eq!(again, old);
 
         let mut inner = old.clone();
@@ -493,10 +493,10 @@ mod tests {
     }
 
     #[test]
-    fn headless_services_hold_nothing() {
+    fn headless_service_allocates_nothing() {
         let mut allocators = cluster(&["10.0.0.0/16"]);
         let mut new = service(json!({"type": "ClusterIP", "clusterIP": "None"}));
-        assert_eq!(plan(&mut new, None, &mut allocators, false), Ok(Plan::default()));
+        assert_eq!(plan(&mut new, None, &mut allocators, false), Ok(AllocationPlan::default()));
         assert_eq!(
             new["spec"],
             json!({
@@ -514,6 +514,6 @@ mod tests {
             "type": "NodePort", "clusterIPs": ["10.0.0.9"], "ports": [{"port": 1, "nodePort": 30000}],
         }));
         assert_eq!(allocators.adopt(&stored), Holdings::default());
-        assert_eq!(allocators.adopt(&stored), holdings(&stored), "somebody has them already");
+        assert_eq!(allocators.adopt(&stored), holdings(&stored), "already allocated");
     }
 }

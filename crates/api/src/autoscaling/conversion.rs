@@ -1,4 +1,4 @@
-//! autoscaling/v1 from and to v2, the stored form. What v1 has no field for travels in annotations.
+//! Conversion of autoscaling/v1 from and to v2, the stored form. Annotations carry fields that v1 lacks.
 
 use super::ordered::{ObjectText, list};
 use super::v1_metrics;
@@ -19,7 +19,7 @@ const ROUND_TRIP: [&str; 6] = [
     "autoscaling.alpha.kubernetes.io/scale-up-tolerance",
 ];
 
-/// Takes the annotations that carry fields between versions out of an object.
+/// Removes the annotations that carry fields between versions.
 pub fn drop_round_trip_annotations(object: &mut Value) {
     let Some(Value::Object(annotations)) = object.at_mut("metadata.annotations") else { return };
     let before = annotations.len();
@@ -34,7 +34,7 @@ pub fn drop_round_trip_annotations(object: &mut Value) {
     }
 }
 
-/// A v2 object as autoscaling/v1 shows it.
+/// Converts a v2 object to autoscaling/v1.
 pub fn to_v1(object: &Value) -> Value {
     let mut metadata = json!({"metadata": object.field("metadata")});
     drop_round_trip_annotations(&mut metadata);
@@ -84,7 +84,7 @@ pub fn to_v1(object: &Value) -> Value {
     })
 }
 
-/// An autoscaling/v1 object in the stored form.
+/// Converts an autoscaling/v1 object to the stored form.
 pub fn from_v1(object: &Value) -> Value {
     let (v1_spec, v1_status) = (object.field("spec"), object.field("status"));
     let annotation = |key: &str| -> Option<Value> {
@@ -139,7 +139,7 @@ pub fn from_v1(object: &Value) -> Value {
     out
 }
 
-/// The percentage of a metric that v1 has a field for.
+/// Percentage of the metric that has a field in v1.
 fn cpu_utilization(metric: &Value) -> Option<i64> {
     let resource = metric.field("resource");
     let is_cpu = metric.text("type") == "Resource" && resource.text("name") == "cpu";
@@ -219,7 +219,7 @@ fn behavior_from(behavior: &Value) -> Option<Value> {
     (!out.is_empty()).then_some(Value::Object(out))
 }
 
-/// Field names of annotations match in any case, as Go's JSON reader does.
+/// Field names of annotations are matched case-insensitively, as by Go's JSON decoder.
 fn get_folded<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     map.get(name).or_else(|| map.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v))
 }
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_v1_lacks_travels_in_annotations() {
+    fn fields_missing_in_v1_round_trip_in_annotations() {
         let v2 = json!({
             "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
             "metadata": {"name": "x"},
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_v1_object_gets_the_cpu_metric() {
+    fn v1_without_metrics_gets_cpu_metric() {
         let v1 = json!({"metadata": {"name": "x"}, "spec": {"maxReplicas": 3}});
         let v2 = from_v1(&v1);
         assert_eq!(v2["spec"]["metrics"], json!([cpu_metric(80)]));

@@ -1,4 +1,4 @@
-//! Horizontal pod autoscaling: the two versions of the kind and the annotations that carry what v1 lacks.
+//! Horizontal pod autoscaling: the two versions of the kind and the annotations for fields that v1 lacks.
 
 pub mod conversion;
 mod ordered;

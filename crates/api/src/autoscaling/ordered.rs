@@ -1,5 +1,5 @@
-//! JSON text with fields in the order they are given: annotations must come out byte for byte as clients of
-//! Kubernetes know them, and dynamic maps sort their keys.
+//! JSON text with fields in insertion order: annotations must equal those of Kubernetes byte for byte, but dynamic
+//! maps sort their keys.
 
 use machinery::Value;
 
@@ -13,7 +13,7 @@ impl ObjectText {
         Self { text: "{".to_owned() }
     }
 
-    /// Adds a field whose value is JSON text already.
+    /// Adds a field whose value is already JSON text.
     pub fn raw(mut self, name: &str, json: &str) -> Self {
         if self.text.len() > 1 {
             self.text.push(',');
@@ -30,7 +30,7 @@ impl ObjectText {
         self.raw(name, &json)
     }
 
-    /// Adds a string field, empty when the value is none.
+    /// Adds a string field, also an empty one.
     pub fn text(self, name: &str, value: &str) -> Self {
         self.value(name, &Value::from(value))
     }
@@ -40,7 +40,7 @@ impl ObjectText {
         if value.is_null() { self } else { self.value(name, value) }
     }
 
-    /// Adds JSON text unless there is none.
+    /// Adds JSON text, if any.
     pub fn optional_raw(self, name: &str, json: Option<String>) -> Self {
         match json {
             Some(json) => self.raw(name, &json),
@@ -59,7 +59,7 @@ pub fn list(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.collect::<Vec<_>>().join(","))
 }
 
-/// Go writes `<`, `>` and `&` inside strings as escapes; outside of strings JSON has none of them.
+/// Escapes `<`, `>` and `&` as Go does; in JSON they occur only inside strings.
 fn escape_html(json: String) -> String {
     if !json.contains(['<', '>', '&']) {
         return json;

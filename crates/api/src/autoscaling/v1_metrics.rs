@@ -1,23 +1,23 @@
-//! Metrics between the stored form and the form that autoscaling/v1 keeps in annotations.
+//! Conversion of metrics between the stored form and the annotations of autoscaling/v1.
 
 use super::ordered::{ObjectText, list};
 use crate::value::Fields;
 use machinery::{Map, Value};
 use serde_json::json;
 
-/// A `spec.metrics` item as v1 writes it into the annotation.
+/// A `spec.metrics` item in its annotation form.
 pub fn spec_text(metric: &Value) -> String {
     let source = |name: &str| metric.has(name).then(|| source_text(name, metric.field(name)));
     typed(metric, source)
 }
 
-/// A `status.currentMetrics` item as v1 writes it into the annotation.
+/// A `status.currentMetrics` item in its annotation form.
 pub fn status_text(metric: &Value) -> String {
     let source = |name: &str| metric.has(name).then(|| status_source_text(name, metric.field(name)));
     typed(metric, source)
 }
 
-/// A condition as v1 writes it into the annotation.
+/// A condition in its annotation form.
 pub fn condition_text(condition: &Value) -> String {
     let omit_empty = |name: &str| {
         let text = condition.text(name);

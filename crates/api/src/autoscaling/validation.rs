@@ -1,4 +1,4 @@
-//! What makes a HorizontalPodAutoscaler valid, in its stored form.
+//! Validation of HorizontalPodAutoscalers in their stored form.
 
 use crate::pod_spec::checks::{NEGATIVE, dns_label, invalid_texts, one_of};
 use crate::pod_spec::resources::{quantity, validate_container_resource_name};
@@ -10,7 +10,7 @@ const SOURCES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "
 const MAX_WINDOW_SECONDS: i64 = 3600;
 const MAX_PERIOD_SECONDS: i64 = 1800;
 
-/// Checks `spec`; `old` is the stored object, whose flaws may stay.
+/// Validates `spec`; errors of `old`, the stored object, are tolerated.
 pub fn validate_spec(autoscaler: &Value, old: Option<&Value>) -> ErrorList {
     let mut errors = Vec::new();
     let spec = autoscaler.field("spec");
@@ -56,7 +56,7 @@ pub fn validate_spec(autoscaler: &Value, old: Option<&Value>) -> ErrorList {
     errors
 }
 
-/// How much of an `apiVersion` is asked for.
+/// Required form of an `apiVersion`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ApiVersion {
     Any,
@@ -224,7 +224,7 @@ fn validate_target(target: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     }
     if !matches!(kind, "Utilization" | "Value" | "AverageValue") {
         let detail = "must be either Utilization, Value, or AverageValue";
-        errors.push(FieldError::invalid_word(&type_path, kind, detail));
+        errors.push(FieldError::invalid_named(&type_path, kind, detail));
     }
     for name in ["value", "averageValue"] {
         let value = target.field(name);

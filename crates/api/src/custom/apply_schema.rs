@@ -1,6 +1,6 @@
 //! Types of a custom resource for server-side apply and typed decoding, from its compiled schema.
 
-use super::node::{Additional, Kind, ListType as Lists, Node};
+use super::node::{Additional, ListType as Lists, Node, NodeType};
 use machinery::schema::{Field, KindKey, ListType, Node as TypeNode, NodeId, Schema, Shape};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ pub fn build(root: &Node, kind: KindKey) -> Schema {
 #[derive(Default)]
 struct Builder {
     schema: Schema,
-    /// Types by the address of their node, and whether unknown fields are kept because a node above says so.
+    /// Types by the address of their node and by inherited preservation of unknown fields.
     made: HashMap<(usize, bool), NodeId>,
     meta: Option<NodeId>,
 }
 
 impl Builder {
-    /// The type of a node. A node that keeps unknown fields makes all nodes below keep theirs, as in Kubernetes' types for
-    /// server-side apply.
+    /// Type of a node. A node that preserves unknown fields makes all nodes below it preserve theirs, as in
+    /// Kubernetes' types for server-side apply.
     fn node(&mut self, node: &Node, keeps: bool, is_resource: bool) -> NodeId {
         let keeps = keeps || node.preserve_unknown;
         let key = (std::ptr::from_ref(node).addr(), keeps);
@@ -54,7 +54,7 @@ impl Builder {
                     Lists::Set => ListType::Set,
                     Lists::Map => ListType::Map,
                 };
-                made.list_type_given = node.has_list_type;
+                made.has_list_type = node.has_list_type;
                 made.map_keys = node.map_keys().to_vec();
             }
             // Free-form data merges field by field; an integer or a string is one value.
@@ -93,7 +93,7 @@ impl Builder {
         fields
     }
 
-    /// The type of metadata, copied from the built-in types.
+    /// Type of metadata, copied from the built-in types.
     fn meta(&mut self) -> NodeId {
         if let Some(id) = self.meta {
             return id;
@@ -135,17 +135,17 @@ impl Builder {
 fn shape(node: &Node, is_resource: bool) -> Shape {
     match node.kind {
         _ if node.int_or_string => Shape::Any,
-        Kind::Object | Kind::Any if is_resource || node.embedded || !node.properties.is_empty() => {
+        NodeType::Object | NodeType::Any if is_resource || node.embedded || !node.properties.is_empty() => {
             Shape::Object
         }
-        Kind::Object if node.additional_properties == Additional::Forbidden => Shape::Object,
-        Kind::Object => Shape::Map,
-        Kind::Array => Shape::List,
-        Kind::String => Shape::String,
-        Kind::Integer => Shape::Int64,
-        Kind::Number => Shape::Number,
-        Kind::Boolean => Shape::Boolean,
-        Kind::Any => Shape::Any,
+        NodeType::Object if node.additional_properties == Additional::Forbidden => Shape::Object,
+        NodeType::Object => Shape::Map,
+        NodeType::Array => Shape::List,
+        NodeType::String => Shape::String,
+        NodeType::Integer => Shape::Int64,
+        NodeType::Number => Shape::Number,
+        NodeType::Boolean => Shape::Boolean,
+        NodeType::Any => Shape::Any,
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn list_and_map_types_reach_server_side_apply() {
+    fn list_and_map_types_are_in_apply_schema() {
         let item = json!({"type": "object", "properties": {
             "name": {"type": "string"}, "protocol": {"type": "string", "default": "TCP"}}});
         let schema = types(
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_parts_are_one_type() {
+    fn equal_nodes_share_one_type() {
         let part =
             json!({"type": "object", "properties": {"x": {"type": "string"}, "y": {"type": "string"}}});
         let few = types(&json!({"type": "object", "properties": {"a": part}}));

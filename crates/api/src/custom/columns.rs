@@ -21,17 +21,17 @@ pub struct Column {
     path: Template,
 }
 
-/// Compiles the columns of a version after the name. From the first one with an invalid path on there are none, as in
-/// Kubernetes; a version without columns has the age.
+/// Compiles the columns of a version after the name. The first column with an invalid path and all after it are
+/// omitted, as in Kubernetes; a version without columns has the age.
 pub(super) fn compile(version: &Value) -> Box<[Column]> {
-    let given = version.items("additionalPrinterColumns");
-    if given.is_empty() {
+    let declared = version.items("additionalPrinterColumns");
+    if declared.is_empty() {
         let description = crate::tables::CREATION_TIMESTAMP;
         let age = json!({"name": "Age", "type": "date", "description": description,
             "jsonPath": ".metadata.creationTimestamp"});
         return Column::compile(&age).into_iter().collect();
     }
-    given.iter().map_while(Column::compile).collect()
+    declared.iter().map_while(Column::compile).collect()
 }
 
 impl Column {
@@ -51,7 +51,7 @@ impl Column {
         })
     }
 
-    /// The cell of an object.
+    /// Cell of an object.
     pub fn cell(&self, object: &Value, context: CellContext) -> Value {
         let Ok(results) = self.path.results(object, Missing::Allow) else { return Value::Null };
         let Some(value) = results.first().and_then(|first| first.first()) else { return Value::Null };

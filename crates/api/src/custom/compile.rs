@@ -1,7 +1,7 @@
-//! Schemas as users write them, compiled to nodes.
+//! Compilation of source schemas to nodes.
 
 use super::intern;
-use super::node::{Additional as AdditionalKind, Checks, Kind, ListType, Node, Property};
+use super::node::{Additional as AdditionalKind, Checks, ListType, Node, NodeType, Property};
 use super::programs;
 use super::schema::{Additional, Schema};
 use super::values::is_format;
@@ -44,7 +44,7 @@ impl Compiler {
             Some(Additional::Of(_)) => AdditionalKind::Schema,
         };
         let node = Node {
-            kind: Kind::of(schema.kind()),
+            kind: NodeType::of(schema.kind()),
             nullable: schema.flag("nullable"),
             int_or_string: schema.is_int_or_string(),
             embedded: schema.is_embedded(),
@@ -64,7 +64,7 @@ impl Compiler {
         intern::node(node.finished())
     }
 
-    /// Fields of which expressions know no type have no rules, nor has anything below them.
+    /// Fields without a CEL type have no rules, nor has anything below them.
     fn property(self, schema: Schema<'_>) -> Arc<Node> {
         let node = self.node(schema, false);
         if node.below.rules && declare(schema.0, schema.is_embedded(), "").is_none() {

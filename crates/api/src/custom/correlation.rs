@@ -58,7 +58,7 @@ fn key_of(list: &Node, item: &Value) -> Option<String> {
 }
 
 impl<'v> Correlated<'v> {
-    /// A field with its old value. `None`: there is none, or the schema does not describe it.
+    /// A field with its old value. `None` if there is none, or the schema does not describe it.
     pub fn field(self, name: &str) -> Option<Self> {
         let (Value::Object(new), Value::Object(old)) = (self.new, self.old) else { return None };
         let (new, old) = (new.get(name)?, old.get(name)?);
@@ -76,8 +76,8 @@ impl<'v> Correlated<'v> {
         OldItems::of(self.node, Some(self.old))
     }
 
-    /// The value is what it was. Fields that the schema does not describe count as changed; items of lists of type map are
-    /// compared by key.
+    /// True if the value is unchanged. Fields that the schema does not describe count as changed; items of lists of
+    /// type map are compared by key.
     pub fn is_unchanged(self) -> bool {
         match (self.new, self.old) {
             (Value::Array(new), Value::Array(old)) => {
@@ -99,7 +99,7 @@ impl<'v> Correlated<'v> {
     }
 }
 
-/// Position of rule evaluation: the value with its old value, or the nearest value above that has one.
+/// Position of rule evaluation: the value with its old value, or the nearest ancestor that has one.
 #[derive(Clone, Copy, Default)]
 pub struct Ratchet<'v> {
     pub current: Option<Correlated<'v>>,
@@ -114,7 +114,7 @@ impl<'v> Ratchet<'v> {
     pub fn field(self, name: &str) -> Self {
         match self.current {
             None => self,
-            // Both are of the requested version here, whatever they are in the request.
+            // Both are of the requested version here, regardless of the version in the request.
             Some(_) if self.above.is_none() && is_type_field(name) => Self::default(),
             Some(current) => Self { current: current.field(name), above: Some(current) },
         }
@@ -127,7 +127,7 @@ impl<'v> Ratchet<'v> {
         }
     }
 
-    /// Failures here are those of an unchanged value.
+    /// True if failures here are those of an unchanged value.
     pub fn tolerates(self) -> bool {
         self.current.or(self.above).is_some_and(Correlated::is_unchanged)
     }

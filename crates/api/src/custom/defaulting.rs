@@ -7,7 +7,7 @@ use machinery::{Map, Value};
 /// Sizes of values in memory, as [`machinery::codec`] estimates them.
 const VALUE_BYTES: usize = 32;
 const MAP_BYTES: usize = 640;
-/// Memory that the default values of one object may take: a schema can repeat a large default in every item of a list.
+/// Memory limit of the default values of one object: a schema can repeat a large default in every item of a list.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Sets default values.
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_that_multiply_exceed_the_budget() {
+    fn repeated_defaults_exceed_memory_limit() {
         let large = "x".repeat(1 << 20);
         let schema = json!({"type": "object", "properties": {
             "list": {"type": "array", "items": {"type": "string", "default": large}}}});

@@ -1,4 +1,4 @@
-//! Default values must be values of their schema.
+//! Validation of default values by their schema.
 
 use super::correlation::Ratchet;
 use super::node::Node;
@@ -8,24 +8,24 @@ use super::{compile, embedded, evaluation, values};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
-/// Errors of the default values in a schema. `pruned`: they must not have fields that it does not describe.
+/// Errors of the default values in a schema. `pruned`: they must not have fields that the schema does not describe.
 pub fn check(schema: Schema<'_>, pruned: bool, path: &Path<'_>) -> ErrorList {
     if !schema.any(&|of| of.default().is_some()) {
         return Vec::new();
     }
-    let mut check = Check { pruned, budget: evaluation::BUDGET, errors: Vec::new() };
+    let mut check = DefaultCheck { pruned, budget: evaluation::BUDGET, errors: Vec::new() };
     check.walk(&compile::schema(schema, true), true, path);
     check.errors
 }
 
-struct Check {
+struct DefaultCheck {
     pruned: bool,
-    /// Cost that rules about default values may still have.
+    /// Remaining cost limit of rules on default values.
     budget: u64,
     errors: ErrorList,
 }
 
-impl Check {
+impl DefaultCheck {
     fn walk(&mut self, node: &Node, is_root: bool, path: &Path<'_>) {
         if !node.below.defaults {
             return;
@@ -33,7 +33,7 @@ impl Check {
         if let Some(default) = &node.default {
             self.value(default, node, is_root, &path.child("default"));
         }
-        // Below `additionalProperties` there are none.
+        // Not allowed below `additionalProperties`.
         if let Some(items) = &node.items {
             self.walk(items, false, &path.child("items"));
         }
@@ -81,7 +81,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults_are_values_of_their_schema() {
+    fn defaults_must_match_their_schema() {
         let schema = json!({"type": "object", "properties": {
             "good": {"type": "object", "default": {"a": 1}, "properties": {"a": {"type": "integer"}}},
             "unknown": {"type": "object", "default": {"x": 1}},

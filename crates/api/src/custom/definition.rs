@@ -1,6 +1,6 @@
-//! What the schema of a definition's version may say.
+//! Validation of the schema of a definition's version.
 
-use super::rules::{self, Place, Total};
+use super::rules::{self, RulePosition, Total};
 use super::schema::{Additional, META_FIELDS, Schema};
 use super::{defaults, merging, structural, values};
 use crate::value::Fields;
@@ -9,7 +9,7 @@ use machinery::field::{ErrorList, FieldError, Path};
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
-/// What is asked of a schema. What an older version of the definition did not fulfil is not asked of the newer.
+/// Requirements on a schema. Those that the stored definition violates are not enforced on updates.
 #[derive(Clone, Copy, Debug)]
 pub struct Demands {
     pub known_types: bool,
@@ -17,7 +17,7 @@ pub struct Demands {
     pub pruned_defaults: bool,
     pub atomic_sets: bool,
     pub sound_map_keys: bool,
-    /// The schema has been accepted before, whatever its rules cost.
+    /// The schema was accepted before, so the cost of its rules is not limited.
     pub any_cost: bool,
 }
 
@@ -31,7 +31,7 @@ impl Demands {
         any_cost: false,
     };
 
-    /// What the versions of a stored definition fulfil.
+    /// Requirements that the versions of a stored definition fulfil.
     pub fn fulfilled(spec: &Value) -> Self {
         let none = |broken: &dyn Fn(Schema<'_>) -> bool| {
             let mut schemas = spec.items("versions").iter().filter_map(schema_of);
@@ -46,19 +46,19 @@ impl Demands {
                     || !structural::violations(schema, &Path::ROOT).is_empty()
             }),
             pruned_defaults: none(&defaults::any_unpruned),
-            atomic_sets: none(&|schema| schema.any(&|of| merging::set_of_parts(of).is_some())),
+            atomic_sets: none(&|schema| schema.any(&|of| merging::nonatomic_set_field(of).is_some())),
             sound_map_keys: none(&|schema| schema.any(&|of| !merging::map_keys(of, &Path::ROOT).is_empty())),
             any_cost: false,
         }
     }
 }
 
-/// The schema of a version.
+/// Schema of a version.
 pub fn schema_of(version: &Value) -> Option<Schema<'_>> {
     Schema(version.field("schema")).child("openAPIV3Schema")
 }
 
-/// Formats in a schema that mean nothing.
+/// Unrecognized formats in a schema.
 pub fn unknown_formats(schema: Schema<'_>) -> Vec<String> {
     let found = std::cell::RefCell::new(Vec::new());
     schema.any(&|of| {
@@ -71,7 +71,7 @@ pub fn unknown_formats(schema: Schema<'_>) -> Vec<String> {
     found.into_inner()
 }
 
-/// What is wrong with the schema of a version. `path` is that of `openAPIV3Schema`'s owner.
+/// Validation errors of the schema of a version. `path` is that of the parent of `openAPIV3Schema`.
 pub fn check(schema: Schema<'_>, has_status: bool, demands: Demands, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let path = path.child("openAPIV3Schema");
@@ -114,9 +114,9 @@ pub fn check(schema: Schema<'_>, has_status: bool, demands: Demands, path: &Path
     errors
 }
 
-/// Where status has a door of its own, the root says little more than which fields there are.
+/// Restricts the fields of the root schema if the status subresource is enabled.
 fn root_with_status(schema: Schema<'_>, path: &Path<'_>) -> Option<FieldError> {
-    /// With the names that messages have for them.
+    /// Fields with their names in messages.
     const ALLOWED: [(&str, &str); 22] = [
         ("description", "Description"),
         ("type", "Type"),
@@ -142,15 +142,15 @@ fn root_with_status(schema: Schema<'_>, path: &Path<'_>) -> Option<FieldError> {
         ("x-kubernetes-validations", "XValidations"),
     ];
     let is_set = |field: &str| !crate::value::is_zero(schema.field(field));
-    let refused = |field: &str| is_set(field) && !ALLOWED.iter().any(|(allowed, _)| *allowed == field);
+    let rejected = |field: &str| is_set(field) && !ALLOWED.iter().any(|(allowed, _)| *allowed == field);
     let kind = schema.kind();
-    // What stands before the type is told instead of it.
-    if !["id", "$schema", "$ref"].into_iter().any(refused) && !kind.is_empty() && kind != "object" {
+    // Errors of fields before the type take precedence.
+    if !["id", "$schema", "$ref"].into_iter().any(rejected) && !kind.is_empty() && kind != "object" {
         let detail = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
         return Some(FieldError::invalid_str(&path.child("type"), kind, detail));
     }
     let mut fields = schema.0.as_object().into_iter().flatten();
-    fields.any(|(field, _)| refused(field)).then(|| {
+    fields.any(|(field, _)| rejected(field)).then(|| {
         let names: Vec<&str> = ALLOWED.iter().map(|(_, name)| *name).collect();
         let detail = format!(
             "only [{}] fields are allowed at the root of the schema if the status subresource is enabled",
@@ -160,16 +160,16 @@ fn root_with_status(schema: Schema<'_>, path: &Path<'_>) -> Option<FieldError> {
     })
 }
 
-/// What a node of a schema has from those above it.
+/// Attributes that a node of a schema inherits from its ancestors.
 #[derive(Clone, Copy)]
 struct Node<'p> {
     is_root: bool,
-    /// Why there may be no defaults here.
+    /// Reason why defaults are not allowed here.
     no_defaults: Option<&'p str>,
     in_metadata: bool,
-    /// What above keeps old and new values from being told which is which.
+    /// Ancestor that prevents correlation of old and new values.
     uncorrelated: Option<&'p Path<'p>>,
-    /// Rules are checked here: how many values there can be, as far as is known.
+    /// If rules are checked here: maximum number of values, if known.
     rules: Option<Option<u64>>,
 }
 
@@ -184,12 +184,12 @@ impl<'p> Node<'p> {
         }
     }
 
-    /// The same below a junctor, where there are no rules.
+    /// Attributes below a junctor, where rules are not supported.
     fn nested(self) -> Self {
         Self { is_root: false, rules: None, ..self }
     }
 
-    /// The same for parts of a value.
+    /// Attributes of a child value.
     fn part(self, schema: Schema<'_>) -> Self {
         let most = match schema.kind() {
             "object" if schema.additional().is_some() => schema.limit("maxProperties"),
@@ -231,13 +231,13 @@ impl Walk {
         }
         rules::check_form(schema, path, errors);
         if let Some(count) = node.rules.filter(|_| errors.len() == before) {
-            let place = Place {
+            let position = RulePosition {
                 is_resource: node.is_root || schema.is_embedded(),
                 count,
                 uncorrelated: node.uncorrelated,
                 any_cost: self.demands.any_cost,
             };
-            rules::check(schema, place, &mut self.total, path, &mut self.of_rules);
+            rules::check(schema, position, &mut self.total, path, &mut self.of_rules);
         }
     }
 
@@ -272,7 +272,7 @@ impl Walk {
         }
     }
 
-    /// The schemas in a schema.
+    /// Schemas nested in a schema.
     fn parts(&mut self, schema: Schema<'_>, node: Node<'_>, path: &Path<'_>, errors: &mut ErrorList) {
         let part = node.part(schema);
         if let Some(additional) = schema.additional() {
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(property: &Value, has_status: bool) -> String {
+    fn schema_errors(property: &Value, has_status: bool) -> String {
         let schema = json!({"type": "object", "properties": {"x": property}});
         let errors = check(Schema(&schema), has_status, Demands::ALL, &Path::new("v"));
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_schemas_may_not_say() {
+    fn invalid_schemas_are_rejected() {
         for (property, want) in [
             (json!({"type": "string"}), ""),
             (
@@ -379,12 +379,12 @@ mod tests {
                 r#"s.properties[x].type: Unsupported value: "strange": supported values: "array", "boolean", "integer", "number", "object", "string""#,
             ),
         ] {
-            assert_eq!(told(&property, false), want, "{property}");
+            assert_eq!(schema_errors(&property, false), want, "{property}");
         }
     }
 
     #[test]
-    fn rules_must_compile_and_cost_little() {
+    fn rules_must_compile_within_cost_limit() {
         let with = |rule: Value| json!({"type": "string", "x-kubernetes-validations": [rule]});
         for (property, want) in [
             (with(json!({"rule": "self.size() < 5"})), ""),
@@ -405,20 +405,20 @@ mod tests {
                 "s.properties[x].x-kubernetes-validations[0].optionalOldSelf: Invalid value: true: may not be set if oldSelf is not used in rule",
             ),
         ] {
-            assert_eq!(told(&property, false), want, "{property}");
+            assert_eq!(schema_errors(&property, false), want, "{property}");
         }
         let wide = json!({"type": "array", "items": {"type": "array", "items": {"type": "string"}},
             "x-kubernetes-validations": [{"rule": "self.all(x, self.all(y, x == y))"}]});
-        let found = told(&wide, false);
+        let found = schema_errors(&wide, false);
         assert!(found.contains("estimated rule cost exceeds budget by factor of more than 100x"), "{found}");
         assert!(found.contains("cost limit for entire OpenAPIv3 schema"), "{found}");
         let old = json!({"type": "array", "items": with(json!({"rule": "self == oldSelf"})), "maxItems": 2});
-        let found = told(&old, false);
+        let found = schema_errors(&old, false);
         assert!(found.contains("uncorrelatable portion of the schema within s.properties[x]"), "{found}");
     }
 
     #[test]
-    fn what_was_accepted_once_stays_accepted() {
+    fn stored_violation_is_not_in_fulfilled_demands() {
         let spec = |items: Value| {
             json!({"versions": [{"name": "v1", "schema": {"openAPIV3Schema": {"type": "object", "properties": {
                 "x": {"type": "array", "x-kubernetes-list-type": "set", "items": items}}}}}]})

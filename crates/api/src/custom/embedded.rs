@@ -8,12 +8,12 @@ use machinery::schema::SchemaRef;
 use machinery::{Map, Value, names};
 use std::sync::LazyLock;
 
-/// Treatment of metadata fields that are not of their type.
+/// Handling of metadata fields of the wrong type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// An error, as in requests.
     Refuse,
-    /// The field is dropped, as in objects that are read from the store.
+    /// The field is dropped, as for objects read from the store.
     Drop,
 }
 
@@ -23,7 +23,7 @@ fn object_meta() -> Option<SchemaRef<'static>> {
     *META
 }
 
-/// Brings metadata into the form of its type. Returns the unknown fields, which are dropped.
+/// Normalizes metadata to its type. Returns the unknown fields, which are dropped.
 pub fn coerce_metadata(metadata: &mut Value, malformed: Malformed) -> Result<Vec<String>, String> {
     let Some(of) = object_meta() else { return Ok(Vec::new()) };
     let mut coerced = metadata.clone();
@@ -54,8 +54,7 @@ pub fn coerce_metadata(metadata: &mut Value, malformed: Malformed) -> Result<Vec
     Ok(report.strict.iter().filter_map(unknown).collect())
 }
 
-/// Brings the metadata of embedded resources into the form of their type. Returns the paths of unknown fields, which are
-/// dropped.
+/// Normalizes the metadata of embedded resources to its type. Returns the paths of unknown fields, which are dropped.
 pub fn coerce(
     value: &mut Value,
     node: &Node,
@@ -117,7 +116,7 @@ fn type_fields(
     Ok(())
 }
 
-/// Errors of the metadata of embedded resources. `is_resource`: the value is a resource itself.
+/// Errors of the metadata of embedded resources. `is_resource`: the value is itself a resource.
 pub fn check(value: &Value, node: &Node, is_resource: bool, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     walk(value, node, is_resource, path, &mut errors);
@@ -191,7 +190,7 @@ fn resource(fields: &Map<String, Value>, path: &Path<'_>, errors: &mut ErrorList
     let text = |meta: &Map<String, Value>, name: &str| {
         meta.get(name).and_then(Value::as_str).is_some_and(|text| !text.is_empty())
     };
-    // A name is not demanded of embedded resources.
+    // Embedded resources need no name.
     if !text(meta, "name") {
         meta.insert("name".to_owned(), "fakename".into());
     }

@@ -1,7 +1,7 @@
 //! Evaluation of a schema's validation rules on values, within the cost limits of Kubernetes.
 
 use super::correlation::{OldItems, Ratchet};
-use super::node::{Kind, Node};
+use super::node::{Node, NodeType};
 use super::programs::{MessageExpression, Rule, Rules};
 use super::typing::typed;
 use expressions::{Fault, Inputs, Value as Typed};
@@ -25,7 +25,7 @@ pub struct Findings {
     pub warnings: Vec<String>,
 }
 
-/// Findings of the rules of a node and of all nodes below it, about a value that fits the schema. Transition rules are
+/// Evaluates the rules of a node and of all nodes below it on a value that matches the schema. Transition rules are
 /// evaluated where the old value is known. `budget` is reduced by the cost.
 pub fn check<'v>(
     node: &'v Node,
@@ -47,13 +47,13 @@ struct Evaluation<'e> {
     findings: &'e mut Findings,
 }
 
-/// No further rule is evaluated.
+/// Stops the evaluation of further rules.
 struct Stop;
 
-/// Outcome of a message expression.
+/// Result of a message expression.
 enum Message {
     Text(String),
-    /// The message of the rule stands instead.
+    /// The message of the rule is used instead.
     Unusable,
     /// Evaluation ends with this error.
     Stop(String),
@@ -169,14 +169,14 @@ impl Evaluation<'_> {
         Ok(())
     }
 
-    /// Reduces the budget. False: the cost exceeds it.
+    /// Reduces the budget. False if the cost exceeds it.
     fn spend(&mut self, cost: u64) -> bool {
         let left = self.budget.checked_sub(cost);
         *self.budget = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Adds the error of a rule that does not hold; a warning if ratcheting tolerates it.
+    /// Adds the error of a failed rule; a warning if ratcheting tolerates it.
     fn fail(
         &mut self,
         rule: &Rule,
@@ -209,7 +209,7 @@ impl Evaluation<'_> {
             Some(Message::Unusable) | None if rule.has_message => rule.shown.to_string(),
             Some(Message::Unusable) | None => format!("failed rule: {}", rule.shown),
         };
-        let is_large = matches!(node.kind, Kind::Object | Kind::Array);
+        let is_large = matches!(node.kind, NodeType::Object | NodeType::Array);
         let shown = (!is_large).then(|| machinery::field::show(value));
         let (value, detail) = match rule.reason {
             ErrorKind::Forbidden | ErrorKind::Required => (None, detail),

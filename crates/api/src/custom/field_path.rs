@@ -1,21 +1,25 @@
-//! Paths to fields, as rules and selectable fields name them: `.spec.replicas`, `.spec['odd.name']`.
+//! Field paths of rules and selectable fields: `.spec.replicas`, `.spec['odd.name']`.
 
 use super::schema::Schema;
 
 const NO_FIELD: &str = "does not refer to a valid field";
 const CUT_OFF: &str = "unexpected end of JSON path";
 
-/// Where a path leads: the names on the way, and the schema there if one is known.
-pub struct Found<'a> {
-    /// As messages write it, and so that equal paths are equal.
+/// Resolved path: its field names, and the schema of its target if known.
+pub struct ResolvedPath<'a> {
+    /// Canonical text, as in messages.
     pub path: String,
     pub first: String,
     pub schema: Option<Schema<'a>>,
 }
 
-/// Follows a path, or says why it leads nowhere.
-pub fn follow<'a>(path: &str, schema: Option<Schema<'a>>, brackets: bool) -> Result<Found<'a>, String> {
-    let mut found = Found { path: String::new(), first: String::new(), schema };
+/// Resolves a path; the error is the reason why it is invalid.
+pub fn follow<'a>(
+    path: &str,
+    schema: Option<Schema<'a>>,
+    brackets: bool,
+) -> Result<ResolvedPath<'a>, String> {
+    let mut resolved = ResolvedPath { path: String::new(), first: String::new(), schema };
     let mut tokens = tokens(path).into_iter();
     while let Some(token) = tokens.next() {
         let name = match token {
@@ -29,7 +33,7 @@ pub fn follow<'a>(path: &str, schema: Option<Schema<'a>>, brackets: bool) -> Res
             "." => tokens.next().ok_or(CUT_OFF)?.to_owned(),
             other => return Err(format!("expected [ or . but got: {other}")),
         };
-        step(&mut found, &name)?;
+        step(&mut resolved, &name)?;
         if token == "[" {
             match tokens.next().ok_or(CUT_OFF)? {
                 "]" => {}
@@ -37,29 +41,29 @@ pub fn follow<'a>(path: &str, schema: Option<Schema<'a>>, brackets: bool) -> Res
             }
         }
     }
-    Ok(found)
+    Ok(resolved)
 }
 
-fn step(found: &mut Found<'_>, name: &str) -> Result<(), String> {
-    let at = found.schema.ok_or(NO_FIELD)?;
-    if found.path.is_empty() {
-        name.clone_into(&mut found.first);
+fn step(resolved: &mut ResolvedPath<'_>, name: &str) -> Result<(), String> {
+    let at = resolved.schema.ok_or(NO_FIELD)?;
+    if resolved.path.is_empty() {
+        name.clone_into(&mut resolved.first);
     }
     if at.has_properties() {
-        found.schema = Some(at.property(name).ok_or(NO_FIELD)?);
-        if !found.path.is_empty() {
-            found.path.push('.');
+        resolved.schema = Some(at.property(name).ok_or(NO_FIELD)?);
+        if !resolved.path.is_empty() {
+            resolved.path.push('.');
         }
-        found.path.push_str(name);
+        resolved.path.push_str(name);
     } else {
         at.additional().ok_or(NO_FIELD)?;
-        found.schema = at.additional_schema();
-        found.path.push_str(&format!("[{name}]"));
+        resolved.schema = at.additional_schema();
+        resolved.path.push_str(&format!("[{name}]"));
     }
     Ok(())
 }
 
-/// `.`, `[` and `]` stand alone; what is quoted is one.
+/// Tokens: `.`, `[` and `]` each; a quoted text is one token.
 fn tokens(path: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = path;
@@ -109,13 +113,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn paths_are_followed() {
+    fn field_paths_resolve_in_schema() {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "a": {"type": "string"}, "odd.name": {"type": "integer"},
             "labels": {"type": "object", "additionalProperties": {"type": "string"}},
         }}}});
-        let follow =
-            |path: &str, brackets| follow(path, Some(Schema(&schema)), brackets).map(|found| found.path);
+        let follow = |path: &str, brackets| {
+            follow(path, Some(Schema(&schema)), brackets).map(|resolved| resolved.path)
+        };
         for (path, brackets, want) in [
             (".spec.a", false, Ok("spec.a")),
             (".spec['odd.name']", true, Ok("spec.odd.name")),

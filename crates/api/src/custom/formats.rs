@@ -1,4 +1,4 @@
-//! Formats that schemas may ask of strings.
+//! String formats of schemas.
 
 use super::patterns;
 use base64::Engine;
@@ -7,7 +7,7 @@ use regex::Regex;
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
-/// A format by its name, dashes left out, and whether a text is of it.
+/// A format by its name without dashes, and its predicate.
 type Row = (&'static str, fn(&str) -> bool);
 
 static ROWS: &[Row] = &[
@@ -76,14 +76,14 @@ fn matches(name: &str, text: &str) -> bool {
     row.and_then(|(_, pattern)| pattern.as_ref()).is_some_and(|pattern| pattern.is_match(text))
 }
 
-/// Whether a text is of a format; `None`: there is no such format, which demands nothing.
+/// Reports whether a text matches a format; `None` for unknown formats, which are not checked.
 pub fn is_of(format: &str, text: &str) -> Option<bool> {
     let plain = format.replace('-', "");
     let (_, check) = ROWS.iter().find(|(name, _)| *name == plain)?;
     Some(check(text))
 }
 
-/// Whether strings can be of this format at all.
+/// True if the format is known for strings.
 pub fn is_known(format: &str) -> bool {
     is_of(format, "").is_some()
 }
@@ -96,7 +96,7 @@ fn digits(text: &str, ignored: &[char]) -> Vec<u32> {
     text.chars().filter(|c| !ignored.contains(c)).map(|c| c.to_digit(10).unwrap_or(10)).collect()
 }
 
-/// One label, or labels below a domain of letters.
+/// One label, or labels with a top-level domain of letters.
 fn is_hostname(text: &str) -> bool {
     let fits = match text.rsplit_once('.') {
         None => matches("hostname", text),
@@ -117,7 +117,8 @@ fn is_isbn10(text: &str) -> bool {
     let Some(last) = last.filter(|_| rest.len() == 9 && rest.iter().all(|digit| *digit < 10)) else {
         return false;
     };
-    let sum: u32 = (1u32..).zip(&rest).map(|(place, digit)| place * digit).sum::<u32>() + 10 * last;
+    let sum: u32 =
+        (1u32..).zip(&rest).map(|(digit_position, digit)| digit_position * digit).sum::<u32>() + 10 * last;
     sum.is_multiple_of(11)
 }
 
@@ -129,8 +130,8 @@ fn is_isbn13(text: &str) -> bool {
 
 fn is_credit_card(text: &str) -> bool {
     let plain: String = text.chars().filter(char::is_ascii_digit).collect();
-    let doubled = |(place, digit): (usize, u32)| match digit * 2 {
-        _ if place % 2 == 0 => digit,
+    let doubled = |(digit_position, digit): (usize, u32)| match digit * 2 {
+        _ if digit_position % 2 == 0 => digit,
         twice if twice > 9 => twice - 9,
         twice => twice,
     };
@@ -138,7 +139,7 @@ fn is_credit_card(text: &str) -> bool {
     matches("creditcard", &plain) && sum.is_multiple_of(10)
 }
 
-/// RFC 3339, in lower case, too; the hour is not beyond 23.
+/// RFC 3339, also in lower case; the hour is at most 23.
 fn is_date_time(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     let Some((date, time)) = lower.split_once('t') else { return false };
@@ -156,7 +157,7 @@ fn is_date_time(text: &str) -> bool {
         && zone_fits
 }
 
-/// Go's durations, or numbers with the words of Scala's.
+/// Go's durations, or numbers with the units of Scala's durations.
 fn is_duration(text: &str) -> bool {
     const UNITS: [&str; 11] = ["ns", "nano", "us", "µs", "micro", "ms", "milli", "s", "m", "h", "d"];
     const LONG: [&str; 5] = ["sec", "min", "hr", "hour", "day"];
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_of_their_formats() {
+    fn formats_accept_and_reject_texts() {
         assert!(PATTERNS.len() == COMPILED.iter().filter(|(_, pattern)| pattern.is_some()).count());
         for (format, good, bad) in [
             ("bsonobjectid", "507f1f77bcf86cd799439011", "507f1f77bcf86cd79943901"),

@@ -1,7 +1,7 @@
-//! One copy of equal names, patterns and nodes in the process.
+//! Interning of equal names, patterns and nodes.
 //!
-//! Definitions repeat themselves and each other: label selectors, object references, pod templates, versions that differ
-//! in one field. The pool holds weak references; what no compiled version uses is freed.
+//! Definitions repeat themselves and each other: label selectors, object references, pod templates, versions that
+//! differ in one field. The pool holds weak references; entries that no compiled version uses are freed.
 
 use super::node::Node;
 use super::patterns::Pattern;
@@ -10,14 +10,14 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 static POOL: LazyLock<Mutex<Pool>> = LazyLock::new(Mutex::default);
 
-/// Additions between two removals of dead entries, at the least.
+/// Minimum number of additions between two removals of dead entries.
 const MIN_SWEEP: usize = 4096;
 
 #[derive(Default)]
 struct Pool {
     names: HashMap<Box<str>, Weak<str>>,
     patterns: HashMap<Box<str>, Weak<Pattern>>,
-    /// By [`Node::digest`].
+    /// Nodes by [`Node::digest`].
     nodes: HashMap<u64, Vec<Weak<Node>>>,
     added: usize,
 }

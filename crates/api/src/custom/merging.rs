@@ -1,11 +1,11 @@
-//! How lists and maps merge: as a whole, as sets, by keys.
+//! Validation of list types and map types: atomic, set, map.
 
 use super::definition::Demands;
 use super::schema::Schema;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
-/// What is wrong with how a list or a map merges.
+/// Validation errors of list and map types.
 pub fn check(schema: Schema<'_>, demands: Demands, path: &Path<'_>, errors: &mut ErrorList) {
     const LIST_TYPES: [&str; 3] = ["atomic", "set", "map"];
     const MAP_TYPES: [&str; 2] = ["atomic", "granular"];
@@ -30,7 +30,7 @@ pub fn check(schema: Schema<'_>, demands: Demands, path: &Path<'_>, errors: &mut
     if let Some(list_type) = schema.list_type() {
         if kind != "array" {
             errors.push(must_be("array", "x-kubernetes-list-type"));
-        } else if let Some(field) = set_of_parts(schema).filter(|_| demands.atomic_sets) {
+        } else if let Some(field) = nonatomic_set_field(schema).filter(|_| demands.atomic_sets) {
             let path = path.child("items");
             let detail = "must be atomic as item of a list with x-kubernetes-list-type=set";
             let value = schema.items().map_or(&Value::Null, |items| items.field("x-kubernetes-list-type"));
@@ -56,8 +56,8 @@ pub fn check(schema: Schema<'_>, demands: Demands, path: &Path<'_>, errors: &mut
     }
 }
 
-/// Items of a set that are not one thing each: what says so.
-pub fn set_of_parts(schema: Schema<'_>) -> Option<&'static str> {
+/// Field that makes the items of a set non-atomic, if any.
+pub fn nonatomic_set_field(schema: Schema<'_>) -> Option<&'static str> {
     let items = schema.items().filter(|_| schema.list_type() == Some("set"))?;
     match items.kind() {
         "array" if items.list_type().is_some_and(|of| of != "atomic") => Some("x-kubernetes-list-type"),
@@ -66,7 +66,7 @@ pub fn set_of_parts(schema: Schema<'_>) -> Option<&'static str> {
     }
 }
 
-/// A list that is a map by the keys of its items.
+/// Validates a list of type map.
 fn list_map(schema: Schema<'_>, path: &Path<'_>, errors: &mut ErrorList) {
     let (keys_path, items_path) = (path.child("x-kubernetes-list-map-keys"), path.child("items"));
     if schema.map_keys().next().is_none() {
@@ -111,7 +111,7 @@ fn list_map(schema: Schema<'_>, path: &Path<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Items of maps and sets are there, and so are the keys of maps.
+/// Requires non-nullable items of maps and sets, and non-nullable keys of maps that are required or have a default.
 pub fn map_keys(schema: Schema<'_>, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let (Some(items), Some(list_type @ ("set" | "map"))) = (schema.items(), schema.list_type()) else {

@@ -1,10 +1,11 @@
-//! Schemas of custom resources: checks of what a definition may say, and what serving its objects needs.
+//! Schemas of custom resources: validation of definitions, and compilation for serving their objects.
 //!
-//! `schema` reads a schema as it was written; `structural`, `definition`, `merging`, `rules` and `defaults` check
-//! definitions. [`compile`] turns a version of a definition into a [`CompiledVersion`]: nodes (`node`, shared by `intern`)
-//! with their validation rules (`programs`), which prune (`prune`), set defaults (`defaulting`), bring embedded metadata
-//! into form (`embedded`) and validate (`values`, `formats`, `lists`, `evaluation`; `correlation` finds old values), and
-//! from which come types for server-side apply (`apply_schema`), columns, the scale subresource and selectable fields.
+//! `schema` reads a source schema; `structural`, `definition`, `merging`, `rules` and `defaults` validate
+//! definitions. [`compile`] turns a version of a definition into a [`CompiledVersion`]: nodes (`node`, shared by
+//! `intern`) with their validation rules (`programs`), which prune (`prune`), set defaults (`defaulting`), normalize
+//! embedded metadata (`embedded`) and validate (`values`, `formats`, `lists`, `evaluation`; `correlation` finds old
+//! values), and from which types for server-side apply (`apply_schema`), columns, the scale subresource and
+//! selectable fields are built.
 
 mod apply_schema;
 mod columns;
@@ -41,5 +42,5 @@ pub use selectable::SelectableField;
 pub use structural::{unsupported as structural_unsupported, violations as structural_violations};
 pub use version::{CompileError, CompiledVersion, DecodeError, DefinitionSource, compile, compile_lazily};
 
-/// Field that errors name when they are about the whole object, as Kubernetes' do.
+/// Field name of errors about the whole object, as in Kubernetes.
 const ROOT_FIELD: &str = "<nil>";

@@ -1,6 +1,6 @@
 //! Compiled nodes of a schema: immutable, shared, and small, because a cluster has many definitions with many fields.
 //!
-//! Fields that most nodes lack are behind one pointer. Equal nodes are one node ([`super::intern`]).
+//! Fields that most nodes lack are behind one pointer. Equal nodes are shared ([`super::intern`]).
 
 use super::patterns::Pattern;
 use super::programs::Rules;
@@ -10,8 +10,8 @@ use std::sync::{Arc, LazyLock};
 
 /// Declared type of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// No type, or one that validation does not know.
+pub enum NodeType {
+    /// No type, or one that validation ignores.
     #[default]
     Any,
     Object,
@@ -22,7 +22,7 @@ pub enum Kind {
     Boolean,
 }
 
-impl Kind {
+impl NodeType {
     pub fn of(name: &str) -> Self {
         match name {
             "object" => Self::Object,
@@ -57,7 +57,7 @@ pub enum ListType {
     Map,
 }
 
-/// `additionalProperties`; a schema is in [`Node::additional`].
+/// `additionalProperties`; its schema is in [`Node::additional`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Additional {
     #[default]
@@ -67,7 +67,7 @@ pub enum Additional {
     Schema,
 }
 
-/// Facts about a node and all nodes below it, so that walks skip subtrees without work.
+/// Properties of a node and all nodes below it, by which walks skip subtrees without work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Below {
     pub rules: bool,
@@ -93,17 +93,17 @@ pub struct Property {
     pub node: Arc<Node>,
 }
 
-/// One place of a schema.
+/// One node of a schema.
 #[derive(Debug, Default)]
 pub struct Node {
-    pub kind: Kind,
+    pub kind: NodeType,
     pub nullable: bool,
     pub int_or_string: bool,
     pub embedded: bool,
     pub preserve_unknown: bool,
     /// `x-kubernetes-map-type: atomic`
     pub atomic_map: bool,
-    /// The schema names a list type.
+    /// The schema sets a list type.
     pub has_list_type: bool,
     pub list_type: ListType,
     pub additional_properties: Additional,
@@ -117,10 +117,10 @@ pub struct Node {
     pub rules: Option<Arc<Rules>>,
 }
 
-/// Value validation and other rare facts of a node.
+/// Value validation and other rare attributes of a node.
 #[derive(Debug, Default, PartialEq)]
 pub struct Checks {
-    /// As written; formats that mean nothing for the type included.
+    /// Source text, including formats that do not apply to the type.
     pub format: Option<Arc<str>>,
     pub format_is_known: bool,
     pub pattern: Option<Arc<Pattern>>,
@@ -146,7 +146,7 @@ pub struct Checks {
     pub not: Option<Arc<Node>>,
 }
 
-/// The checks of nodes that have none.
+/// Checks of nodes without any.
 static NO_CHECKS: LazyLock<Checks> = LazyLock::new(Checks::default);
 
 impl Node {
@@ -155,7 +155,7 @@ impl Node {
         Some(&self.properties[at].node)
     }
 
-    /// Node of a field: a named one, or that of every other field.
+    /// Node of a field: a named one, or that of additional fields.
     pub fn member(&self, name: &str) -> Option<&Arc<Node>> {
         self.property(name).or(self.additional.as_ref())
     }
@@ -164,7 +164,7 @@ impl Node {
         self.checks.as_deref().unwrap_or(&NO_CHECKS)
     }
 
-    /// Format that values are checked for; empty without one.
+    /// Format that values are validated against; empty if none.
     pub fn format(&self) -> &str {
         self.checks.as_ref().and_then(|checks| checks.format.as_deref()).unwrap_or("")
     }
@@ -173,12 +173,12 @@ impl Node {
         &self.checks().map_keys
     }
 
-    /// The list merges by keys of its items, and there are keys.
+    /// True for lists of type map that have keys.
     pub fn is_map_list(&self) -> bool {
-        self.kind == Kind::Array && self.list_type == ListType::Map && !self.map_keys().is_empty()
+        self.kind == NodeType::Array && self.list_type == ListType::Map && !self.map_keys().is_empty()
     }
 
-    /// Completes a node whose parts are set.
+    /// Completes a node whose children are set.
     #[must_use]
     pub fn finished(mut self) -> Self {
         let mut below = Below {
@@ -195,7 +195,7 @@ impl Node {
         self
     }
 
-    /// Hash by which equal nodes are found. Parts are hashed by address: equal ones are one node already.
+    /// Hash for the lookup of equal nodes. Children are hashed by address, as equal ones are already shared.
     pub fn digest(&self) -> u64 {
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let mut hasher = SEED.build_hasher();
@@ -232,7 +232,7 @@ impl PartialEq for Property {
 }
 
 impl PartialEq for Node {
-    /// Parts are compared by address, and nodes with rules equal nothing: programs are not compared.
+    /// Children are compared by address. Nodes with rules are never equal, because programs are not compared.
     fn eq(&self, other: &Self) -> bool {
         let head = |node: &Node| {
             (

@@ -1,17 +1,17 @@
-//! Regular expressions of schemas, and what is wrong with them in Kubernetes' words.
+//! Regular expressions of schemas, and their errors with Kubernetes' messages.
 
 use regex::{Regex, RegexBuilder};
 use regex_syntax::ast::{self, ErrorKind};
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 
-/// The largest program that a pattern may become.
+/// Size limit of a compiled pattern.
 const MAX_SIZE: usize = 4 * 1024 * 1024;
-/// Limits of the valid patterns that are remembered: how many, and the length of one.
-const MAX_REMEMBERED: usize = 1024;
-const MAX_REMEMBERED_LENGTH: usize = 1024;
+/// Limits of the cache of valid patterns: number of entries, and length of one.
+const MAX_CACHED: usize = 1024;
+const MAX_CACHED_LENGTH: usize = 1024;
 
-/// Pattern of a schema, compiled when it is first used: a compiled expression takes far more memory than its text.
+/// Pattern of a schema, compiled on first use: a compiled expression takes far more memory than its text.
 #[derive(Debug)]
 pub struct Pattern {
     text: Box<str>,
@@ -27,7 +27,7 @@ impl Pattern {
         &self.text
     }
 
-    /// Matches a text. The error says why the pattern is invalid.
+    /// Matches a text. The error is that of an invalid pattern.
     pub fn matches(&self, text: &str) -> Result<bool, &str> {
         let compiled = self.compiled.get_or_init(|| compile(&self.text));
         compiled.as_ref().map(|pattern| pattern.is_match(text)).map_err(String::as_str)
@@ -40,17 +40,17 @@ impl PartialEq for Pattern {
     }
 }
 
-/// Reports why a text is no pattern. Definitions repeat patterns, and compiling one takes longer than the rest of the
-/// checks of its field: valid ones are remembered.
+/// Error of an invalid pattern. Definitions repeat patterns, and compiling one takes longer than the other checks of
+/// its field, so valid ones are cached.
 pub fn check(pattern: &str) -> Result<(), String> {
     static VALID: LazyLock<Mutex<HashSet<Box<str>>>> = LazyLock::new(Mutex::default);
     if VALID.lock().unwrap_or_else(PoisonError::into_inner).contains(pattern) {
         return Ok(());
     }
     compile(pattern)?;
-    if pattern.len() <= MAX_REMEMBERED_LENGTH {
+    if pattern.len() <= MAX_CACHED_LENGTH {
         let mut valid = VALID.lock().unwrap_or_else(PoisonError::into_inner);
-        if valid.len() >= MAX_REMEMBERED {
+        if valid.len() >= MAX_CACHED {
             valid.clear();
         }
         valid.insert(pattern.into());
@@ -58,7 +58,7 @@ pub fn check(pattern: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A pattern, or why it is none.
+/// Compiles a pattern.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     let translated = machinery::regexp::from_go(pattern);
     let built = RegexBuilder::new(&translated).size_limit(MAX_SIZE).dfa_size_limit(MAX_SIZE).build();
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_are_explained() {
+    fn invalid_patterns_return_go_errors() {
         for (pattern, why) in [
             ("(", "missing closing ): `(`"),
             ("a)", "unexpected ): `a)`"),

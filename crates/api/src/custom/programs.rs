@@ -9,7 +9,7 @@ use expressions::{Program, Type};
 use machinery::Value;
 use machinery::field::ErrorKind;
 
-/// Place of `oldSelf` among the variables of rules.
+/// Index of `oldSelf` among the variables of rules.
 const OLD_SELF: usize = 1;
 
 /// Rules of one node, in their order.
@@ -23,28 +23,28 @@ pub enum Rules {
 /// One rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// The error is in the words of the compiler.
+    /// The error is the message of the compiler.
     pub program: Result<Program, Box<str>>,
     /// The rule refers to `oldSelf`.
     pub uses_old: bool,
     pub optional_old: bool,
-    /// Text that stands for the rule in messages: its message, or the rule itself.
+    /// Text of the rule in messages: its message, or the rule itself.
     pub shown: Box<str>,
     pub has_message: bool,
     pub message: Option<MessageExpression>,
     pub reason: ErrorKind,
-    /// Field that errors name, below the node.
+    /// Field of errors, relative to the node.
     pub field: Option<Box<str>>,
 }
 
-/// An expression that makes the message of a rule.
+/// A message expression of a rule.
 #[derive(Debug)]
 pub struct MessageExpression {
     pub text: Box<str>,
     pub program: Program,
 }
 
-/// Compiles the rules of a schema. `None`: it has none.
+/// Compiles the rules of a schema. `None` if it has none.
 pub fn compile(schema: Schema<'_>, is_resource: bool) -> Option<Rules> {
     if schema.rules().is_empty() {
         return None;

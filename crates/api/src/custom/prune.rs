@@ -4,8 +4,8 @@ use super::node::Node;
 use super::schema::META_FIELDS;
 use machinery::{Map, Value};
 
-/// Removes every field that the schema does not describe, and returns their paths, sorted. `is_resource`: the value has the
-/// fields of every resource, which stay.
+/// Removes every field that the schema does not describe, and returns their paths, sorted. `is_resource`: the value
+/// has the fields of every resource, which are retained.
 pub fn prune(value: &mut Value, node: &Node, is_resource: bool) -> Vec<String> {
     let mut pruning = Pruning::default();
     pruning.walk(value, Some(node), is_resource);
@@ -13,7 +13,7 @@ pub fn prune(value: &mut Value, node: &Node, is_resource: bool) -> Vec<String> {
     pruning.dropped
 }
 
-/// More paths than this are not recorded.
+/// Maximum number of recorded paths.
 const MAX_PATHS: usize = 1000;
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Pruning {
             Value::Object(fields) => self.fields(fields, node, is_resource, keeps),
             Value::Array(items) => {
                 let of = node.and_then(|node| node.items.as_deref());
-                // Where unknown fields are kept, items without a schema keep theirs.
+                // If unknown fields are preserved, items without a schema retain theirs.
                 if of.is_none() && keeps {
                     return;
                 }
@@ -38,7 +38,7 @@ impl Pruning {
                     let length = self.path.len();
                     self.path.push_str(&format!("[{index}]"));
                     if keeps {
-                        self.kept_item(item, of)
+                        self.preserving_item(item, of)
                     } else {
                         self.walk(item, of, false)
                     }
@@ -49,8 +49,8 @@ impl Pruning {
         }
     }
 
-    /// An item of a list that keeps unknown fields: it keeps its own, too.
-    fn kept_item(&mut self, item: &mut Value, node: Option<&Node>) {
+    /// An item of a list that preserves unknown fields: it retains its own, too.
+    fn preserving_item(&mut self, item: &mut Value, node: Option<&Node>) {
         let is_resource = node.is_some_and(|node| node.embedded);
         match item {
             Value::Object(fields) => self.fields(fields, node, is_resource, true),
@@ -59,7 +59,7 @@ impl Pruning {
                 for (index, item) in items.iter_mut().enumerate().filter(|_| of.is_some()) {
                     let length = self.path.len();
                     self.path.push_str(&format!("[{index}]"));
-                    self.kept_item(item, of);
+                    self.preserving_item(item, of);
                     self.path.truncate(length);
                 }
             }
@@ -83,7 +83,7 @@ impl Pruning {
                 node.is_some_and(|node| node.additional_properties != super::node::Additional::Unset);
             let known = node.and_then(|node| node.property(name));
             if known.is_none() && !has_additional {
-                // At the root they are reported by the decoder.
+                // At the root, unknown fields are reported by the decoder.
                 let is_reported = is_meta && self.path.is_empty();
                 if !keeps && !is_reported {
                     self.record(name);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn meta_fields_stay_in_resources_only() {
+    fn meta_fields_are_retained_in_resources_only() {
         let schema = schema();
         let node = compile::schema(Schema(&schema), true);
         let mut value = json!({"kind": "K"});

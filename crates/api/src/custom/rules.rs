@@ -1,4 +1,4 @@
-//! Rules of schemas: expressions about the values at their place.
+//! Validation of `x-kubernetes-validations`: CEL rules of schemas.
 
 use super::schema::Schema;
 use super::{field_path, structural};
@@ -9,10 +9,10 @@ use expressions::{Environment, Program, Type};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
-/// The most that a rule, and all rules of a schema together, may cost by estimate.
+/// Estimated cost limits of one rule, and of all rules of a schema.
 const RULE_LIMIT: u64 = 10_000_000;
 const TOTAL_LIMIT: u64 = 100_000_000;
-/// How many of the most expensive rules are named when all together cost too much.
+/// Number of the most expensive rules in the message about the total cost.
 const MAX_NAMED: usize = 4;
 
 const REASONS: [&str; 4] =
@@ -27,11 +27,11 @@ const RULE: &[crate::validation::dump::Field] = &[
     ("optionalOldSelf", "OptionalOldSelf", Shape::Optional),
 ];
 
-/// What the rules of one schema cost together.
+/// Total cost of the rules of one schema.
 #[derive(Debug, Default)]
 pub struct Total {
     cost: u64,
-    /// The most expensive rules, first the most.
+    /// The most expensive rules, in descending order.
     named: Vec<(u64, String)>,
 }
 
@@ -45,7 +45,7 @@ impl Total {
         }
     }
 
-    /// What is wrong with all rules together.
+    /// Errors of the total cost.
     pub fn check(&self, path: &Path<'_>) -> ErrorList {
         if self.cost <= TOTAL_LIMIT {
             return Vec::new();
@@ -61,16 +61,16 @@ impl Total {
     }
 }
 
-/// What messages call the type of the values that rules are about.
+/// Name of the type of `self` in messages.
 pub const SELF_TYPE: &str = "selfType";
 
-/// What rules may use.
+/// CEL environment of rules.
 pub fn environment(declared: &Declared, optional_old: bool) -> Environment {
     let old = if optional_old { Type::optional(declared.of.clone()) } else { declared.of.clone() };
     Environment::new([("self", declared.of.clone()), ("oldSelf", old)])
 }
 
-/// A rule, or why it is none.
+/// Compiles a rule.
 pub fn compile(environment: &Environment, text: &str) -> Result<Program, String> {
     match environment.compile(text) {
         Err(error) => Err(error.to_string()),
@@ -81,20 +81,20 @@ pub fn compile(environment: &Environment, text: &str) -> Result<Program, String>
     }
 }
 
-/// Where a schema with rules stands.
+/// Position of a schema with rules.
 #[derive(Clone, Copy)]
-pub struct Place<'p> {
-    /// Its values have a kind, a version and a name.
+pub struct RulePosition<'p> {
+    /// The values have `kind`, `apiVersion` and `metadata`.
     pub is_resource: bool,
-    /// How many values there can be, as far as the schemas above say.
+    /// Maximum number of values, if limited by the schemas above.
     pub count: Option<u64>,
-    /// What above it keeps its old and new values from being told which is which.
+    /// Ancestor that prevents correlation of old and new values.
     pub uncorrelated: Option<&'p Path<'p>>,
-    /// What single rules cost has been accepted before.
+    /// The costs of single rules were accepted before.
     pub any_cost: bool,
 }
 
-/// What is wrong with how rules are written down.
+/// Validates the fields of rules.
 pub fn check_form(schema: Schema<'_>, path: &Path<'_>, errors: &mut ErrorList) {
     let path = path.child("x-kubernetes-validations");
     for (index, rule) in schema.rules().iter().enumerate() {
@@ -137,36 +137,37 @@ pub fn check_form(schema: Schema<'_>, path: &Path<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// What is wrong with the expressions of rules that are well written down.
+/// Validates the expressions of rules with valid fields.
 pub fn check(
     schema: Schema<'_>,
-    place: Place<'_>,
+    position: RulePosition<'_>,
     total: &mut Total,
     path: &Path<'_>,
     errors: &mut ErrorList,
 ) {
     let path = path.child("x-kubernetes-validations");
-    let Some(declared) = declare(schema.0, place.is_resource, SELF_TYPE) else {
+    let Some(declared) = declare(schema.0, position.is_resource, SELF_TYPE) else {
         let detail = "internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations";
         errors.push(FieldError::internal(&path, detail));
         return;
     };
     for (index, rule) in schema.rules().iter().enumerate() {
-        check_rule(rule, &declared, place, total, &path.index(index), errors);
+        check_rule(rule, &declared, position, total, &path.index(index), errors);
     }
 }
 
 fn check_rule(
     rule: &Value,
     declared: &Declared,
-    place: Place<'_>,
+    position: RulePosition<'_>,
     total: &mut Total,
     path: &Path<'_>,
     errors: &mut ErrorList,
 ) {
     let environment = environment(declared, rule.flag("optionalOldSelf"));
     let text = rule.text("rule");
-    let refused = |path: &Path<'_>, detail: String| FieldError::invalid_shown(path, dump(rule, RULE), detail);
+    let rejected =
+        |path: &Path<'_>, detail: String| FieldError::invalid_shown(path, dump(rule, RULE), detail);
     let compiled = compile(&environment, text)
         .and_then(|_| environment.estimate(text, &declared.extent).map_err(|error| error.to_string()));
     let rule_path = path.child("rule");
@@ -174,13 +175,13 @@ fn check_rule(
         Ok(estimate) => estimate,
         Err(detail) => {
             total.add(&rule_path, 0);
-            errors.push(refused(&rule_path, detail));
-            check_old(rule, false, place, path, errors);
+            errors.push(rejected(&rule_path, detail));
+            check_old(rule, false, position, path, errors);
             return;
         }
     };
-    let cost = estimate.cost.saturating_mul(place.count.unwrap_or_else(|| declared.max_count()));
-    if cost > RULE_LIMIT && !place.any_cost {
+    let cost = estimate.cost.saturating_mul(position.count.unwrap_or_else(|| declared.max_count()));
+    if cost > RULE_LIMIT && !position.any_cost {
         let detail = over_budget("estimated rule cost", cost, RULE_LIMIT);
         errors.push(FieldError::forbidden(&rule_path, detail));
     }
@@ -196,9 +197,9 @@ fn check_rule(
             Ok(_) => environment.estimate(message, &declared.extent).map_err(|error| error.to_string()),
         };
         match compiled {
-            Err(detail) => errors.push(refused(&path, detail)),
+            Err(detail) => errors.push(rejected(&path, detail)),
             Ok(estimate) => {
-                if estimate.cost > RULE_LIMIT && !place.any_cost {
+                if estimate.cost > RULE_LIMIT && !position.any_cost {
                     let detail = over_budget("estimated messageExpression cost", estimate.cost, RULE_LIMIT);
                     errors.push(FieldError::forbidden(&path, detail));
                 }
@@ -206,13 +207,19 @@ fn check_rule(
             }
         }
     }
-    check_old(rule, estimate.variables.contains("oldSelf"), place, path, errors);
+    check_old(rule, estimate.variables.contains("oldSelf"), position, path, errors);
 }
 
-/// Rules may speak of old values where it is known which they are.
-fn check_old(rule: &Value, uses_old: bool, place: Place<'_>, path: &Path<'_>, errors: &mut ErrorList) {
+/// Allows `oldSelf` only where old and new values can be correlated.
+fn check_old(
+    rule: &Value,
+    uses_old: bool,
+    position: RulePosition<'_>,
+    path: &Path<'_>,
+    errors: &mut ErrorList,
+) {
     if uses_old {
-        if let Some(within) = place.uncorrelated {
+        if let Some(within) = position.uncorrelated {
             let detail =
                 format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {within}");
             errors.push(FieldError::invalid_str(&path.child("rule"), rule.text("rule"), detail));
@@ -225,7 +232,7 @@ fn check_old(rule: &Value, uses_old: bool, place: Place<'_>, path: &Path<'_>, er
 }
 
 fn over_budget(what: &str, cost: u64, limit: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "told to one digit")]
+    #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
     let factor = cost as f64 / limit as f64;
     let factor = match factor {
         factor if factor > 100.0 => "more than 100x".to_owned(),

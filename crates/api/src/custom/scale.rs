@@ -1,4 +1,4 @@
-//! The scale subresource of a custom resource: where its replicas and its selector are.
+//! Scale subresource of a custom resource: paths of its replicas and its selector.
 
 use crate::value::Fields;
 use machinery::field::{ErrorList, FieldError, Path};
@@ -22,7 +22,7 @@ pub struct Scale {
 /// Values of the scale subresource of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScaleValues {
-    /// `None`: the object says nothing.
+    /// `None` if the object does not set it.
     pub spec_replicas: Option<i64>,
     pub status_replicas: i64,
     pub label_selector: String,
@@ -33,12 +33,12 @@ impl FieldPath {
         Self { text: super::intern::name(text) }
     }
 
-    /// Names of the fields on the way.
+    /// Field names of the path.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.text.strip_prefix('.').unwrap_or(&self.text).split('.')
     }
 
-    /// The value at the path. The error is in the words of Kubernetes.
+    /// Value at the path. The error is the message of Kubernetes.
     fn get<'v>(&self, object: &'v Value) -> Result<Option<&'v Value>, String> {
         let mut value = object;
         let mut seen = String::new();
@@ -102,7 +102,7 @@ impl Scale {
         }
     }
 
-    /// The values of an object.
+    /// Scale values of an object.
     pub fn values(&self, object: &Value) -> Result<ScaleValues, String> {
         let selector = self.label_selector.as_ref().map(|path| path.string(object)).transpose()?;
         Ok(ScaleValues {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_must_be_numbers_of_32_bits() {
+    fn replicas_must_be_32_bit_integers() {
         for (object, want) in [
             (json!({}), vec![]),
             (json!({"spec": {"replicas": 1}, "status": {"replicas": 1, "selector": "a=b"}}), vec![]),

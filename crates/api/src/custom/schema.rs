@@ -1,13 +1,13 @@
-//! A schema as the author of a definition wrote it.
+//! Source schema of a definition.
 
 use crate::value::Fields;
 use machinery::Value;
 
-/// One node of a schema: what `openAPIV3Schema` holds, or a part of it.
+/// One node of a schema: the content of `openAPIV3Schema`, or a part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema<'a>(pub &'a Value);
 
-/// What a schema says of fields that it does not name.
+/// Value of `additionalProperties`.
 #[derive(Clone, Copy, Debug)]
 pub enum Additional<'a> {
     Allowed(bool),
@@ -45,12 +45,12 @@ impl<'a> Schema<'a> {
         Some(self.0.field(field)).filter(|of| of.is_object()).map(Schema)
     }
 
-    /// The schemas of a junctor (`allOf`, `anyOf`, `oneOf`), or of `items` where that is a list.
+    /// Schemas of a junctor (`allOf`, `anyOf`, `oneOf`), or of `items` if that is a list.
     pub fn list(self, field: &str) -> impl Iterator<Item = Schema<'a>> {
         self.0.items(field).iter().map(Schema)
     }
 
-    /// The schemas of a map, by name: `properties`, `definitions`, …
+    /// Schemas of a map, by name: `properties`, `definitions`, …
     pub fn map(self, field: &str) -> impl Iterator<Item = (&'a str, Schema<'a>)> {
         self.0.entries(field).into_iter().flatten().map(|(name, of)| (name.as_str(), Schema(of)))
     }
@@ -67,7 +67,7 @@ impl<'a> Schema<'a> {
         self.0.entries("properties").is_some_and(|properties| !properties.is_empty())
     }
 
-    /// The schema of every item of a list.
+    /// Schema of every item of a list.
     pub fn items(self) -> Option<Schema<'a>> {
         self.child("items")
     }
@@ -80,7 +80,7 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// The schema of the fields that it does not name.
+    /// Schema of additional properties.
     pub fn additional_schema(self) -> Option<Schema<'a>> {
         self.child("additionalProperties")
     }
@@ -121,7 +121,7 @@ impl<'a> Schema<'a> {
         self.0.items("x-kubernetes-validations")
     }
 
-    /// Whether this holds of the schema or of any schema in it.
+    /// True if the predicate holds for the schema or any nested schema.
     pub fn any(self, holds: &dyn Fn(Schema<'_>) -> bool) -> bool {
         if holds(self) {
             return true;
@@ -135,5 +135,5 @@ impl<'a> Schema<'a> {
     }
 }
 
-/// Fields of an object that say what it is; schemas of resources need not.
+/// Identifying fields of a resource, which schemas need not describe.
 pub const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];

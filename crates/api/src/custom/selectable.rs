@@ -1,6 +1,6 @@
-//! Fields of custom resources that selectors may name.
+//! Selectable fields of custom resources.
 
-use super::node::Kind;
+use super::node::NodeType;
 use super::schema::Schema;
 use super::{field_path, structural};
 use crate::value::Fields;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 const MAX_FIELDS: usize = 8;
 
-/// Compiled field that field selectors may name.
+/// Compiled selectable field.
 #[derive(Debug)]
 pub struct SelectableField {
     /// Name in selectors: the path without its first dot.
     pub name: Arc<str>,
     /// `string`, `integer` or `boolean`.
     pub kind: &'static str,
-    /// `None`: the path is invalid, and no object has the field.
+    /// `None` if the path is invalid; then no object has the field.
     path: Option<Template>,
 }
 
@@ -28,17 +28,17 @@ impl SelectableField {
         let found = field_path::follow(path, Some(schema), false).ok().and_then(|found| found.schema);
         Self {
             name: super::intern::name(path.strip_prefix('.').unwrap_or(path)),
-            kind: found.map_or("", |of| Kind::of(of.kind()).name()),
+            kind: found.map_or("", |of| NodeType::of(of.kind()).name()),
             path: Template::parse(&format!("{{{path}}}")).ok(),
         }
     }
 
-    /// Names of the fields on the way to the value, for readers that look for nothing else.
+    /// Field names of the path, for readers that decode nothing else.
     pub fn fields(&self) -> Option<Vec<&str>> {
         self.path.as_ref()?.fields()
     }
 
-    /// The value of an object, as selectors compare it. Empty where the object has none.
+    /// Value in an object as compared by selectors; empty if absent.
     pub fn value(&self, object: &Value) -> String {
         let results = self.path.as_ref().and_then(|path| path.results(object, Missing::Allow).ok());
         let value = results.as_ref().and_then(|results| results.first()?.first());
@@ -50,7 +50,7 @@ impl SelectableField {
     }
 }
 
-/// Fields that selectors may name must be there, and simple. `owner` is the path of what has them.
+/// Requires selectable fields to exist and to be scalars. `owner` is the path of their parent.
 pub fn check(fields: &[Value], schema: Schema<'_>, owner: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let unreadable = structural::unsupported(schema);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn selectable_fields_are_simple() {
+    fn selectable_fields_must_be_scalars() {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "a": {"type": "string"}, "o": {"type": "object"}}}}});
         for (path, want) in [

@@ -1,4 +1,4 @@
-//! Structural schemas: they say of every value what it is, outside of what they demand of it.
+//! Structural schemas: the type of every field is given outside of `allOf`, `anyOf`, `oneOf` and `not`.
 
 use super::patterns;
 use super::schema::{Additional, Schema};
@@ -6,7 +6,7 @@ use crate::value::Fields;
 use machinery::field::{ErrorList, FieldError, Path};
 use serde_json::json;
 
-/// Where a schema stands.
+/// Position of a schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Root,
@@ -14,7 +14,7 @@ enum Level {
     Field,
 }
 
-/// Why a schema cannot be read as a structural one at all.
+/// Error of a schema that cannot be converted to a structural one.
 pub fn unsupported(schema: Schema<'_>) -> Option<String> {
     const FIELDS: [(&str, &str); 7] = [
         ("id", "id"),
@@ -47,7 +47,7 @@ pub fn unsupported(schema: Schema<'_>) -> Option<String> {
     below.chain(schema.additional_schema()).find_map(unsupported)
 }
 
-/// What keeps a schema from being structural, in a fixed order.
+/// Violations of the rules of structural schemas, in a fixed order.
 pub fn violations(schema: Schema<'_>, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     invariants(schema, Level::Root, path, &mut errors);
@@ -90,7 +90,7 @@ fn invariants(schema: Schema<'_>, level: Level, path: &Path<'_>, errors: &mut Er
             }
         }
     }
-    demands(schema, Excused::of(schema), path, errors);
+    check_value_validations(schema, IntOrStringForm::of(schema), path, errors);
     type_of(schema, level, &path.child("type"), errors);
     metadata(schema, level, &properties_path, errors);
 }
@@ -116,7 +116,7 @@ fn type_of(schema: Schema<'_>, level: Level, path: &Path<'_>, errors: &mut Error
     }
 }
 
-/// What a schema of a resource may say of the fields that every resource has.
+/// Restricts the schema of `apiVersion`, `kind` and `metadata` of a resource.
 fn metadata(schema: Schema<'_>, level: Level, path: &Path<'_>, errors: &mut ErrorList) {
     let is_resource = level == Level::Root || schema.is_embedded();
     for name in ["kind", "apiVersion"] {
@@ -130,7 +130,7 @@ fn metadata(schema: Schema<'_>, level: Level, path: &Path<'_>, errors: &mut Erro
         if is_resource && of.kind() != "object" {
             errors.push(FieldError::invalid_str(&path.child("type"), of.kind(), "must be object"));
         }
-        if level == Level::Root && says_more_than_names(of) {
+        if level == Level::Root && restricts_more_than_names(of) {
             let detail = "must not specify anything other than name and generateName, but metadata is implicitly specified";
             errors.push(FieldError::forbidden(&path, detail));
         }
@@ -141,7 +141,7 @@ fn metadata(schema: Schema<'_>, level: Level, path: &Path<'_>, errors: &mut Erro
     }
 }
 
-fn says_more_than_names(metadata: Schema<'_>) -> bool {
+fn restricts_more_than_names(metadata: Schema<'_>) -> bool {
     let known = |name: &str| matches!(name, "name" | "generateName");
     let fields = metadata.0.as_object().into_iter().flatten();
     fields.filter(|(_, value)| !crate::value::is_zero(value)).any(|(field, _)| match field.as_str() {
@@ -151,14 +151,14 @@ fn says_more_than_names(metadata: Schema<'_>) -> bool {
     })
 }
 
-/// The two ways to say "integer or string" in which types may stand where they otherwise may not.
+/// The two forms of "integer or string" in which types are allowed inside junctors.
 #[derive(Clone, Copy, Default)]
-struct Excused {
+struct IntOrStringForm {
     any_of: bool,
     first_all_of: bool,
 }
 
-impl Excused {
+impl IntOrStringForm {
     fn of(schema: Schema<'_>) -> Self {
         let pattern = json!([{"type": "integer"}, {"type": "string"}]);
         let first = schema.0.items("allOf").first();
@@ -169,20 +169,25 @@ impl Excused {
     }
 }
 
-/// What a schema demands of values by its junctors and its pattern.
-fn demands(schema: Schema<'_>, excused: Excused, path: &Path<'_>, errors: &mut ErrorList) {
+/// Checks the value validations of a schema: its junctors and its pattern.
+fn check_value_validations(
+    schema: Schema<'_>,
+    int_or_string: IntOrStringForm,
+    path: &Path<'_>,
+    errors: &mut ErrorList,
+) {
     for field in ["anyOf", "allOf", "oneOf"] {
-        if field == "anyOf" && excused.any_of {
+        if field == "anyOf" && int_or_string.any_of {
             continue;
         }
         let path = path.child(field);
         for (index, of) in schema.list(field).enumerate() {
-            let any_of = field == "allOf" && index == 0 && excused.first_all_of;
-            nested(of, Excused { any_of, first_all_of: false }, &path.index(index), errors);
+            let any_of = field == "allOf" && index == 0 && int_or_string.first_all_of;
+            nested(of, IntOrStringForm { any_of, first_all_of: false }, &path.index(index), errors);
         }
     }
     if let Some(not) = schema.child("not") {
-        nested(not, Excused::default(), &path.child("not"), errors);
+        nested(not, IntOrStringForm::default(), &path.child("not"), errors);
     }
     let pattern = schema.text("pattern");
     if let Err(why) = patterns::check(pattern) {
@@ -191,15 +196,15 @@ fn demands(schema: Schema<'_>, excused: Excused, path: &Path<'_>, errors: &mut E
     }
 }
 
-/// Below a junctor a schema demands, and says nothing of what values are.
-fn nested(schema: Schema<'_>, excused: Excused, path: &Path<'_>, errors: &mut ErrorList) {
-    demands(schema, excused, path, errors);
+/// Checks a schema below a junctor, which may only validate values and not describe them.
+fn nested(schema: Schema<'_>, int_or_string: IntOrStringForm, path: &Path<'_>, errors: &mut ErrorList) {
+    check_value_validations(schema, int_or_string, path, errors);
     if let Some(items) = schema.items() {
-        nested(items, Excused::default(), &path.child("items"), errors);
+        nested(items, IntOrStringForm::default(), &path.child("items"), errors);
     }
     let properties_path = path.child("properties");
     for (name, of) in schema.properties() {
-        nested(of, Excused::default(), &properties_path.key(name), errors);
+        nested(of, IntOrStringForm::default(), &properties_path.key(name), errors);
     }
     let additional = !matches!(schema.additional(), None | Some(Additional::Allowed(false)));
     const EMPTY: &str = "must be empty to be structural";
@@ -230,43 +235,43 @@ fn nested(schema: Schema<'_>, excused: Excused, path: &Path<'_>, errors: &mut Er
     }
 }
 
-/// Whatever a junctor demands something of must be described outside of it, too.
+/// Requires every field validated inside a junctor to be described outside of it, too.
 fn complete_all(
-    demanding: Schema<'_>,
+    validating: Schema<'_>,
     described: Schema<'_>,
     described_path: &Path<'_>,
     path: &Path<'_>,
     errors: &mut ErrorList,
 ) {
-    if let Some(not) = demanding.child("not") {
+    if let Some(not) = validating.child("not") {
         complete(not, described, described_path, &path.child("not"), errors);
     }
     for field in ["allOf", "anyOf", "oneOf"] {
         let path = path.child(field);
-        for (index, of) in demanding.list(field).enumerate() {
+        for (index, of) in validating.list(field).enumerate() {
             complete(of, described, described_path, &path.index(index), errors);
         }
     }
 }
 
 fn complete(
-    demanding: Schema<'_>,
+    validating: Schema<'_>,
     described: Schema<'_>,
     described_path: &Path<'_>,
     path: &Path<'_>,
     errors: &mut ErrorList,
 ) {
-    complete_all(demanding, described, described_path, path, errors);
+    complete_all(validating, described, described_path, path, errors);
     let mut below =
-        |demanding: Schema<'_>, of: Option<Schema<'_>>, there: &Path<'_>, here: &Path<'_>| match of {
-            Some(described) => complete(demanding, described, there, here, errors),
+        |validating: Schema<'_>, of: Option<Schema<'_>>, there: &Path<'_>, here: &Path<'_>| match of {
+            Some(described) => complete(validating, described, there, here, errors),
             None => errors.push(FieldError::required(there, format!("because it is defined in {here}"))),
         };
-    if let Some(items) = demanding.items() {
+    if let Some(items) = validating.items() {
         below(items, described.items(), &described_path.child("items"), &path.child("items"));
     }
     let (there, here) = (described_path.child("properties"), path.child("properties"));
-    for (name, of) in demanding.properties() {
+    for (name, of) in validating.properties() {
         below(of, described.property(name), &there.key(name), &here.key(name));
     }
 }
@@ -276,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_structural_is_told() {
+    fn nonstructural_schema_reports_violations() {
         for (schema, want) in [
             (json!({"type": "object"}), ""),
             (json!({}), "s.type: Required value: must not be empty at the root"),
@@ -324,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told() {
+    fn unsupported_schema_reports_error() {
         for (schema, want) in [
             (json!({"type": "object"}), None),
             (json!({"properties": {"a": {"$ref": "#/a"}}}), Some("OpenAPIV3Schema '$ref' is not supported")),

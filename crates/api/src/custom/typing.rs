@@ -1,12 +1,12 @@
-//! Values as expressions see them: formats are types, field names are escaped.
+//! Values in CEL: formats are types, field names are escaped.
 
-use super::node::{Kind, ListType, Node};
+use super::node::{ListType, Node, NodeType};
 use expressions::openapi::escape;
 use expressions::{Identity, List, Map as TypedMap, Text, Typing, Value as Typed, formatted};
 use machinery::{Map, Value};
 use std::sync::Arc;
 
-/// A value with the types of its schema. Parts of lists and maps are typed when expressions reach them.
+/// A value with the types of its schema. Elements of lists and maps are typed when expressions access them.
 pub fn typed<'a>(node: &'a Node, value: &'a Value) -> Typed<'a> {
     match value {
         _ if node.int_or_string => Typed::from(value),
@@ -14,7 +14,7 @@ pub fn typed<'a>(node: &'a Node, value: &'a Value) -> Typed<'a> {
         Value::Object(fields) if !node.properties.is_empty() || node.additional.is_some() => {
             Typed::Map(TypedMap::Typed(fields, node))
         }
-        Value::Number(number) if node.kind == Kind::Number => {
+        Value::Number(number) if node.kind == NodeType::Number => {
             Typed::Double(number.as_f64().unwrap_or(f64::NAN))
         }
         Value::String(text) if node.checks.is_some() => {
@@ -25,12 +25,12 @@ pub fn typed<'a>(node: &'a Node, value: &'a Value) -> Typed<'a> {
 }
 
 impl Node {
-    /// The node of a field, if the schema has one for it.
+    /// Node of a field, if the schema has one.
     fn typed_field<'a>(&'a self, name: &str, value: &'a Value) -> Typed<'a> {
         self.member(name).map_or_else(|| Typed::from(value), |node| typed(node, value))
     }
 
-    /// Fields have names of their own, as opposed to keys of a map.
+    /// True if fields have declared names, as opposed to keys of a map.
     fn names_fields(&self) -> bool {
         !self.properties.is_empty()
     }

@@ -6,14 +6,14 @@ mod tests;
 
 use super::correlation::{Correlated, is_type_field};
 use super::formats;
-use super::node::{Additional, Checks, Kind, Node};
+use super::node::{Additional, Checks, Node, NodeType};
 use machinery::field::{ErrorKind, ErrorList, FieldError, Path, show, show_str};
 use machinery::{Map, Value};
 use std::collections::HashSet;
 
-/// Errors of a default value by its schema. Errors name places below `base`.
+/// Errors of a default value by its schema. Error paths are below `base`.
 pub fn check_default(value: &Value, node: &Node, base: &Path<'_>) -> ErrorList {
-    let check = Check { base, is_default: true };
+    let check = ValueCheck { base, is_default: true };
     check.errors(value, node, None, true)
 }
 
@@ -25,21 +25,21 @@ pub fn check(
     is_root: bool,
     base: &Path<'_>,
 ) -> ErrorList {
-    let check = Check { base, is_default: false };
+    let check = ValueCheck { base, is_default: false };
     check.errors(value, node, correlated, is_root)
 }
 
-/// Findings so far. Of alternatives that all fail, the one with the most matches is reported.
+/// Findings so far. If all alternatives fail, the one with the most matches is reported.
 #[derive(Default)]
-struct Outcome {
+struct ValueErrors {
     errors: Vec<FieldError>,
-    /// Texts by which equal errors are known.
+    /// Texts of errors, for deduplication.
     seen: HashSet<String>,
     messages: Vec<String>,
     matches: usize,
 }
 
-impl Outcome {
+impl ValueErrors {
     fn add(&mut self, message: String, error: FieldError) {
         if self.seen.insert(message.clone()) {
             self.messages.push(message);
@@ -47,7 +47,7 @@ impl Outcome {
         }
     }
 
-    fn merge(&mut self, other: Outcome) {
+    fn merge(&mut self, other: ValueErrors) {
         self.matches += other.matches;
         for (message, error) in other.messages.into_iter().zip(other.errors) {
             self.add(message, error);
@@ -59,21 +59,21 @@ impl Outcome {
     }
 }
 
-struct Check<'b> {
+struct ValueCheck<'b> {
     base: &'b Path<'b>,
-    /// Default values are validated by the structural schema: unknown formats count, and a value that is an integer or a
-    /// string has no type of its own.
+    /// Default values are validated by the structural schema: unknown formats are checked, and an int-or-string value
+    /// has no type of its own.
     is_default: bool,
 }
 
-/// The value that a message shows.
+/// Value shown in a message.
 enum Shown<'v> {
     Value(&'v Value),
     Text(&'v str),
     None,
 }
 
-impl Check<'_> {
+impl ValueCheck<'_> {
     fn errors(
         &self,
         value: &Value,
@@ -81,7 +81,7 @@ impl Check<'_> {
         correlated: Option<Correlated<'_>>,
         is_root: bool,
     ) -> ErrorList {
-        let mut outcome = Outcome::default();
+        let mut outcome = ValueErrors::default();
         self.ratcheted(value, node, correlated, is_root, &Path::ROOT, &mut outcome);
         outcome.errors
     }
@@ -94,12 +94,12 @@ impl Check<'_> {
         correlated: Option<Correlated<'_>>,
         is_root: bool,
         at: &Path<'_>,
-        outcome: &mut Outcome,
+        outcome: &mut ValueErrors,
     ) {
         let Some(old) = correlated else {
             return self.value(value, node, None, is_root, at, outcome);
         };
-        let mut found = Outcome::default();
+        let mut found = ValueErrors::default();
         self.value(value, node, correlated, is_root, at, &mut found);
         if !found.is_valid() && old.is_unchanged() {
             outcome.matches += found.matches;
@@ -108,7 +108,14 @@ impl Check<'_> {
         }
     }
 
-    fn fail(&self, kind: ErrorKind, at: &Path<'_>, shown: Shown<'_>, message: String, outcome: &mut Outcome) {
+    fn fail(
+        &self,
+        kind: ErrorKind,
+        at: &Path<'_>,
+        shown: Shown<'_>,
+        message: String,
+        outcome: &mut ValueErrors,
+    ) {
         let value = match shown {
             Shown::Value(value) => Some(show(value)),
             Shown::Text(text) => Some(show_str(text)),
@@ -118,8 +125,8 @@ impl Check<'_> {
         outcome.add(message, FieldError { kind, field: self.field(at), value, detail });
     }
 
-    /// Adds an error that names no place below the base.
-    fn fail_whole(&self, message: String, outcome: &mut Outcome) {
+    /// Adds an error at the base path.
+    fn fail_whole(&self, message: String, outcome: &mut ValueErrors) {
         let error = FieldError::invalid_str(self.base, "", message.clone());
         outcome.add(message, FieldError { field: self.field(&Path::ROOT), ..error });
     }
@@ -134,7 +141,7 @@ impl Check<'_> {
         }
     }
 
-    fn invalid(&self, at: &Path<'_>, value: &Value, what: &str, outcome: &mut Outcome) {
+    fn invalid(&self, at: &Path<'_>, value: &Value, what: &str, outcome: &mut ValueErrors) {
         self.fail(ErrorKind::Invalid, at, Shown::Value(value), format!("{at} in body {what}"), outcome);
     }
 
@@ -145,7 +152,7 @@ impl Check<'_> {
         correlated: Option<Correlated<'_>>,
         is_root: bool,
         at: &Path<'_>,
-        outcome: &mut Outcome,
+        outcome: &mut ValueErrors,
     ) {
         let checks = node.checks();
         let types = self.types(node);
@@ -181,16 +188,16 @@ impl Check<'_> {
     }
 
     /// Accepted types.
-    fn types(&self, node: &Node) -> &'static [Kind] {
+    fn types(&self, node: &Node) -> &'static [NodeType] {
         match node.kind {
-            _ if node.int_or_string && !self.is_default => &[Kind::Integer, Kind::String],
-            Kind::Any => &[],
-            Kind::Object => &[Kind::Object],
-            Kind::Array => &[Kind::Array],
-            Kind::String => &[Kind::String],
-            Kind::Integer => &[Kind::Integer],
-            Kind::Number => &[Kind::Number],
-            Kind::Boolean => &[Kind::Boolean],
+            _ if node.int_or_string && !self.is_default => &[NodeType::Integer, NodeType::String],
+            NodeType::Any => &[],
+            NodeType::Object => &[NodeType::Object],
+            NodeType::Array => &[NodeType::Array],
+            NodeType::String => &[NodeType::String],
+            NodeType::Integer => &[NodeType::Integer],
+            NodeType::Number => &[NodeType::Number],
+            NodeType::Boolean => &[NodeType::Boolean],
         }
     }
 
@@ -200,25 +207,34 @@ impl Check<'_> {
         if checks.format_is_known || self.is_default { format } else { "" }
     }
 
-    fn type_of(&self, value: &Value, node: &Node, types: &[Kind], at: &Path<'_>, outcome: &mut Outcome) {
+    fn type_of(
+        &self,
+        value: &Value,
+        node: &Node,
+        types: &[NodeType],
+        at: &Path<'_>,
+        outcome: &mut ValueErrors,
+    ) {
         let format = self.format(node);
-        let accepts = |kind: Kind| types.contains(&kind);
-        let is_numeric = accepts(Kind::Integer) || accepts(Kind::Number);
+        let accepts = |kind: NodeType| types.contains(&kind);
+        let is_numeric = accepts(NodeType::Integer) || accepts(NodeType::Number);
         let (found, name) = match value {
             Value::Null => (None, "null"),
-            Value::Bool(_) => (Some(Kind::Boolean), "boolean"),
-            Value::String(_) => (Some(Kind::String), "string"),
-            Value::Number(number) if number.is_i64() => (Some(Kind::Integer), "integer"),
-            Value::Number(_) => (Some(Kind::Number), "number"),
-            Value::Array(_) => (Some(Kind::Array), "array"),
-            Value::Object(_) => (Some(Kind::Object), "object"),
+            Value::Bool(_) => (Some(NodeType::Boolean), "boolean"),
+            Value::String(_) => (Some(NodeType::String), "string"),
+            Value::Number(number) if number.is_i64() => (Some(NodeType::Integer), "integer"),
+            Value::Number(_) => (Some(NodeType::Number), "number"),
+            Value::Array(_) => (Some(NodeType::Array), "array"),
+            Value::Object(_) => (Some(NodeType::Object), "object"),
         };
         let fits = match found {
             None => node.nullable || types.is_empty(),
-            // A format says what strings are.
-            Some(Kind::String | Kind::Array) if !format.is_empty() && !is_numeric => true,
-            Some(Kind::Integer) => is_numeric,
-            Some(Kind::Number) => accepts(Kind::Number) || accepts(Kind::Integer) && numbers::is_whole(value),
+            // A format determines the type of strings.
+            Some(NodeType::String | NodeType::Array) if !format.is_empty() && !is_numeric => true,
+            Some(NodeType::Integer) => is_numeric,
+            Some(NodeType::Number) => {
+                accepts(NodeType::Number) || accepts(NodeType::Integer) && numbers::is_whole(value)
+            }
             Some(found) => accepts(found),
         };
         if fits {
@@ -242,14 +258,14 @@ impl Check<'_> {
         correlated: Option<Correlated<'_>>,
         is_root: bool,
         at: &Path<'_>,
-        outcome: &mut Outcome,
+        outcome: &mut ValueErrors,
     ) {
         let outcome_of = |node: &Node| {
-            let mut outcome = Outcome::default();
+            let mut outcome = ValueErrors::default();
             self.value(value, node, correlated, is_root, at, &mut outcome);
             outcome
         };
-        let better = |best: Option<Outcome>, next: Outcome| match best {
+        let better = |best: Option<ValueErrors>, next: ValueErrors| match best {
             Some(best) if best.matches >= next.matches => Some(best),
             _ => Some(next),
         };
@@ -312,7 +328,7 @@ impl Check<'_> {
         }
     }
 
-    fn text(&self, text: &str, value: &Value, node: &Node, at: &Path<'_>, outcome: &mut Outcome) {
+    fn text(&self, text: &str, value: &Value, node: &Node, at: &Path<'_>, outcome: &mut ValueErrors) {
         let Some(checks) = &node.checks else {
             outcome.matches += 1;
             return;
@@ -351,7 +367,7 @@ impl Check<'_> {
         node: &Node,
         correlated: Option<Correlated<'_>>,
         at: &Path<'_>,
-        outcome: &mut Outcome,
+        outcome: &mut ValueErrors,
     ) {
         if let Some(of) = &node.items {
             let old = correlated.map(|correlated| (correlated, correlated.old_items()));
@@ -379,14 +395,14 @@ impl Check<'_> {
         }
     }
 
-    fn too_many(&self, at: &Path<'_>, count: usize, most: i64, what: &str, outcome: &mut Outcome) {
+    fn too_many(&self, at: &Path<'_>, count: usize, most: i64, what: &str, outcome: &mut ValueErrors) {
         let message = format!("{at} in body should have at most {most} {what}");
         let most = usize::try_from(most).unwrap_or(0);
         let error = FieldError { field: self.field(at), ..FieldError::too_many(&Path::ROOT, count, most) };
         outcome.add(message, error);
     }
 
-    fn enumeration(&self, value: &Value, checks: &Checks, at: &Path<'_>, outcome: &mut Outcome) {
+    fn enumeration(&self, value: &Value, checks: &Checks, at: &Path<'_>, outcome: &mut ValueErrors) {
         let allowed = &checks.enumeration;
         let same = |allowed: &Value| match (allowed.as_f64(), value.as_f64()) {
             (Some(allowed), Some(value)) => allowed == value,
@@ -413,7 +429,7 @@ impl Check<'_> {
         correlated: Option<Correlated<'_>>,
         is_root: bool,
         at: &Path<'_>,
-        outcome: &mut Outcome,
+        outcome: &mut ValueErrors,
     ) {
         let checks = node.checks();
         let count = i64::try_from(fields.len()).unwrap_or(i64::MAX);
@@ -431,7 +447,7 @@ impl Check<'_> {
                 continue;
             }
             match (&node.additional, node.additional_properties) {
-                // The path of an additional field has a dot in front, even at the root.
+                // The path of an additional field starts with a dot, even at the root.
                 (Some(of), _) if at.is_root() => {
                     let name = format!(".{name}");
                     self.ratcheted(value, of, old, false, &Path::new(&name), outcome);
@@ -453,7 +469,7 @@ impl Check<'_> {
     }
 }
 
-/// Whether a format means something for a type.
+/// True if a format applies to a type.
 pub fn is_format(kind: &str, format: &str) -> bool {
     match kind {
         "" | "string" => formats::is_known(format),

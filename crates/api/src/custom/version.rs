@@ -1,4 +1,4 @@
-//! A version of a custom resource definition, compiled: all that serving its objects needs.
+//! Compiled version of a custom resource definition, for serving its objects.
 
 use super::columns::{self, Column};
 use super::compile::schema as compile_schema;
@@ -17,21 +17,21 @@ use machinery::field::{ErrorKind, ErrorList, FieldError, Path};
 use machinery::schema::{Schema as TypeSchema, SchemaRef, TypeSource};
 use std::sync::{Arc, OnceLock};
 
-/// Reason why a version cannot be compiled.
+/// Compilation error of a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     #[error("custom resource definition has no version {0:?}")]
     NoVersion(String),
-    #[error("schema of version {version:?} cannot be used: {reason}")]
+    #[error("failed to compile schema of version {version:?}: {reason}")]
     Schema { version: String, reason: String },
 }
 
-/// Reason why an object cannot be decoded.
+/// Decoding error of an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct DecodeError(pub String);
 
-/// A compiled version. Immutable, and cheap to keep: equal parts of all definitions are shared.
+/// A compiled version. Immutable and small: equal parts of all definitions are shared.
 #[derive(Debug)]
 pub struct CompiledVersion {
     pub group: Arc<str>,
@@ -45,18 +45,18 @@ pub struct CompiledVersion {
     root: Root,
     /// `spec.preserveUnknownFields`: nothing is pruned.
     preserve_unknown: bool,
-    /// Made when an object is first applied or tracked.
+    /// Built when an object is first applied or tracked.
     types: OnceLock<Arc<TypeSchema>>,
 }
 
-/// A definition that is kept elsewhere in a smaller form.
+/// A definition that is stored elsewhere in a smaller form.
 pub trait DefinitionSource: std::fmt::Debug + Send + Sync {
-    /// The definition. Its spec is always the same.
+    /// Returns the definition. Its spec never changes.
     fn definition(&self) -> Value;
 }
 
-/// The compiled schema. Most versions are only stored and listed in discovery: theirs is compiled when an object of
-/// theirs is first read or written.
+/// The compiled schema. Most versions are only stored and listed in discovery, so a schema is compiled when an object
+/// of its version is first read or written.
 #[derive(Debug)]
 struct Root {
     node: OnceLock<Arc<Node>>,
@@ -70,7 +70,7 @@ pub fn compile(definition: &Value, version: &str) -> Result<CompiledVersion, Com
     Ok(compiled)
 }
 
-/// Compiles a version of a definition but for its schema, which is read from `source` when it is first needed.
+/// Compiles a version of a definition except its schema, which is read from `source` on first use.
 pub fn compile_lazily(
     definition: &Value,
     version: &str,
@@ -158,8 +158,8 @@ impl CompiledVersion {
         self.types().kind(&self.group, &self.version, &self.kind)
     }
 
-    /// Completes decoding: metadata gets the form of its type, unknown fields and null fields that are not allowed are
-    /// dropped. Returns the paths of unknown fields.
+    /// Completes decoding: normalizes metadata to its type, drops unknown fields and disallowed null fields. Returns
+    /// the paths of unknown fields.
     pub fn decode(&self, object: &mut Value, malformed: Malformed) -> Result<Vec<String>, DecodeError> {
         let mut unknown = Vec::new();
         if let Some(metadata) = object.get_mut("metadata") {
@@ -182,7 +182,7 @@ impl CompiledVersion {
         dropped
     }
 
-    /// Brings the metadata of embedded resources into the form of their type. Returns the paths of unknown fields, sorted.
+    /// Normalizes the metadata of embedded resources to its type. Returns the paths of unknown fields, sorted.
     pub fn coerce(&self, object: &mut Value, malformed: Malformed) -> Result<Vec<String>, FieldError> {
         let mut unknown = Vec::new();
         embedded::coerce(object, self.root(), malformed, &Path::ROOT, &mut unknown)?;
@@ -200,7 +200,7 @@ impl CompiledVersion {
         self.validate_with_warnings(new, old).errors
     }
 
-    /// The same, with warnings about rules that unchanged values fail.
+    /// Same as above, with warnings about rules that unchanged values fail.
     pub fn validate_with_warnings(&self, new: &Value, old: Option<&Value>) -> Findings {
         let correlated = old.map(|old| Correlated { node: self.root(), new, old });
         let mut errors = values::check(new, self.root(), correlated, true, &Path::ROOT);
@@ -217,7 +217,7 @@ impl CompiledVersion {
         self.validate_status_with_warnings(new, old).errors
     }
 
-    /// The same, with warnings about rules that unchanged values fail.
+    /// Same as above, with warnings about rules that unchanged values fail.
     pub fn validate_status_with_warnings(&self, new: &Value, old: &Value) -> Findings {
         let mut errors = Vec::new();
         let whole = Correlated { node: self.root(), new, old };

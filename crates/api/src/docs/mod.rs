@@ -1,7 +1,7 @@
-//! The texts of the API documentation: what every type, field and operation parameter means.
+//! Texts of the API documentation of every type, field and operation parameter.
 //!
-//! They are kept compressed in the binary (`cargo run -p xtask -- docs` writes them) and inflated when somebody
-//! asks, for as long as they hold the [`Docs`].
+//! They are compressed in the binary (`cargo run -p xtask -- docs` writes them) and inflated on demand, for the
+//! lifetime of a [`Docs`].
 
 use flate2::read::DeflateDecoder;
 use std::io::Read as _;
@@ -20,7 +20,7 @@ impl Docs {
     /// Inflates the texts.
     pub fn load() -> Docs {
         let mut text = String::new();
-        DeflateDecoder::new(TEXTS).read_to_string(&mut text).expect("our own checked-in file inflates");
+        DeflateDecoder::new(TEXTS).read_to_string(&mut text).expect("the embedded texts inflate");
         let mut types = Vec::new();
         let mut position = 0;
         for line in text.split_inclusive('\n') {
@@ -36,7 +36,7 @@ impl Docs {
         Docs { text, types }
     }
 
-    /// The texts of the types that `keep` wants, by name.
+    /// Texts of the types selected by `keep`, by name.
     #[must_use]
     pub fn excerpt(&self, keep: impl Fn(&str) -> bool) -> Docs {
         let (mut text, mut types) = (String::new(), Vec::new());
@@ -49,22 +49,22 @@ impl Docs {
         Docs { text, types }
     }
 
-    /// What a type is, `io.k8s.api.core.v1.Pod` for example.
+    /// Description of a type, for example `io.k8s.api.core.v1.Pod`.
     pub fn of_type(&self, name: &str) -> Option<String> {
         self.lines(name)?.next().and_then(|(_, text)| plain(text))
     }
 
-    /// What a field of a type means, with the values it may have.
+    /// Description of a field of a type, with its possible values.
     pub fn of_field(&self, name: &str, field: &str) -> Option<String> {
         self.lines(name)?.skip(1).find(|(key, _)| *key == field).and_then(|(_, text)| plain(text))
     }
 
-    /// What a parameter of operations means: `limit`, or `PodExecOptions.stdin` where kinds differ.
+    /// Description of a parameter of operations: `limit`, or `PodExecOptions.stdin` if kinds differ.
     pub fn of_parameter(&self, name: &str) -> Option<String> {
         self.of_field("parameters", name)
     }
 
-    /// Keys and escaped texts of a type, its own first.
+    /// Keys and escaped texts of a type, the type's own text first.
     fn lines(&self, name: &str) -> Option<impl Iterator<Item = (&str, &str)>> {
         let index = self.types.binary_search_by(|span| type_name(&self.text, *span).cmp(name)).ok()?;
         let (start, end) = self.types[index];
@@ -72,8 +72,8 @@ impl Docs {
     }
 }
 
-/// What a field of a type means, or the type itself for an empty field. Inflates the texts each time: for
-/// more than a few questions hold a [`Docs`].
+/// Description of a field of a type, or of the type itself for an empty field. Inflates the texts each time: for more
+/// than a few lookups hold a [`Docs`].
 pub fn describe(type_name: &str, field: &str) -> Option<String> {
     let docs = Docs::load();
     if field.is_empty() { docs.of_type(type_name) } else { docs.of_field(type_name, field) }
@@ -84,7 +84,7 @@ fn type_name(text: &str, span: (usize, usize)) -> &str {
     line.split('\t').next().unwrap_or(line)
 }
 
-/// Takes the escapes out; an empty text is none.
+/// Unescapes a text; `None` if it is empty.
 fn plain(text: &str) -> Option<String> {
     if text.is_empty() {
         return None;
@@ -123,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn describe_answers_single_questions() {
+    fn describe_returns_single_text() {
         assert!(describe("io.k8s.api.apps.v1.DeploymentList", "kind").is_some());
         assert!(describe("io.k8s.api.apps.v1.DeploymentList", "").is_some());
     }
 
     #[test]
-    fn every_type_of_the_schema_but_few_is_described() {
+    fn nearly_every_schema_type_has_description() {
         let docs = Docs::load();
         let schema = crate::schema::schema();
         let served = schema.nodes.iter().filter(|node| !node.name.is_empty() && !node.hidden);

@@ -1,4 +1,4 @@
-//! APIService: who serves a group version.
+//! APIService: the server of a group version.
 
 use crate::kind::{drop_status, keep_status};
 use crate::validation::checks::{dns_subdomain, invalid_each, one_of};
@@ -20,9 +20,10 @@ pub static KIND: Kind = Kind {
     unconditional_update: false,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
-    reset_fields: crate::kind::METADATA_APART,
+    reset_fields: crate::kind::METADATA_RESET_FIELDS,
     stored_as_json: true,
     storage_path: "apiregistration.k8s.io/apiservices",
+    table: &crate::tables::api_service::API_SERVICE,
     ..Kind::new("apiregistration.k8s.io", "v1", "APIService", "apiservices", Scope::Cluster)
 };
 
@@ -35,11 +36,11 @@ fn default(object: &mut Value) {
     }
 }
 
-/// What is served here is available at once.
+/// Local group versions are available immediately.
 fn prepare_create(object: &mut Value) {
     drop_status(object);
     if !object.field("spec").has("service") {
-        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = crate::clock::now_text();
         let condition = json!({
             "type": "Available",
             "status": "True",
@@ -83,7 +84,7 @@ fn validate(object: &Value) -> ErrorList {
     errors
 }
 
-/// Where another server is, and how it is trusted.
+/// Validates the service reference and the TLS settings of an APIService.
 fn server(spec: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let (bundle, insecure) = (spec.text("caBundle"), spec.flag("insecureSkipTLSVerify"));

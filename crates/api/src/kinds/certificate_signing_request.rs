@@ -1,7 +1,8 @@
-//! CertificateSigningRequest. Three doors write its status: creation sets none, `status` the certificate,
-//! `approval` the decision.
+//! CertificateSigningRequest. Creation clears the status, the `status` subresource sets the certificate, `approval`
+//! the decision.
 
-use crate::kind::drop_status;
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::{SelectableField, drop_status};
 use crate::validation::certificates::{certificate_problem, request_problem, signer_name};
 use crate::validation::checks::one_of;
 use crate::validation::values::{same, strings};
@@ -18,8 +19,8 @@ pub static KIND: Kind = Kind {
     prepare_update,
     prepare_status_update,
     validate: |request| validate(request, &Value::Null),
-    validate_update: |new, old| validate_update(new, old, Door::Main),
-    validate_status_update: |new, old| validate_update(new, old, Door::Status),
+    validate_update: |new, old| validate_update(new, old, UpdateEndpoint::Main),
+    validate_status_update: |new, old| validate_update(new, old, UpdateEndpoint::Status),
     metadata_on_update: &[MetadataCheck::New],
     metadata_on_status_update: &[MetadataCheck::New],
     reset_fields: &[
@@ -27,6 +28,8 @@ pub static KIND: Kind = Kind {
         ("status", &[&["spec"], &["status", "conditions"]]),
         ("approval", &[&["spec"], &["status", "certificate"]]),
     ],
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::certificates::CERTIFICATE_SIGNING_REQUEST,
     ..Kind::new(
         "certificates.k8s.io",
         "v1",
@@ -36,7 +39,12 @@ pub static KIND: Kind = Kind {
     )
 };
 
-/// The request says who made it; clients cannot say otherwise.
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, field, text};
+    &[NAME, field("spec.signerName", |request| text(request, "/spec/signerName"))]
+};
+
+/// Sets the requesting user, overwriting values from clients.
 fn stamp_user(request: &mut Value, user: &Value) {
     let spec = request.child_mut("spec");
     for field in ["username", "uid", "groups", "extra"] {
@@ -75,15 +83,15 @@ const USAGES: &[&str] = &[
     "timestamping",
 ];
 
-/// Through which door an update comes.
+/// Endpoint of an update.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum UpdateEndpoint {
     Main,
     Status,
     Approval,
 }
 
-/// The main door changes metadata only.
+/// The main resource changes metadata only.
 fn prepare_update(new: &mut Value, old: &Value) {
     for field in ["spec", "status"] {
         keep(new, old, field);
@@ -97,7 +105,7 @@ fn keep(new: &mut Value, old: &Value, field: &str) {
     }
 }
 
-/// The `status` door leaves decisions as they are, as long as there are as many as before.
+/// The `status` subresource retains decisions while their number is unchanged.
 fn prepare_status_update(new: &mut Value, old: &Value) {
     keep(new, old, "spec");
     for kind in ["Approved", "Denied"] {
@@ -118,7 +126,7 @@ fn prepare_status_update(new: &mut Value, old: &Value) {
     set_times(new, old);
 }
 
-/// The `approval` door changes conditions only.
+/// The `approval` subresource changes conditions only.
 pub fn prepare_approval_update(new: &mut Value, old: &Value) {
     set_times(new, old);
     let conditions = new.field("status").field("conditions").clone();
@@ -130,19 +138,19 @@ pub fn prepare_approval_update(new: &mut Value, old: &Value) {
 }
 
 pub fn validate_approval_update(new: &Value, old: &Value) -> ErrorList {
-    validate_update(new, old, Door::Approval)
+    validate_update(new, old, UpdateEndpoint::Approval)
 }
 
 fn conditions(request: &Value) -> &[Value] {
     request.field("status").items("conditions")
 }
 
-/// Conditions without times get them; one that holds on keeps the time since when it does.
+/// Sets missing times of conditions; an unchanged condition retains its transition time.
 fn set_times(new: &mut Value, old: &Value) {
     if conditions(new).is_empty() {
         return;
     }
-    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = crate::clock::now_text();
     for condition in new.child_mut("status").items_mut("conditions") {
         condition.default_if_zero("lastUpdateTime", now.as_str());
         if !condition.text("lastTransitionTime").is_empty() {
@@ -156,7 +164,7 @@ fn set_times(new: &mut Value, old: &Value) {
     }
 }
 
-/// What an old object broke already, an update may leave so.
+/// Tolerates violations that the old object already has.
 fn validate(request: &Value, old: &Value) -> ErrorList {
     let mut errors = Vec::new();
     let (path, spec) = (Path::new("spec"), request.field("spec"));
@@ -243,7 +251,7 @@ fn validate_conditions(conditions: &[Value], old: &[Value], path: &Path<'_>) -> 
     errors
 }
 
-fn validate_update(new: &Value, old: &Value, door: Door) -> ErrorList {
+fn validate_update(new: &Value, old: &Value, endpoint: UpdateEndpoint) -> ErrorList {
     let mut errors = validate(new, old);
     let path = Path::new("status");
     let conditions_path = path.child("conditions");
@@ -256,7 +264,7 @@ fn validate_update(new: &Value, old: &Value, door: Door) -> ErrorList {
             errors.push(FieldError::forbidden(&conditions_path, detail));
         }
     }
-    if door != Door::Approval {
+    if endpoint != UpdateEndpoint::Approval {
         for kind in ["Approved", "Denied"] {
             let (new, old) = (of_kind(new, kind), of_kind(old, kind));
             let change = if new.len() > old.len() {
@@ -273,7 +281,7 @@ fn validate_update(new: &Value, old: &Value, door: Door) -> ErrorList {
     let before = old.field("status").text("certificate");
     if new.field("status").text("certificate") != before {
         let path = path.child("certificate");
-        if door != Door::Status {
+        if endpoint != UpdateEndpoint::Status {
             errors.push(FieldError::forbidden(&path, "updates may not set certificate content"));
         } else if !before.is_empty() {
             let detail = "updates may not modify existing certificate content";
@@ -290,19 +298,19 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn decisions_come_through_approval_only() {
+    fn conditions_change_through_approval_only() {
         let old = json!({"spec": {"signerName": "example.com/s"}});
         let mut new = json!({"status": {"conditions": [{"type": "Approved", "status": "True"}]}});
         prepare_approval_update(&mut new, &old);
         assert_eq!(new["spec"], old["spec"]);
         assert!(new["status"]["conditions"][0]["lastUpdateTime"].is_string());
-        let refused = |errors: ErrorList| errors.iter().any(|error| error.field == "status.conditions");
-        assert!(!refused(validate_approval_update(&new, &old)));
-        assert!(refused((KIND.validate_status_update)(&new, &old)));
+        let rejected = |errors: ErrorList| errors.iter().any(|error| error.field == "status.conditions");
+        assert!(!rejected(validate_approval_update(&new, &old)));
+        assert!(rejected((KIND.validate_status_update)(&new, &old)));
     }
 
     #[test]
-    fn approved_or_denied() {
+    fn approved_and_denied_are_exclusive() {
         let both =
             [json!({"type": "Approved", "status": "True"}), json!({"type": "Denied", "status": "False"})];
         let errors: Vec<String> =

@@ -1,4 +1,4 @@
-//! ClusterRole: rules, given or gathered from other roles by their labels.
+//! ClusterRole: own rules, or rules aggregated from other roles by label.
 
 use crate::validation::label_selector::validate_label_selector;
 use crate::validation::rbac;
@@ -21,7 +21,7 @@ pub static KIND: Kind = Kind {
     ..Kind::new(rbac::GROUP, "v1", "ClusterRole", "clusterroles", Scope::Cluster)
 };
 
-/// An update may keep what an older version let in.
+/// Tolerates violations that an older version accepted.
 fn has_invalid_selector(old: &Value) -> bool {
     let selectors = old.field("aggregationRule").items("clusterRoleSelectors");
     selectors.iter().any(|selector| !validate_label_selector(selector, false, &Path::ROOT).is_empty())
@@ -54,10 +54,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_selects_roles() {
+    fn aggregation_selector_is_validated() {
         for (selector, errors) in [
             (json!({"matchLabels": {"a": "b"}}), 0),
-            // Told of the value, and of the selector as a whole.
+            // One error for the value, one for the selector.
             (json!({"matchLabels": {"a": "Not a label!"}}), 2),
         ] {
             let role = json!({"aggregationRule": {"clusterRoleSelectors": [selector]}});

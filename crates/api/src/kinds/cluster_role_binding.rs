@@ -12,6 +12,7 @@ pub static KIND: Kind = Kind {
     validate_update,
     create_on_update: true,
     metadata_on_update: &[MetadataCheck::New],
+    table: &crate::tables::rbac::CLUSTER_ROLE_BINDING,
     ..Kind::new(rbac::GROUP, "v1", "ClusterRoleBinding", "clusterrolebindings", Scope::Cluster)
 };
 

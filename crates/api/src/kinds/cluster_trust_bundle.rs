@@ -1,6 +1,7 @@
-//! ClusterTrustBundle: certificates of authorities that pods may trust.
+//! ClusterTrustBundle: CA certificates that pods may trust.
 
-use crate::kind::renamed_version;
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::{SelectableField, renamed_version};
 use crate::validation::certificates::{signer_name, trust_bundle};
 use crate::validation::checks::{immutable, invalid_each};
 use crate::value::Fields;
@@ -20,6 +21,8 @@ pub static KIND: Kind = Kind {
         errors
     },
     unconditional_update: false,
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::certificates::CLUSTER_TRUST_BUNDLE,
     ..Kind::new("certificates.k8s.io", "v1beta1", "ClusterTrustBundle", "clustertrustbundles", Scope::Cluster)
 };
 
@@ -31,7 +34,12 @@ pub static KIND_V1ALPHA1: Kind = renamed_version!(
     Some("certificates.k8s.io/v1alpha1 ClusterTrustBundle is deprecated in v1.34+, unavailable in v1.37+")
 );
 
-/// A bundle that does not change is not parsed again.
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, field, text};
+    &[NAME, field("spec.signerName", |bundle| text(bundle, "/spec/signerName"))]
+};
+
+/// An unchanged bundle is not parsed again.
 fn validate(bundle: &Value, parse: bool) -> ErrorList {
     let (path, spec) = (Path::new("spec"), bundle.field("spec"));
     let signer = spec.text("signerName");
@@ -93,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn bundle_without_anchors_is_refused_until_it_is_unchanged() {
+    fn bundle_without_certificates_is_rejected_unless_unchanged() {
         let object = json!({"metadata": {"name": "x"}, "spec": {"trustBundle": "nothing"}});
         let errors: Vec<String> = validate(&object, true).iter().map(FieldError::to_string).collect();
         assert_eq!(

@@ -6,8 +6,12 @@ use crate::{Kind, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-pub static KIND: Kind =
-    Kind { validate, validate_update, ..Kind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced) };
+pub static KIND: Kind = Kind {
+    validate,
+    validate_update,
+    table: &crate::tables::config::CONFIG_MAP,
+    ..Kind::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced)
+};
 
 fn validate(map: &Value) -> ErrorList {
     let binary = map.field("binaryData");

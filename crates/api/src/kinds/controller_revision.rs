@@ -10,6 +10,7 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update,
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
+    table: &crate::tables::workloads::CONTROLLER_REVISION,
     ..Kind::new("apps", "v1", "ControllerRevision", "controllerrevisions", Scope::Namespaced)
 };
 

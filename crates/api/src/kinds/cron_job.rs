@@ -20,6 +20,7 @@ pub static KIND: Kind = Kind {
     warnings,
     counts_generation: true,
     metadata_on_status_update: &[],
+    table: &crate::tables::batch::CRON_JOB,
     ..Kind::new("batch", "v1", "CronJob", "cronjobs", Scope::Namespaced)
 };
 

@@ -17,6 +17,8 @@ pub static KIND: Kind = Kind {
     validate_update,
     warnings,
     unconditional_update: false,
+    table: &crate::tables::storage::CSI_DRIVER,
+    returns_deleted: true,
     ..Kind::new("storage.k8s.io", "v1", "CSIDriver", "csidrivers", Scope::Cluster)
 };
 
@@ -45,7 +47,7 @@ fn prepare_update(new: &mut Value, old: &Value) {
     }
 }
 
-/// Scaling by volume limits is off.
+/// Scaling by volume limits is disabled.
 fn drop_disabled(new: &mut Value, old: &Value) {
     if !old.field("spec").has("preventPodSchedulingIfMissing") {
         new.child_mut("spec").unset("preventPodSchedulingIfMissing");
@@ -127,9 +129,10 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
 
 fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     let spec = new.field("spec");
-    let asked_before =
+    let requested_before =
         old.is_some_and(|old| same(old.field("spec").field("tokenRequests"), spec.field("tokenRequests")));
-    if asked_before || spec.items("tokenRequests").is_empty() || spec.has("serviceAccountTokenInSecrets") {
+    if requested_before || spec.items("tokenRequests").is_empty() || spec.has("serviceAccountTokenInSecrets")
+    {
         return Vec::new();
     }
     vec![
@@ -144,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_counted() {
+    fn spec_change_increments_generation() {
         let driver = |attach: bool| json!({"metadata": {}, "spec": {"attachRequired": attach}});
         for (changed, generation) in [(false, Value::Null), (true, json!(1))] {
             let mut new = driver(changed);
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimal_driver() {
+    fn minimal_driver_gets_defaults() {
         let mut driver = json!({});
         default(&mut driver);
         assert_eq!(

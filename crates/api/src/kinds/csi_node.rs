@@ -14,6 +14,8 @@ pub static KIND: Kind = Kind {
     validate_update,
     unconditional_update: false,
     metadata_on_update: &[MetadataCheck::New],
+    table: &crate::tables::storage::CSI_NODE,
+    returns_deleted: true,
     ..Kind::new("storage.k8s.io", "v1", "CSINode", "csinodes", Scope::Cluster)
 };
 
@@ -63,7 +65,7 @@ fn topology_keys(driver: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// Of a driver that stays only its limits may change.
+/// Only the limits of an existing driver may change.
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(new);
     let path = Path::new("spec");

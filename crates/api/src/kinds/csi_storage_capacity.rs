@@ -32,7 +32,7 @@ fn validate(capacity: &Value, allow_invalid_values: bool) -> ErrorList {
     errors
 }
 
-/// What a capacity is of stays; how much it is and its limits may change.
+/// Topology and storage class are immutable; capacity and maximum volume size may change.
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let old_topology = old.field("nodeTopology");
     let was_invalid = !validate_label_selector(old_topology, false, &Path::ROOT).is_empty();

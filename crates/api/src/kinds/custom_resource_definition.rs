@@ -37,10 +37,10 @@ pub static KIND: Kind = Kind {
 };
 
 const APPROVAL: &str = "api-approved.kubernetes.io";
-/// Holds a definition until its objects are gone.
+/// Finalizer that blocks deletion of a definition until its objects are deleted.
 const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Before a definition goes, its objects do: it waits for that, and nothing more is made meanwhile.
+/// Starts deletion: the definition waits until its objects are deleted, and rejects new ones.
 fn mark_deleting(definition: &mut Value) {
     let mut finalizers = meta::finalizers(definition).to_vec();
     if finalizers.iter().any(|name| name == CLEANUP) {
@@ -80,7 +80,7 @@ fn default(definition: &mut Value) {
     }
 }
 
-/// The storage version is a stored one from the moment it is named so.
+/// Adds the storage version to the stored versions.
 fn add_stored_version(definition: &mut Value) {
     let mut versions = definition.field("spec").items("versions").iter();
     let Some(name) =
@@ -141,7 +141,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// Status, approval of protected groups, and the switch of old days.
+/// Validates status, approval of protected groups, and `preserveUnknownFields`.
 fn rest(definition: &Value, old: Option<&Value>) -> ErrorList {
     let path = Path::new("status");
     let status = definition.field("status");
@@ -183,7 +183,7 @@ fn approval_state(definition: &Value) -> Approval {
     }
 }
 
-/// Groups of the Kubernetes community are not for everybody.
+/// Groups of the Kubernetes community need an API approval annotation.
 fn approval(definition: &Value, old: Option<&Value>) -> Option<FieldError> {
     let group = definition.field("spec").text("group");
     let protected = ["k8s.io", "kubernetes.io"]
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimal_definition() {
+    fn minimal_definition_is_valid() {
         let mut definition = widget();
         default(&mut definition);
         assert_eq!(
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn established_names_stay() {
+    fn established_names_are_immutable() {
         let mut old = widget();
         default(&mut old);
         let mut new = old.clone();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn protected_groups() {
+    fn protected_group_needs_approval() {
         let mut definition = widget();
         definition["metadata"]["name"] = "widgets.foo.k8s.io".into();
         definition["spec"]["group"] = "foo.k8s.io".into();

@@ -31,10 +31,11 @@ pub static KIND: Kind = Kind {
     },
     counts_generation: true,
     field_annotation: Some(TEMPLATE_GENERATION),
+    table: &crate::tables::workloads::DAEMON_SET,
     ..Kind::new("apps", "v1", "DaemonSet", "daemonsets", Scope::Namespaced)
 };
 
-/// How often the template has changed, kept where old controllers look for it.
+/// Number of template changes, in the annotation that old controllers read.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 fn default(set: &mut Value) {
@@ -53,7 +54,7 @@ fn default(set: &mut Value) {
     }
 }
 
-/// The template generation that the annotation says; 0 when it says none.
+/// Template generation of the annotation; 0 if absent or invalid.
 pub(crate) fn template_generation(set: &Value) -> i64 {
     meta::annotation(set, TEMPLATE_GENERATION).and_then(|text| text.parse().ok()).unwrap_or(0)
 }

@@ -6,7 +6,7 @@ use crate::pod_spec::defaults;
 use crate::pod_spec::layout;
 use crate::value::Fields;
 use crate::workload::rolling_update::{amount, validate_at_most_all, validate_int_or_percent};
-use crate::workload::template::{self, Wording};
+use crate::workload::template;
 use crate::{Kind, Scope, scale, workload};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
@@ -27,10 +27,11 @@ pub static KIND: Kind = Kind {
         selector: ScaleSelector::Computed(|deployment| scale::selector_text(deployment.at("spec.selector"))),
     }),
     reset_fields: &[("", &[&["status"]]), ("status", &[&["spec"], &["metadata", "labels"]])],
+    table: &crate::tables::workloads::DEPLOYMENT,
     ..Kind::new("apps", "v1", "Deployment", "deployments", Scope::Namespaced)
 };
 
-/// Asks the controller of long ago to roll back; an empty one means nothing and is dropped.
+/// Rollback request of extensions/v1beta1; an empty one is dropped.
 const ROLLBACK_ANNOTATION: &str = "deprecated.deployment.rollback.to";
 
 fn default(deployment: &mut Value) {
@@ -64,7 +65,7 @@ fn prepare_create(deployment: &mut Value) {
 fn prepare_update(new: &mut Value, old: &Value) {
     keep_status(new, old);
     workload::drop_disabled_template_fields(new, old, "spec.template");
-    // Unlike other kinds, a change of annotations counts too: the controller copies them to its replica sets.
+    // Unlike for other kinds, a change of annotations counts too: the controller copies them to its replica sets.
     let annotations =
         |object: &Value| machinery::meta::annotations(object).filter(|a| !a.is_empty()).cloned();
     if annotations(new) != annotations(old) {
@@ -77,27 +78,12 @@ fn prepare_status_update(new: &mut Value, old: &Value) {
     workload::keep_metadata(new, old, "labels");
 }
 
-const WORDING: Wording = Wording { empty_selector: "deployment", deadline: "ReplicaSet" };
-
 fn validate_spec(deployment: &Value, old: Option<&Value>) -> ErrorList {
     let mut errors = Vec::new();
     let spec = deployment.field("spec");
     let path = Path::new("spec");
     non_negative_field(spec, "replicas", &path, &mut errors);
-    let selector = spec.field("selector");
-    let selector_path = path.child("selector");
-    template::validate_selector(selector, &WORDING, &selector_path, &mut errors);
-    if template::is_usable(selector) {
-        let template_path = path.child("template");
-        let pods = spec.field("template");
-        template::validate_match(selector, pods, &template_path, &mut errors);
-        let old = old.map(|old| old.at("spec.template"));
-        template::validate_pod_template(pods, old, &template_path, &mut errors);
-        template::validate_runs_forever(pods, &WORDING, &template_path, &mut errors);
-    } else {
-        let shown = template::show_selector(selector);
-        errors.push(FieldError::invalid_shown(&selector_path, shown, "invalid label selector"));
-    }
+    template::validate_replicated(deployment, old, &mut errors);
     validate_strategy(spec.field("strategy"), &path.child("strategy"), &mut errors);
     non_negative_field(spec, "minReadySeconds", &path, &mut errors);
     non_negative_field(spec, "revisionHistoryLimit", &path, &mut errors);

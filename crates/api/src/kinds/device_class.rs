@@ -9,12 +9,14 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 
 pub static KIND: Kind = Kind {
-    // Only the name that was made counts, not what it was made from.
+    // Only the generated name is validated, not the prefix.
     validate_name: |name, prefix| if prefix { Vec::new() } else { names::dns_subdomain_in_bytes(name) },
     validate,
     validate_update: |new, _| validate(new),
     counts_generation: true,
     metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
+    table: &crate::tables::resource::NAME_AND_AGE,
+    returns_deleted: true,
     ..Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", Scope::Cluster)
 };
 
@@ -46,7 +48,7 @@ fn validate(class: &Value) -> ErrorList {
     errors
 }
 
-/// A resource of somebody's own domain that quotas can name.
+/// An extended resource that quotas can name.
 fn is_extended_resource(name: &str) -> bool {
     let native = !name.contains('/') || name.contains("kubernetes.io/");
     !native && !name.starts_with("requests.") && names::qualified_name(&format!("requests.{name}")).is_empty()
@@ -57,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extended_resources() {
+    fn extended_resource_names_are_recognized() {
         for (name, extended) in [
             ("example.com/gpu", true),
             ("cpu", false),

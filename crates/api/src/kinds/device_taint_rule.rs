@@ -1,6 +1,6 @@
 //! DeviceTaintRule: a taint that an administrator adds to devices of any driver.
 
-use crate::kind::{METADATA_APART, drop_status, keep_metadata_and_spec, keep_status};
+use crate::kind::{METADATA_RESET_FIELDS, drop_status, keep_metadata_and_spec, keep_status};
 use crate::validation::checks::dns_label;
 use crate::validation::device;
 use crate::validation::storage::driver_name;
@@ -18,7 +18,8 @@ pub static KIND: Kind = Kind {
     validate_update: |new, old| validate(new, Some(old)),
     validate_status_update: |new, _| validate_status(new),
     counts_generation: true,
-    reset_fields: METADATA_APART,
+    reset_fields: METADATA_RESET_FIELDS,
+    table: &crate::tables::resource::DEVICE_TAINT_RULE,
     ..Kind::new("resource.k8s.io", "v1beta2", "DeviceTaintRule", "devicetaintrules", Scope::Cluster)
 };
 
@@ -30,7 +31,7 @@ fn default(rule: &mut Value) {
     }
 }
 
-/// The time of a taint is that of its effect: another effect without another time gets the present one.
+/// Sets the time of a taint to the present if its effect changes without a new time.
 fn prepare_update(new: &mut Value, old: &Value) {
     keep_status(new, old);
     let before = old.at("spec.taint");
@@ -103,13 +104,13 @@ mod tests {
         let mut found = fields(validate(&wrong, None));
         found.dedup();
         assert_eq!(found, want);
-        // An effect of a newer release stays as it is.
+        // An unknown effect of a newer release is retained.
         let known = rule("Sometimes");
         assert_eq!(fields(validate(&known, Some(&known))), Vec::<String>::new());
     }
 
     #[test]
-    fn changed_effect_renews_the_time_unless_the_client_did() {
+    fn changed_effect_sets_time_unless_client_set_it() {
         let old = rule("NoSchedule");
         let mut new = rule("NoExecute");
         prepare_update(&mut new, &old);
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_eight_conditions_are_refused() {
+    fn more_than_eight_conditions_are_rejected() {
         let condition = |index: usize| {
             json!({"type": format!("C{index}"), "status": "True", "reason": "R",
                 "lastTransitionTime": "2026-01-01T00:00:00Z", "message": ""})

@@ -17,6 +17,7 @@ pub static KIND: Kind = Kind {
     warnings,
     counts_generation: true,
     metadata_on_update: &[MetadataCheck::New],
+    table: &crate::tables::service::ENDPOINT_SLICE,
     ..Kind::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", Scope::Namespaced)
 };
 
@@ -34,7 +35,7 @@ fn prepare_create(slice: &mut Value) {
 }
 
 fn prepare_update(new: &mut Value, old: &Value) {
-    // Labels say which service a slice is of, so a change of them counts as well. So does what is dropped below.
+    // Labels assign a slice to its service, so a change of them counts as well, and so do fields dropped below.
     if new.at("metadata.labels") != old.at("metadata.labels")
         || new.field("endpoints") != old.field("endpoints")
     {
@@ -76,7 +77,7 @@ fn validate(slice: &Value, old: Option<&Value>) -> ErrorList {
     let kind = slice.text("addressType");
     let mut errors = required_one_of(&Path::new("addressType"), kind, &["FQDN", "IPv4", "IPv6"]);
     errors.extend(validate_ports(slice.items("ports")));
-    // What older rules let in may stay.
+    // Values accepted by older rules are tolerated.
     if old.is_none_or(|old| old.items("endpoints") != slice.items("endpoints")) {
         errors.extend(validate_endpoints(slice.items("endpoints"), kind));
     }
@@ -224,7 +225,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn deprecated_topology_is_dropped_and_its_node_kept() {
+    fn deprecated_topology_moves_node_to_node_name() {
         let old = json!({"endpoints": [{"deprecatedTopology": {"kubernetes.io/hostname": "n1"}}]});
         let mut new = json!({"endpoints": [
             {"addresses": ["1.2.3.4"], "deprecatedTopology": {"kubernetes.io/hostname": "n1"}},
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_labels_counts() {
+    fn label_change_increments_generation() {
         let old = json!({"metadata": {"generation": 4, "labels": {"a": "b"}}});
         let mut new = json!({"metadata": {"generation": 4, "labels": {"a": "c"}}});
         prepare_update(&mut new, &old);
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_ports() {
+    fn addresses_and_ports_are_validated() {
         let slice = |kind: &str, address: &str| json!({"addressType": kind, "endpoints": [{"addresses": [address]}], "ports": [{"name": "", "protocol": "TCP"}]});
         let cases = [
             (slice("IPv4", "10.1.2.3"), 0),

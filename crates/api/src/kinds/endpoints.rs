@@ -12,7 +12,7 @@ pub static KIND: Kind = Kind {
     default,
     validate: |endpoints| validate_subsets(endpoints.items("subsets")),
     validate_update: |new, old| match new.items("subsets") {
-        // What older rules let in may stay.
+        // Values accepted by older rules are tolerated.
         same if same == old.items("subsets") => Vec::new(),
         changed => validate_subsets(changed),
     },
@@ -21,6 +21,7 @@ pub static KIND: Kind = Kind {
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     deprecation: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
     storage_path: "services/endpoints",
+    table: &crate::tables::service::ENDPOINTS,
     ..Kind::new("", "v1", "Endpoints", "endpoints", Scope::Namespaced)
 };
 

@@ -1,21 +1,25 @@
-//! Event: one stored form, two faces. `v1` and `events.k8s.io/v1` are the same objects under other field names.
+//! Event: one stored form, two groups. `v1` and `events.k8s.io/v1` are the same objects under other field names.
 
-use crate::kind::StoredAs;
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::{SelectableField, StoredAs};
 use crate::validation::checks::{dns_subdomain, immutable, qualified_name};
 use crate::value::{Fields, is_zero};
 use crate::{Kind, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta};
 use serde_json::json;
+use std::borrow::Cow;
 
 pub static KIND: Kind = Kind {
     collects_dependents: false,
-    // Events of this group are taken under nearly any name.
+    // Events of this group accept nearly any name.
     metadata_last: true,
     validate: |event| legacy_rules(event, "reportingComponent"),
     validate_update: |new, _| legacy_rules(new, "reportingComponent"),
     create_on_update: true,
     ttl_seconds: Some(TTL_SECONDS),
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::event::EVENT,
     ..Kind::new("", "v1", "Event", "events", Scope::Namespaced)
 };
 
@@ -31,10 +35,79 @@ pub static EVENTS_KIND: Kind = Kind {
         from_stored: to_events_v1,
         rules_of_stored: false,
     }),
+    selectable: Selectable::new(EVENTS_SELECTABLE, LabelError::Label),
+    stored_field,
+    table: &crate::tables::event::EVENT,
     ..Kind::new("events.k8s.io", "v1", "Event", "events", Scope::Namespaced)
 };
 
-/// Events are kept for an hour.
+/// Fields of events; values are read in the form of either group, whichever is stored.
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, NAMESPACE, either, field, text};
+    &[
+        NAME,
+        NAMESPACE,
+        field("involvedObject.kind", |event| either(event, "/involvedObject/kind", "/regarding/kind")),
+        field("involvedObject.namespace", |event| {
+            either(event, "/involvedObject/namespace", "/regarding/namespace")
+        }),
+        field("involvedObject.name", |event| either(event, "/involvedObject/name", "/regarding/name")),
+        field("involvedObject.uid", |event| either(event, "/involvedObject/uid", "/regarding/uid")),
+        field("involvedObject.apiVersion", |event| {
+            either(event, "/involvedObject/apiVersion", "/regarding/apiVersion")
+        }),
+        field("involvedObject.resourceVersion", |event| {
+            either(event, "/involvedObject/resourceVersion", "/regarding/resourceVersion")
+        }),
+        field("involvedObject.fieldPath", |event| {
+            either(event, "/involvedObject/fieldPath", "/regarding/fieldPath")
+        }),
+        field("reason", |event| text(event, "/reason")),
+        field("reportingComponent", |event| either(event, "/reportingComponent", "/reportingController")),
+        field("source", |event| match either(event, "/source/component", "/deprecatedSource/component") {
+            source if source.is_empty() => either(event, "/reportingComponent", "/reportingController"),
+            source => source,
+        }),
+        field("type", |event| text(event, "/type")),
+    ]
+};
+
+const EVENTS_SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, NAMESPACE, either, field, text};
+    &[
+        NAME,
+        NAMESPACE,
+        field("regarding.kind", |event| either(event, "/regarding/kind", "/involvedObject/kind")),
+        field("regarding.namespace", |event| {
+            either(event, "/regarding/namespace", "/involvedObject/namespace")
+        }),
+        field("regarding.name", |event| either(event, "/regarding/name", "/involvedObject/name")),
+        field("regarding.uid", |event| either(event, "/regarding/uid", "/involvedObject/uid")),
+        field("regarding.apiVersion", |event| {
+            either(event, "/regarding/apiVersion", "/involvedObject/apiVersion")
+        }),
+        field("regarding.resourceVersion", |event| {
+            either(event, "/regarding/resourceVersion", "/involvedObject/resourceVersion")
+        }),
+        field("regarding.fieldPath", |event| {
+            either(event, "/regarding/fieldPath", "/involvedObject/fieldPath")
+        }),
+        field("reason", |event| text(event, "/reason")),
+        field("reportingController", |event| either(event, "/reportingController", "/reportingComponent")),
+        field("type", |event| text(event, "/type")),
+    ]
+};
+
+/// Name of a selectable field in the stored form: events have two names for most fields.
+fn stored_field(label: &str) -> Cow<'_, str> {
+    match label.strip_prefix("regarding.") {
+        Some(field) => format!("involvedObject.{field}").into(),
+        None if label == "reportingController" => "reportingComponent".into(),
+        None => label.into(),
+    }
+}
+
+/// Time to live of events: one hour.
 const TTL_SECONDS: u64 = 3600;
 
 /// Field names of the two groups: `v1`, `events.k8s.io/v1`.
@@ -48,7 +121,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("reportingComponent", "reportingController"),
 ];
 
-/// What each group writes although it is empty.
+/// Fields that each group writes even if empty.
 const CORE_ALWAYS: &[&str] = &[
     "involvedObject",
     "source",
@@ -61,12 +134,12 @@ const CORE_ALWAYS: &[&str] = &[
 const EVENTS_ALWAYS: &[&str] =
     &["regarding", "deprecatedSource", "deprecatedFirstTimestamp", "deprecatedLastTimestamp", "eventTime"];
 
-/// A `v1` event as `events.k8s.io/v1` shows it.
+/// Converts a `v1` event to `events.k8s.io/v1`.
 pub fn to_events_v1(event: Value) -> Value {
     convert(event, "events.k8s.io/v1", |(core, events)| (core, events), EVENTS_ALWAYS)
 }
 
-/// An `events.k8s.io/v1` event as `v1` shows it.
+/// Converts an `events.k8s.io/v1` event to `v1`.
 pub fn to_core_v1(event: Value) -> Value {
     convert(event, "v1", |(core, events)| (events, core), CORE_ALWAYS)
 }
@@ -106,7 +179,7 @@ fn empty(field: &str) -> Value {
 const MAX_TEXT: usize = 128;
 const MAX_NOTE: usize = 1024;
 
-/// What both groups ask of an event, given in its `v1` form.
+/// Rules of both groups, for an event in its `v1` form.
 fn legacy_rules(event: &Value, controller_field: &str) -> ErrorList {
     let namespace = meta::namespace(event);
     let involved = event.field("involvedObject").text("namespace");
@@ -152,7 +225,7 @@ fn legacy_rules(event: &Value, controller_field: &str) -> ErrorList {
     errors
 }
 
-/// The stricter rules of `events.k8s.io` for new events.
+/// Stricter rules of `events.k8s.io` for new events.
 fn validate_new(event: &Value) -> ErrorList {
     let mut errors = legacy_rules(event, "reportingController");
     errors.extend(validate_series(event));
@@ -160,9 +233,9 @@ fn validate_new(event: &Value) -> ErrorList {
         errors.push(FieldError::required(&Path::new("eventTime"), ""));
     }
     let kind = event.text("type");
-    let refuse = |field: &str, detail: String| FieldError::invalid_str(&Path::new(field), "", detail);
+    let reject = |field: &str, detail: String| FieldError::invalid_str(&Path::new(field), "", detail);
     if !matches!(kind, "Normal" | "Warning") {
-        errors.push(refuse("type", format!("has invalid value: {kind}")));
+        errors.push(reject("type", format!("has invalid value: {kind}")));
     }
     let source = event.field("source");
     let unwanted = [
@@ -172,11 +245,11 @@ fn validate_new(event: &Value) -> ErrorList {
         (!source.text("component").is_empty() || !source.text("host").is_empty(), "source"),
     ];
     let unwanted = unwanted.iter().filter(|(set, _)| *set);
-    errors.extend(unwanted.map(|(_, field)| refuse(field, "needs to be unset".to_owned())));
+    errors.extend(unwanted.map(|(_, field)| reject(field, "needs to be unset".to_owned())));
     errors
 }
 
-/// Of an event of `events.k8s.io`, only its series may change.
+/// Only the series of an event of `events.k8s.io` may change.
 fn validate_change(new: &Value, old: &Value) -> ErrorList {
     let mut errors = legacy_rules(new, "reportingController");
     if new.field("series") != old.field("series") {
@@ -204,16 +277,16 @@ fn validate_change(new: &Value, old: &Value) -> ErrorList {
         if is_zero(value) && is_zero(before) {
             continue;
         }
-        let mut refused = immutable(&Path::new(field), value, before);
-        for error in &mut refused {
+        let mut rejected = immutable(&Path::new(field), value, before);
+        for error in &mut rejected {
             error.value = show(field, value).or(error.value.take());
         }
-        errors.extend(refused);
+        errors.extend(rejected);
     }
     errors
 }
 
-/// Structs are shown under Go's field names, all of them.
+/// Structs in messages have Go's field names, and all fields.
 fn show(field: &str, value: &Value) -> Option<String> {
     const REFERENCE: &[(&str, &str)] = &[
         ("Kind", "kind"),
@@ -260,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_faces_of_an_event() {
+    fn event_converts_between_groups() {
         let core = json!({
             "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "count": 3, "eventTime": null,
             "firstTimestamp": "2020-01-01T00:00:00Z", "lastTimestamp": null, "message": "m", "reason": "R",
@@ -280,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn old_and_new_events() {
+    fn event_rules_depend_on_group() {
         let old = json!({"metadata": {"namespace": "n"}, "involvedObject": {"namespace": "n"}});
         assert!(legacy_rules(&old, "reportingComponent").is_empty());
         let elsewhere = json!({"metadata": {"namespace": "n"}, "involvedObject": {"namespace": "m"}});

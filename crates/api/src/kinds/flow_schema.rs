@@ -21,7 +21,8 @@ pub static KIND: Kind = Kind {
     counts_generation: true,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::New],
-    reset_fields: crate::kind::METADATA_APART,
+    reset_fields: crate::kind::METADATA_RESET_FIELDS,
+    table: &crate::tables::flow_control::FLOW_SCHEMA,
     ..Kind::new("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas", Scope::Cluster)
 };
 
@@ -36,17 +37,17 @@ fn validate(schema: &Value) -> ErrorList {
     let mut errors = Vec::new();
     let precedence_path = path.child("matchingPrecedence");
     let precedence = spec.int("matchingPrecedence");
-    let mut refuse = |detail: String| {
+    let mut reject = |detail: String| {
         errors.push(FieldError::invalid(&precedence_path, &precedence.into(), detail));
     };
     if precedence <= 0 {
-        refuse("must be a positive value".to_owned());
+        reject("must be a positive value".to_owned());
     }
     if precedence > PRECEDENCE_MAX {
-        refuse(format!("must not be greater than {PRECEDENCE_MAX}"));
+        reject(format!("must not be greater than {PRECEDENCE_MAX}"));
     }
     if precedence == 1 && name != "exempt" {
-        refuse("only the schema named 'exempt' may have matchingPrecedence 1".to_owned());
+        reject("only the schema named 'exempt' may have matchingPrecedence 1".to_owned());
     }
     if spec.has("distinguisherMethod") {
         let method = spec.field("distinguisherMethod");
@@ -103,7 +104,7 @@ fn rule(rule: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// A subject has the one field that its kind names.
+/// Requires exactly the field of the subject's kind.
 fn subject(subject: &Value, path: &Path<'_>) -> ErrorList {
     let kinds = [("serviceAccount", "ServiceAccount"), ("user", "User"), ("group", "Group")];
     let kind = subject.text("kind");
@@ -156,7 +157,7 @@ fn verbs(rule: &Value, path: &Path<'_>) -> ErrorList {
     vec![FieldError::not_supported(&path, rule.field("verbs"), VERBS)]
 }
 
-/// `*` stands for all, so nothing else may stand beside it.
+/// `*` matches all, so it must be the only item.
 fn lone_wildcard(rule: &Value, field: &str, noun: &str, path: &Path<'_>) -> ErrorList {
     let items = rule.items(field);
     if items.len() < 2 || !contains(items, "*") {
@@ -232,7 +233,7 @@ fn url_problem(url: &str) -> Option<&'static str> {
     }
 }
 
-/// Two schemas are part of the machinery: everybody finds them as they are.
+/// Two schemas are mandatory and must equal their built-in spec.
 fn mandatory_spec(name: &str) -> Option<Value> {
     let (precedence, method, groups): (i64, Value, &[&str]) = match name {
         "exempt" => (1, Value::Null, &["system:masters"]),
@@ -292,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls() {
+    fn non_resource_urls_are_validated() {
         let cases = [
             ("/healthz", None),
             ("/", None),
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn mandatory_schemas_are_fixed() {
+    fn mandatory_schema_spec_is_immutable() {
         let mut schema = json!({"metadata": {"name": "exempt"}, "spec": mandatory_spec("exempt").unwrap()});
         assert_eq!(validate(&schema), []);
         schema["spec"]["rules"] = json!([]);

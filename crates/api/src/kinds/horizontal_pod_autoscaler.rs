@@ -21,10 +21,11 @@ pub static KIND: Kind = Kind {
     validate: |autoscaler| validation::validate_spec(autoscaler, None),
     validate_update: |new, old| validation::validate_spec(new, Some(old)),
     validate_status_update,
+    table: &crate::tables::autoscaling::HORIZONTAL_POD_AUTOSCALER,
     ..Kind::new("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", Scope::Namespaced)
 };
 
-/// Only its defaults are its own: objects are converted by [`from_v1`] before any other rule sees them.
+/// Has only defaults of its own: objects are converted by [`from_v1`] before any other rule runs.
 pub static KIND_V1: Kind = Kind {
     default: default_v1,
     prepare_create: KIND.prepare_create,
@@ -36,10 +37,11 @@ pub static KIND_V1: Kind = Kind {
         from_stored: |autoscaler| to_v1(&autoscaler),
         rules_of_stored: true,
     }),
+    table: &crate::tables::autoscaling::HORIZONTAL_POD_AUTOSCALER,
     ..Kind::new("autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers", Scope::Namespaced)
 };
 
-/// Without any metric the CPU is one; whether there are others only the other form tells.
+/// Defaults to a CPU target if there are no metrics; other metrics are visible only in the v2 form.
 fn default_v1(autoscaler: &mut Value) {
     let spec = autoscaler.child_mut("spec");
     spec.default_to("minReplicas", 1);
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v1_measures_the_cpu_unless_told_otherwise() {
+    fn v1_without_metrics_defaults_cpu_target() {
         let mut plain = json!({"spec": {"maxReplicas": 3}});
         default_v1(&mut plain);
         assert_eq!(plain["spec"], json!({"maxReplicas": 3, "minReplicas": 1, TARGET_CPU: 80}));

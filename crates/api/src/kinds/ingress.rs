@@ -24,6 +24,7 @@ pub static KIND: Kind = Kind {
     counts_generation: true,
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
     storage_path: "ingress",
+    table: &crate::tables::networking::INGRESS,
     ..Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses", Scope::Namespaced)
 };
 
@@ -129,21 +130,21 @@ fn validate_path(entry: &Value, path: &Path<'_>) -> ErrorList {
     };
     let text_path = path.child("path");
     let text = entry.text("path");
-    let refuse = |detail: String| FieldError::invalid_str(&text_path, text, detail);
+    let reject = |detail: String| FieldError::invalid_str(&text_path, text, detail);
     let mut errors = Vec::new();
     let literal = matches!(kind, "Exact" | "Prefix");
     if literal || kind == "ImplementationSpecific" {
         if !text.starts_with('/') && (literal || !text.is_empty()) {
-            errors.push(refuse("must be an absolute path".to_owned()));
+            errors.push(reject("must be an absolute path".to_owned()));
         }
     } else {
         errors.extend(one_of(&kind_path, kind, &["Exact", "ImplementationSpecific", "Prefix"]));
     }
     if literal {
         let sequences = ["//", "/./", "/../", "%2f", "%2F"].into_iter().filter(|part| text.contains(part));
-        errors.extend(sequences.map(|part| refuse(format!("must not contain '{part}'"))));
+        errors.extend(sequences.map(|part| reject(format!("must not contain '{part}'"))));
         let endings = ["/..", "/."].into_iter().filter(|part| text.ends_with(part));
-        errors.extend(endings.map(|part| refuse(format!("cannot end with '{part}'"))));
+        errors.extend(endings.map(|part| reject(format!("cannot end with '{part}'"))));
     }
     errors.extend(validate_backend(entry.field("backend"), &path.child("backend")));
     errors
@@ -151,11 +152,11 @@ fn validate_path(entry: &Value, path: &Path<'_>) -> ErrorList {
 
 fn validate_backend(backend: &Value, path: &Path<'_>) -> ErrorList {
     let (resource, service) = (backend.field("resource"), backend.field("service"));
-    let refuse = |detail: &str| vec![FieldError::invalid_str(path, "", detail)];
+    let reject = |detail: &str| vec![FieldError::invalid_str(path, "", detail)];
     match (resource.is_null(), service.is_null()) {
-        (false, false) => refuse("cannot set both resource and service backends"),
+        (false, false) => reject("cannot set both resource and service backends"),
         (false, true) => validate_reference(resource, &path.child("resource")),
-        (true, true) => refuse("resource or service backend is required"),
+        (true, true) => reject("resource or service backend is required"),
         (true, false) => {
             let service_path = path.child("service");
             let name_path = service_path.child("name");
@@ -169,7 +170,7 @@ fn validate_backend(backend: &Value, path: &Path<'_>) -> ErrorList {
                 ("", 0) => vec![FieldError::required(path, "port name or number is required")],
                 ("", number) => port_number(&port_path.child("number"), number),
                 (name, 0) => invalid_each(&port_path.child("name"), name, names::port_name(name)),
-                _ => refuse("cannot set both port name & port number"),
+                _ => reject("cannot set both port name & port number"),
             });
             errors
         }
@@ -209,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_addresses_of_balancers_are_warned_of() {
+    fn noncanonical_load_balancer_address_returns_warning() {
         let ingress = json!({"status": {"loadBalancer": {"ingress": [
             {"hostname": "h"}, {"ip": "1.2.3.4"}, {"ip": "01.2.3.4"}, {"ip": "fd00:0::1"},
         ]}}});
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_backends() {
+    fn paths_and_backends_are_validated() {
         let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
         let path = |kind: &str, path: &str| json!({"pathType": kind, "path": path, "backend": backend});
         let cases = [

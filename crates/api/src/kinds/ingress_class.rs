@@ -18,6 +18,7 @@ pub static KIND: Kind = Kind {
         errors
     },
     counts_generation: true,
+    table: &crate::tables::networking::INGRESS_CLASS,
     ..Kind::new("networking.k8s.io", "v1", "IngressClass", "ingressclasses", Scope::Cluster)
 };
 
@@ -67,7 +68,7 @@ fn validate_parameters(parameters: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// A typed reference to another object, as ingress classes and backends have them.
+/// A typed reference to another object in ingress classes and backends.
 pub fn validate_reference(reference: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     if let Some(group) = reference.opt_text("apiGroup") {

@@ -16,6 +16,7 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update,
     metadata_on_update: &[MetadataCheck::New],
+    table: &crate::tables::networking::IP_ADDRESS,
     ..Kind::new("networking.k8s.io", "v1", "IPAddress", "ipaddresses", Scope::Cluster)
 };
 
@@ -55,7 +56,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let (parent, before) = (new.at("spec.parentRef"), old.at("spec.parentRef"));
     if parent != before && !(is_zero(parent) && is_zero(before)) {
         let path = Path::new("spec");
-        // Shown under Go's field names, all of them.
+        // Messages show Go's field names, and all fields.
         let fields =
             [("Group", "group"), ("Resource", "resource"), ("Namespace", "namespace"), ("Name", "name")];
         let shown: Vec<String> =

@@ -1,6 +1,7 @@
 //! Job.
 
-use crate::kind::keep_status;
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::{SelectableField, keep_status};
 use crate::pod_spec::defaults;
 use crate::validation::label_selector;
 use crate::value::Fields;
@@ -27,7 +28,14 @@ pub static KIND: Kind = Kind {
     ),
     metadata_on_update: &[MetadataCheck::New],
     labels_from: Some("spec.template.metadata.labels"),
+    selectable: Selectable::new(SELECTABLE, LabelError::Of("Job")),
+    table: &crate::tables::batch::JOB,
     ..Kind::new("batch", "v1", "Job", "jobs", Scope::Namespaced)
+};
+
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, NAMESPACE, field, number};
+    &[NAME, NAMESPACE, field("status.successful", |job| number(job, "/status/succeeded"))]
 };
 
 pub(crate) const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
@@ -52,7 +60,7 @@ fn default(job: &mut Value) {
     default_job_template_spec(spec);
 }
 
-/// What is filled both in a job and in a cron job's template of one.
+/// Defaults of a job and of a cron job's job template.
 pub(crate) fn default_job_template_spec(spec: &mut Value) {
     if let Some(policy) = spec.field_mut("podFailurePolicy") {
         for rule in policy.items_mut("rules") {
@@ -72,8 +80,8 @@ fn prepare_create(job: &mut Value) {
     workload::drop_disabled_template_fields(job, &Value::Null, "spec.template");
 }
 
-/// Labels the template with the job's name and uid and selects on the uid, so that no two jobs share pods.
-/// Labels that are already there stay; validation looks at them.
+/// Labels the template with the job's name and uid and selects on the uid, so that no two jobs share pods. Existing
+/// labels are retained; validation checks them.
 fn generate_selector(job: &mut Value) {
     let name = meta::name(job).to_owned();
     let uid = meta::uid(job).to_owned();
@@ -135,7 +143,7 @@ fn validate_spec(job: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     }
 }
 
-/// A selector that nobody chose must be the generated one, and the template carry its labels.
+/// Requires an automatic selector to be the generated one, and the template to have its labels.
 fn validate_generated_selector(job: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     let spec = job.field("spec");
     let selector = spec.field("selector");
@@ -192,7 +200,7 @@ fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     found
 }
 
-/// Too many indexes to write down.
+/// Warns about an indexed job that may have too many completed indexes to track.
 pub(crate) fn tracking_warning(spec: &Value, path: &str) -> Option<String> {
     let many = spec.int("completions") > 100_000 && spec.int("parallelism") > 10_000;
     (spec.text("completionMode") == "Indexed" && many).then(|| {

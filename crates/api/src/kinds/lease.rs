@@ -15,10 +15,11 @@ pub static KIND: Kind = Kind {
     validate_update: |new, _| validate(new),
     create_on_update: true,
     unconditional_update: false,
+    table: &crate::tables::node::LEASE,
     ..Kind::new("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced)
 };
 
-/// Coordinated leader election is off: its fields stay only where an old object has them.
+/// Coordinated leader election is disabled: its fields are retained only if the old object has them.
 fn drop_coordination(new: &mut Value, old: &Value) {
     let Some(spec) = new.field_mut("spec") else {
         return;
@@ -51,9 +52,9 @@ fn validate(lease: &Value) -> ErrorList {
     errors
 }
 
-/// A strategy without a domain is one of Kubernetes' own; others are qualified names.
+/// A strategy without a domain must be one of Kubernetes' own; others are qualified names.
 pub fn strategy_errors(path: &Path<'_>, strategy: &str) -> ErrorList {
-    // The field is named twice in the path, as Kubernetes has it.
+    // The path repeats the field name, as in Kubernetes.
     let path = path.child("strategy");
     if strategy.contains('/') {
         return invalid_each(&path, strategy, names::qualified_name(strategy));
@@ -67,7 +68,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn durations_and_transitions() {
+    fn durations_and_transitions_are_validated() {
         let lease = json!({"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1}});
         let errors: Vec<String> = validate(&lease).iter().map(FieldError::to_string).collect();
         assert_eq!(
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn coordination_is_off() {
+    fn coordinated_election_fields_are_dropped() {
         let mut lease = json!({"spec": {"strategy": "OldestEmulationVersion", "holderIdentity": "h"}});
         (KIND.prepare_create)(&mut lease);
         assert_eq!(lease, json!({"spec": {"holderIdentity": "h"}}));

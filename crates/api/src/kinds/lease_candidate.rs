@@ -1,4 +1,4 @@
-//! LeaseCandidate: a component that would hold a lease, for coordinated leader election.
+//! LeaseCandidate: a candidate of coordinated leader election.
 
 use crate::kind::renamed_version;
 use crate::kinds::lease::strategy_errors;
@@ -24,6 +24,7 @@ pub static KIND: Kind = Kind {
     deprecation: Some(
         "coordination.k8s.io/v1beta1 LeaseCandidate is deprecated in v1.36+, unavailable in v1.39+",
     ),
+    table: &crate::tables::node::LEASE_CANDIDATE,
     ..Kind::new("coordination.k8s.io", "v1beta1", "LeaseCandidate", "leasecandidates", Scope::Namespaced)
 };
 
@@ -135,7 +136,7 @@ impl PartialOrd for SemanticVersion {
 }
 
 impl Ord for SemanticVersion {
-    /// A pre-release comes before its release.
+    /// A pre-release sorts before its release.
     fn cmp(&self, other: &Self) -> Ordering {
         let pre = match (self.pre.is_empty(), other.pre.is_empty()) {
             (true, false) => Ordering::Greater,
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn candidate_without_versions_is_refused() {
+    fn candidate_without_versions_is_rejected() {
         let good = json!({
             "leaseName": "l", "binaryVersion": "1.36.0", "emulationVersion": "1.36.0",
             "strategy": "OldestEmulationVersion",

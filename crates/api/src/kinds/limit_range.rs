@@ -20,7 +20,7 @@ pub static KIND: Kind = Kind {
     ..Kind::new("", "v1", "LimitRange", "limitranges", Scope::Namespaced)
 };
 
-/// A limit range without a name gets one of its own.
+/// A limit range without a name gets a generated one.
 fn prepare_create(range: &mut Value) {
     if meta::name(range).is_empty() {
         range.child_mut("metadata").set("name", uuid::Uuid::new_v4().to_string());
@@ -44,7 +44,7 @@ fn default(range: &mut Value) {
     }
 }
 
-/// Copies the resources of one list that another does not name.
+/// Copies the resources of one list that another lacks.
 fn fill(item: &mut Value, from: &str, to: &str) {
     let Some(source) = item.entries(from).filter(|source| !source.is_empty()).cloned() else {
         return;
@@ -55,7 +55,7 @@ fn fill(item: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// The resource lists of a limit.
+/// Resource lists of a limit.
 const LISTS: &[&str] = &["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"];
 
 fn validate(range: &Value) -> ErrorList {
@@ -96,10 +96,10 @@ fn limit_type(path: &Path<'_>, kind: &str) -> ErrorList {
     } else {
         messages
     };
-    messages.into_iter().map(|message| FieldError::invalid_word(path, kind, message)).collect()
+    messages.into_iter().map(|message| FieldError::invalid_named(path, kind, message)).collect()
 }
 
-/// Which resources a limit of this type may name where.
+/// Validates the resource names of a limit by its type.
 fn resource_lists(limit: &Value, path: &Path<'_>) -> ErrorList {
     let kind = limit.text("type");
     let mut errors = Vec::new();
@@ -130,7 +130,7 @@ fn resource_lists(limit: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// How the bounds and defaults of one resource fit together.
+/// Validates the bounds and defaults of one resource against each other.
 fn amounts(limit: &Value, kind: &str, name: &str, path: &Path<'_>) -> ErrorList {
     let of = |list: &str| {
         if kind == "Pod" && list.starts_with("default") { None } else { quantity_of(limit, list, name) }
@@ -138,11 +138,11 @@ fn amounts(limit: &Value, kind: &str, name: &str, path: &Path<'_>) -> ErrorList 
     let (min, max, default) = (of("min"), of("max"), of("default"));
     let (request, ratio) = (of("defaultRequest"), of("maxLimitRequestRatio"));
     let mut errors = Vec::new();
-    let mut refuse = |list: &str, shown: &Quantity, detail: String| {
+    let mut reject = |list: &str, shown: &Quantity, detail: String| {
         let path = path.child(list);
         errors.push(FieldError::invalid_str(&path.key(name), &shown.to_string(), detail));
     };
-    // The list that is named, the amount that is shown, and the two that are compared.
+    // Reported list, shown amount, and the two compared amounts.
     let orders = [
         ("min", &min, (&min, "min value"), (&max, "max value")),
         ("defaultRequest", &request, (&min, "min value"), (&request, "default request value")),
@@ -155,18 +155,18 @@ fn amounts(limit: &Value, kind: &str, name: &str, path: &Path<'_>) -> ErrorList 
         if let (Some(low), Some(high), Some(shown)) = (low, high, shown)
             && low > high
         {
-            refuse(list, shown, format!("{low_text} {low} is greater than {high_text} {high}"));
+            reject(list, shown, format!("{low_text} {low} is greater than {high_text} {high}"));
         }
     }
     if let Some(ratio) = &ratio {
         if *ratio < Quantity::new(1) {
-            refuse("maxLimitRequestRatio", ratio, format!("ratio {ratio} is less than 1"));
+            reject("maxLimitRequestRatio", ratio, format!("ratio {ratio} is less than 1"));
         }
         if let (Some(min), Some(max)) = (&min, &max) {
             let bound = max.as_f64() / min.as_f64();
             if ratio.as_f64() > bound {
                 let detail = format!("ratio {ratio} is greater than max/min = {bound:.6}");
-                refuse("maxLimitRequestRatio", ratio, detail);
+                reject("maxLimitRequestRatio", ratio, detail);
             }
         }
     }
@@ -176,7 +176,7 @@ fn amounts(limit: &Value, kind: &str, name: &str, path: &Path<'_>) -> ErrorList 
     {
         let detail =
             format!("default value {default} must equal to defaultRequest value {request} in {name}");
-        refuse("defaultRequest", request, detail);
+        reject("defaultRequest", request, detail);
     }
     errors
 }
@@ -187,7 +187,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn container_limits_have_defaults() {
+    fn container_limit_gets_defaults() {
         let mut range = json!({"spec": {"limits": [
             {"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "1", "memory": "1Gi"}},
             {"type": "Pod", "max": {"cpu": "2"}},

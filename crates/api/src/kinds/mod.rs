@@ -153,3 +153,8 @@ pub static KINDS: &[&Kind] = &[
     &volume_attributes_class::KIND,
     &volume_attributes_class::KIND_V1BETA1,
 ];
+
+/// A kind in any of its versions.
+pub fn find(group: &str, resource: &str) -> Option<&'static Kind> {
+    KINDS.iter().copied().find(|kind| kind.resource == resource && kind.group == group)
+}

@@ -20,6 +20,7 @@ pub static KIND: Kind = Kind {
     counts_generation: true,
     unconditional_update: false,
     metadata_on_update: &[MetadataCheck::New],
+    table: &crate::tables::admission::MUTATING_ADMISSION_POLICY,
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

@@ -16,6 +16,7 @@ pub static KIND: Kind = Kind {
     counts_generation: true,
     unconditional_update: false,
     metadata_on_update: &[MetadataCheck::New],
+    table: &crate::tables::admission::POLICY_BINDING,
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

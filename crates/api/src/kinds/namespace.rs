@@ -1,5 +1,7 @@
-//! Namespace. Its two-phase deletion is the registry's.
+//! Namespace. Its two-phase deletion is implemented by the registry.
 
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::SelectableField;
 use crate::value::{Fields, texts};
 use crate::{Kind, MetadataCheck, Scope};
 use machinery::Value;
@@ -24,12 +26,19 @@ pub static KIND: Kind = Kind {
     metadata_on_update: &[MetadataCheck::New],
     validate_status_update,
     reset_fields: &[("", &[&["status"]]), ("status", &[&["spec"]]), ("finalize", &[&["status"]])],
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::config::NAMESPACE,
     ..Kind::new("", "v1", "Namespace", "namespaces", Scope::Cluster)
 };
 
-/// The label by which selectors find a namespace by name.
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, field, text};
+    &[NAME, field("status.phase", |ns| text(ns, "/status/phase"))]
+};
+
+/// Label with the namespace's name, for selectors.
 pub const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// The finalizer in `spec.finalizers` under which the namespace controller empties a namespace.
+/// Finalizer in `spec.finalizers` of the namespace controller, which deletes the content of a namespace.
 pub const FINALIZER: &str = "kubernetes";
 
 fn default(namespace: &mut Value) {
@@ -39,7 +48,7 @@ fn default(namespace: &mut Value) {
     namespace.child_mut("status").default_if_zero("phase", "Active");
 }
 
-/// Also runs after validation: a generated name was not known when defaults were set.
+/// Also runs after validation: a generated name is unknown when defaults are set.
 fn label_with_name(namespace: &mut Value) {
     let name = meta::name(namespace).to_owned();
     let labels = namespace.child_mut("metadata").child_mut("labels");
@@ -69,13 +78,13 @@ fn prepare_update(new: &mut Value, old: &Value) {
     }
 }
 
-/// A namespace that is to go says so in its phase; it knows no grace period.
+/// Sets the phase of a terminating namespace; it has no grace period.
 fn mark_deleting(namespace: &mut Value) {
     namespace.child_mut("metadata").unset("deletionGracePeriodSeconds");
     namespace.set("status", json!({"phase": "Terminating"}));
 }
 
-/// Before a write to the `finalize` subresource: finalizers come in, status stays.
+/// Before a write to the `finalize` subresource: takes the finalizers, restores status.
 pub fn prepare_finalize(new: &mut Value, old: &Value) {
     crate::kind::keep_status(new, old);
 }
@@ -121,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn create_is_active_labelled_and_finalized() {
+    fn create_sets_phase_label_and_finalizer() {
         let mut ns = json!({"metadata": {"name": "a", "labels": {NAME_LABEL: "b"}}, "spec": {}});
         default(&mut ns);
         prepare_create(&mut ns);

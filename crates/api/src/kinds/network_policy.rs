@@ -14,6 +14,7 @@ pub static KIND: Kind = Kind {
     validate_update: |new, old| validate(new, &Allowed::by(old)),
     warnings: |new, _| warnings(new),
     counts_generation: true,
+    table: &crate::tables::networking::NETWORK_POLICY,
     ..Kind::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", Scope::Namespaced)
 };
 
@@ -33,10 +34,10 @@ fn default(policy: &mut Value) {
     }
 }
 
-/// A direction's rules and the name of their peers.
+/// Rules of a direction and the name of their peers.
 const DIRECTIONS: [(&str, &str); 2] = [("ingress", "from"), ("egress", "to")];
 
-/// What an update may keep although today's rules refuse it.
+/// Invalid values that an update may retain.
 #[derive(Default)]
 struct Allowed<'a> {
     cidrs: Vec<&'a str>,
@@ -107,13 +108,13 @@ fn validate_port(port: &Value, path: &Path<'_>) -> ErrorList {
     let port_path = path.child("port");
     let end_path = path.child("endPort");
     let end = port.opt_int("endPort");
-    let refuse = |shown: i64, detail: &str| FieldError::invalid_shown(&end_path, shown.to_string(), detail);
+    let reject = |shown: i64, detail: &str| FieldError::invalid_shown(&end_path, shown.to_string(), detail);
     match port.field("port") {
         Value::Null => {
-            errors.extend(end.map(|end| refuse(end, "may not be specified when `port` is not specified")));
+            errors.extend(end.map(|end| reject(end, "may not be specified when `port` is not specified")));
         }
         Value::String(name) => {
-            errors.extend(end.map(|end| refuse(end, "may not be specified when `port` is non-numeric")));
+            errors.extend(end.map(|end| reject(end, "may not be specified when `port` is non-numeric")));
             errors.extend(invalid_each(&port_path, name, names::port_name(name)));
         }
         number => {
@@ -121,7 +122,7 @@ fn validate_port(port: &Value, path: &Path<'_>) -> ErrorList {
             errors.extend(port_number(&port_path, number));
             if let Some(end) = end {
                 if end < number {
-                    errors.push(refuse(number, "must be greater than or equal to `port`"));
+                    errors.push(reject(number, "must be greater than or equal to `port`"));
                 }
                 errors.extend(port_number(&end_path, end));
             }
@@ -168,7 +169,7 @@ fn validate_block(block: &Value, allowed: &Allowed<'_>, path: &Path<'_>) -> Erro
         let path = except_path.index(i);
         errors.extend(legacy_cidr(&path, text, &allowed.cidrs));
         if let Some(except) = names::parse_cidr_sloppy(text)
-            && (!cidr.contains(except.network()) || cidr.prefix >= except.prefix)
+            && (!cidr.contains(&except.network()) || cidr.prefix_len() >= except.prefix_len())
         {
             errors.push(FieldError::invalid_str(&path, text, "must be a strict subset of `cidr`"));
         }
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_and_ports() {
+    fn peers_and_ports_are_validated() {
         let from = |peer: Value| json!({"ingress": [{"from": [peer]}]});
         let port = |port: Value| json!({"ingress": [{"ports": [port]}]});
         let cases = [
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_keeps_old_networks() {
+    fn update_tolerates_old_cidrs() {
         let policy = json!({"spec": {"egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.1/8"}}]}]}});
         assert_eq!(validate(&policy, &Allowed::default()).len(), 1);
         assert!(validate(&policy, &Allowed::by(&policy)).is_empty());

@@ -1,5 +1,7 @@
 //! Node.
 
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::SelectableField;
 use crate::validation::checks::{legacy_cidr, required_one_of};
 use crate::validation::resource_names::{quantities, quantity_value, round_up_to_milli};
 use crate::value::{Fields, texts};
@@ -24,7 +26,14 @@ pub static KIND: Kind = Kind {
     warnings: |new, _| warnings(new),
     metadata_on_update: &[MetadataCheck::New],
     storage_path: "minions",
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::node::NODE,
     ..Kind::new("", "v1", "Node", "nodes", Scope::Cluster)
+};
+
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, field, flag};
+    &[NAME, field("spec.unschedulable", |node| flag(node, "/spec/unschedulable"))]
 };
 
 fn default(node: &mut Value) {
@@ -42,7 +51,7 @@ fn default(node: &mut Value) {
     round_up_to_milli(status, "allocatable");
 }
 
-/// `podCIDR` is the first of `podCIDRs`; clients may give either, and where both differ the single one counts.
+/// `podCIDR` is the first of `podCIDRs`; clients may set either, and `podCIDR` wins if both differ.
 fn join_pod_cidrs(spec: &mut Value) {
     let single = spec.text("podCIDR").to_owned();
     let first = spec.items("podCIDRs").first().and_then(Value::as_str).map(str::to_owned);
@@ -55,7 +64,7 @@ fn join_pod_cidrs(spec: &mut Value) {
     }
 }
 
-/// Nodes may bring their status along; only the removed dynamic kubelet configuration is dropped.
+/// Nodes may be created with a status; only the removed dynamic kubelet configuration is dropped.
 fn prepare_create(node: &mut Value) {
     if let Some(spec) = node.field_mut("spec") {
         spec.unset("configSource");
@@ -74,7 +83,7 @@ fn prepare_update(new: &mut Value, old: &Value) {
     }
 }
 
-/// The status door leaves the spec alone; labels, annotations and the like may change with it.
+/// The status subresource ignores the spec; labels, annotations and the like may change with it.
 fn prepare_status_update(new: &mut Value, old: &Value) {
     crate::kind::keep_all_but_status(new, old);
     if !old.field("status").has("config")
@@ -204,7 +213,7 @@ fn is_feature_name(name: &str) -> bool {
     })
 }
 
-/// What an update of a node or of its status may not do.
+/// Validates an update of a node or of its status.
 fn validate_change(new: &Value, old: &Value) -> ErrorList {
     let (spec, before) = (new.field("spec"), old.field("spec"));
     let spec_path = Path::new("spec");
@@ -222,7 +231,7 @@ fn validate_change(new: &Value, old: &Value) -> ErrorList {
         errors.push(error);
     }
 
-    let refuse = |field: &str, detail: &str| FieldError::forbidden(&spec_path.child(field), detail);
+    let reject = |field: &str, detail: &str| FieldError::forbidden(&spec_path.child(field), detail);
     let (cidrs, known) = (spec.items("podCIDRs"), before.items("podCIDRs"));
     if !known.is_empty() {
         let differing = if known.len() == cidrs.len() {
@@ -231,16 +240,16 @@ fn validate_change(new: &Value, old: &Value) -> ErrorList {
             1
         };
         let detail = r#"node updates may not change podCIDR except from "" to valid"#;
-        errors.extend((0..differing).map(|_| refuse("podCIDRs", detail)));
+        errors.extend((0..differing).map(|_| reject("podCIDRs", detail)));
     }
     let provider = before.text("providerID");
     if !provider.is_empty() && provider != spec.text("providerID") {
         let detail = r#"node updates may not change providerID except from "" to valid"#;
-        errors.push(refuse("providerID", detail));
+        errors.push(reject("providerID", detail));
     }
     errors.extend(validate_taints(spec.items("taints"), &Path::new("metadata")));
     if spec.text("externalID") != before.text("externalID") {
-        errors.push(refuse("externalID", "may not be updated"));
+        errors.push(reject("externalID", "may not be updated"));
     }
     errors
 }
@@ -267,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allocatable_follows_capacity() {
+    fn allocatable_defaults_to_capacity() {
         let mut node = json!({"status": {"capacity": {"cpu": "4"}}});
         default(&mut node);
         assert_eq!(node["status"]["allocatable"], json!({"cpu": "4"}));
@@ -277,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_has_no_family() {
+    fn invalid_pod_cidr_returns_parse_error() {
         let node = json!({"spec": {"podCIDRs": ["10.0.0.0/24", "x"]}});
         let details: Vec<String> = validate(&node).into_iter().map(|error| error.detail).collect();
         let bad = "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[1]: <nil> (invalid CIDR address: x)";
@@ -285,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_configuration_is_dropped() {
+    fn dynamic_kubelet_config_is_dropped() {
         let mut node = json!({"spec": {"configSource": {}}, "status": {"config": {}}});
         prepare_create(&mut node);
         assert_eq!(node, json!({"spec": {}, "status": {}}));

@@ -1,5 +1,6 @@
 //! PersistentVolume.
 
+use crate::clock::now_text;
 use crate::pod_spec::{diff, layout};
 use crate::validation::label_selector::has_invalid_label_value;
 use crate::validation::node_labels;
@@ -25,6 +26,8 @@ pub static KIND: Kind = Kind {
     },
     warnings: |new, _| warnings(new),
     metadata_on_update: &[MetadataCheck::New],
+    table: &crate::tables::storage::PERSISTENT_VOLUME,
+    returns_deleted: true,
     ..Kind::new("", "v1", "PersistentVolume", "persistentvolumes", Scope::Cluster)
 };
 
@@ -36,7 +39,7 @@ fn default(volume: &mut Value) {
     default_source(spec);
 }
 
-/// Defaults of a volume, wherever it stands.
+/// Defaults of a volume, also inside other objects.
 pub(crate) fn default_source(spec: &mut Value) {
     round_up_to_milli(spec, "capacity");
     if let Some(host_path) = spec.field_mut("hostPath") {
@@ -64,7 +67,7 @@ pub(crate) fn default_source(spec: &mut Value) {
 
 fn prepare_create(volume: &mut Value) {
     let now = match meta::text(volume, "creationTimestamp") {
-        "" => now(),
+        "" => now_text(),
         created => created.to_owned(),
     };
     volume.set("status", json!({"phase": "Pending", "lastPhaseTransitionTime": now}));
@@ -81,12 +84,8 @@ fn prepare_status_update(new: &mut Value, old: &Value) {
             status.set(TIME, before.field(TIME).clone());
         }
     } else if !same_phase && (!status.has(TIME) || status.field(TIME) == before.field(TIME)) {
-        status.set(TIME, now());
+        status.set(TIME, now_text());
     }
-}
-
-fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
@@ -98,7 +97,7 @@ fn validate(volume: &Value, options: Options) -> ErrorList {
     errors
 }
 
-/// The old annotation for mount options works for some kinds of volumes only.
+/// The deprecated annotation for mount options is supported by some volume sources only.
 fn mount_options(volume: &Value) -> Option<FieldError> {
     const MOUNTABLE: &[&str] = &[
         "gcePersistentDisk",
@@ -129,7 +128,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let options =
         Options { allow_bad_label_values: terms.iter().any(has_invalid_label_value), inline: false };
     let mut errors = validate(new, options);
-    // Kubernetes checks the new object twice, and says so.
+    // Kubernetes validates the new object twice, and reports errors twice.
     errors.extend(KIND.metadata_errors(new));
     errors.extend(validate_spec(spec, meta::name(new), options, &Path::new("spec")));
     errors.extend(source_changed(spec, before));
@@ -152,7 +151,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A volume's source stays; only a secret for expansion may be added to it.
+/// A volume's source is immutable, except that a secret for expansion may be added.
 fn source_changed(spec: &Value, before: &Value) -> Option<FieldError> {
     const EXPAND: &str = "controllerExpandSecretRef";
     let mut after = source(spec);
@@ -183,7 +182,7 @@ fn source(spec: &Value) -> Value {
     source
 }
 
-/// Labels of nodes that were renamed may be brought up to date.
+/// Renamed node labels may be replaced by their current names.
 fn same_affinity(new: &Value, old: &Value) -> bool {
     const RENAMED: &[(&str, &str)] = &[
         ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
@@ -248,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_a_phase_follows_the_phase() {
+    fn phase_change_sets_transition_time() {
         let old = json!({"status": {"phase": "Pending", "lastPhaseTransitionTime": "2020-01-01T00:00:00Z"}});
         let mut new = json!({"status": {"phase": "Pending"}});
         prepare_status_update(&mut new, &old);
@@ -256,14 +255,15 @@ mod tests {
         let mut new = json!({"status": {"phase": "Bound"}});
         prepare_status_update(&mut new, &old);
         assert_ne!(new["status"]["lastPhaseTransitionTime"], old["status"]["lastPhaseTransitionTime"]);
-        let given = json!({"status": {"phase": "Bound", "lastPhaseTransitionTime": "2021-01-01T00:00:00Z"}});
-        let mut new = given.clone();
+        let submitted =
+            json!({"status": {"phase": "Bound", "lastPhaseTransitionTime": "2021-01-01T00:00:00Z"}});
+        let mut new = submitted.clone();
         prepare_status_update(&mut new, &old);
-        assert_eq!(new, given);
+        assert_eq!(new, submitted);
     }
 
     #[test]
-    fn defaults() {
+    fn minimal_volume_gets_defaults() {
         let mut volume = json!({"spec": {"hostPath": {"path": "/x"}}});
         default(&mut volume);
         assert_eq!(

@@ -22,6 +22,8 @@ pub static KIND: Kind = Kind {
     validate_status_update,
     warnings: |new, _| warnings(new),
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
+    table: &crate::tables::storage::PERSISTENT_VOLUME_CLAIM,
+    returns_deleted: true,
     ..Kind::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", Scope::Namespaced)
 };
 
@@ -33,7 +35,7 @@ fn default(claim: &mut Value) {
     default_spec(claim.child_mut("spec"));
 }
 
-/// Also of claim templates (stateful sets, ephemeral volumes).
+/// Also for claim templates (stateful sets, ephemeral volumes).
 pub fn default_spec(spec: &mut Value) {
     spec.default_to("volumeMode", "Filesystem");
     if let Some(resources) = spec.field_mut("resources") {
@@ -52,15 +54,15 @@ fn prepare_update(new: &mut Value, old: &Value) {
     prepare_spec(new.child_mut("spec"), Some(old.field("spec")));
 }
 
-/// What a write may say about data sources; also of claim templates.
+/// Normalizes data sources on write, also in claim templates.
 pub fn prepare_spec(spec: &mut Value, old: Option<&Value>) {
     let had = |field: &str| old.is_some_and(|old| old.has(field));
     if !spec.field("dataSourceRef").text("namespace").is_empty() && !had("dataSourceRef") {
-        // Sources in other namespaces are behind a feature that is off by default.
+        // Sources in other namespaces belong to a feature that is off by default.
         spec.unset("dataSourceRef");
     }
-    // Sources other than claims and snapshots can only be given by `dataSourceRef`; in `dataSource` they are
-    // dropped silently, as they always were.
+    // Sources other than claims and snapshots are only supported in `dataSourceRef`; in `dataSource` they are dropped
+    // silently, as in all earlier versions.
     if !had("dataSource")
         && !had("dataSourceRef")
         && !spec.has("dataSourceRef")
@@ -78,7 +80,7 @@ fn is_claim_or_snapshot(source: &Value) -> bool {
     )
 }
 
-/// Fills in the one of `dataSource` and `dataSourceRef` that is missing.
+/// Sets the missing one of `dataSource` and `dataSourceRef`.
 fn normalize_data_sources(spec: &mut Value) {
     let (from, to) = match (spec.has("dataSource"), spec.has("dataSourceRef")) {
         (true, false) => ("dataSource", "dataSourceRef"),
@@ -101,7 +103,7 @@ fn validate(claim: &Value, old: Option<&Value>) -> ErrorList {
     let mut errors = Vec::new();
     validate_claim_spec(claim.field("spec"), &Path::new("spec"), &mut errors);
     if let Some(old) = old.map(|old| old.field("spec")) {
-        // What older rules let in may stay.
+        // Values accepted by older rules are tolerated.
         let bad_selector = !validate_label_selector(old.field("selector"), false, &Path::ROOT).is_empty();
         let has_group =
             ["dataSource", "dataSourceRef"].iter().any(|source| old.field(source).has("apiGroup"));
@@ -156,7 +158,7 @@ fn copy(from: &Value, to: &mut Value, field: &str) {
     }
 }
 
-/// A class that the claim had by annotation, or had not at all, may be written down.
+/// Allows setting a class that the claim has by annotation, or has not at all.
 fn adopt_storage_class(new: &Value, old: &Value, after: &mut Value) -> Option<FieldError> {
     let class = new.field("spec").opt_text("storageClassName");
     let had_class = old.field("spec").has("storageClassName");
@@ -182,7 +184,7 @@ fn adopt_storage_class(new: &Value, old: &Value, after: &mut Value) -> Option<Fi
     Some(FieldError::invalid_str(&path.child(STORAGE_CLASS), shown, "field is immutable"))
 }
 
-/// A claim may ask for less after a failed expansion, but not for less than it has.
+/// A claim's request may shrink after a failed expansion, but not below its capacity.
 fn shrunk(spec: &Value, old: &Value) -> Option<FieldError> {
     let request =
         |spec: &Value| quantity_of(spec.field("resources"), "requests", "storage").unwrap_or_default();
@@ -262,7 +264,7 @@ fn validate_status_update(new: &Value, _: &Value) -> ErrorList {
     errors
 }
 
-/// Of the resources that Kubernetes knows, claims have storage only.
+/// Of the native resources of Kubernetes, claims support storage only.
 fn resource_key(name: &str, path: &Path<'_>) -> ErrorList {
     let problems = qualified_name(path, name);
     let native = !name.contains('/') || name.contains("kubernetes.io/");
@@ -280,7 +282,7 @@ fn warnings(claim: &Value) -> Vec<String> {
     warnings
 }
 
-/// Also of claim templates; `path` is the spec's.
+/// Also for claim templates; `path` is that of the spec.
 pub fn spec_warnings(spec: &Value, path: &str) -> Vec<String> {
     let lists = ["requests", "limits"].into_iter();
     let fractions = lists.filter_map(|list| {

@@ -5,7 +5,8 @@ pub use crate::pod::ephemeral::{
 };
 pub use crate::pod::resize::{prepare as prepare_resize, validate as validate_resize};
 
-use crate::kind::{Graceful, keep_status};
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::{Graceful, SelectableField, keep_status};
 use crate::pod::{create, status, update};
 use crate::pod_spec::{defaults, disabled, warnings};
 use crate::value::Fields;
@@ -31,7 +32,30 @@ pub static KIND: Kind = Kind {
         ("", &[&["status"]]),
         ("status", &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]]),
     ],
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::pod::POD,
+    returns_deleted: true,
     ..Kind::new("", "v1", "Pod", "pods", Scope::Namespaced)
+};
+
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, NAMESPACE, field, flag, text};
+    &[
+        NAME,
+        NAMESPACE,
+        field("spec.nodeName", |pod| text(pod, "/spec/nodeName")),
+        field("spec.restartPolicy", |pod| text(pod, "/spec/restartPolicy")),
+        field("spec.schedulerName", |pod| text(pod, "/spec/schedulerName")),
+        field("spec.serviceAccountName", |pod| text(pod, "/spec/serviceAccountName")),
+        field("spec.hostNetwork", |pod| flag(pod, "/spec/hostNetwork")),
+        field("status.phase", |pod| text(pod, "/status/phase")),
+        field("status.podIP", |pod| text(pod, "/status/podIPs/0/ip")),
+        // Accepted, but always empty, as in Kubernetes.
+        field("status.podIPs", |_| "".into()),
+        field("status.nominatedNodeName", |pod| text(pod, "/status/nominatedNodeName")),
+        // Former name of the node field.
+        field("spec.host", |pod| text(pod, "/spec/nodeName")),
+    ]
 };
 
 fn default(pod: &mut Value) {
@@ -48,12 +72,12 @@ fn prepare_update(new: &mut Value, old: &Value) {
     }
 }
 
-/// What annotations say goes into fields when the pod is prepared; then nobody can tell any more who said it.
+/// Runs before preparation, which copies annotations to fields: afterwards their origin is unknown.
 fn early_warnings(pod: &Value) -> Vec<String> {
     warnings::warn_app_armor_annotations(pod)
 }
 
-/// Only new pods are looked at: later writes come from machines.
+/// Warnings for new pods only: later writes are made by components.
 fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     if old.is_some() {
         return Vec::new();
@@ -75,9 +99,9 @@ fn status_warnings(pod: &Value) -> Vec<String> {
     [of_field("podIPs"), of_field("hostIPs")].concat()
 }
 
-/// A pod that is on no node or has ended goes at once; any other waits for its kubelet.
-fn graceful(pod: &Value, asked: Option<i64>) -> Graceful {
-    let period = asked.or(pod.field("spec").opt_int("terminationGracePeriodSeconds")).unwrap_or(0);
+/// An unscheduled or terminated pod is deleted immediately; any other waits for its kubelet.
+fn graceful(pod: &Value, requested: Option<i64>) -> Graceful {
+    let period = requested.or(pod.field("spec").opt_int("terminationGracePeriodSeconds")).unwrap_or(0);
     let gone = pod.field("spec").text("nodeName").is_empty()
         || matches!(pod.field("status").text("phase"), "Failed" | "Succeeded");
     match period {
@@ -101,4 +125,18 @@ pub fn validate_binding(binding: &Value) -> ErrorList {
         errors.push(FieldError::required(&path.child("name"), ""));
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn finished_pods_are_deleted_immediately() {
+        for (phase, finished) in vectors::PHASES {
+            let pod = json!({"spec": {"nodeName": "n"}, "status": {"phase": phase}});
+            assert_eq!(matches!(graceful(&pod, Some(30)), Graceful::After(0)), finished, "{phase}");
+        }
+    }
 }

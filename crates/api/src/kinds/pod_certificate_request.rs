@@ -1,15 +1,16 @@
 //! PodCertificateRequest: a kubelet's request for a certificate of a pod.
 //!
-//! The spec never changes. The status changes once, when a signer issues the certificate, denies it or fails; that the
-//! writer may sign for the signer is checked by the API server.
+//! The spec never changes. The status changes once, when a signer issues the certificate, denies it or fails; the API
+//! server checks that the writer is authorized for the signer.
 
-use crate::kind::{drop_status, keep_metadata_and_spec, keep_status};
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::{SelectableField, drop_status, keep_metadata_and_spec, keep_status};
 use crate::validation::certificates::{certificates, signer_name};
 use crate::validation::checks::{immutable, invalid_each};
 use crate::validation::public_key::{self, KeyProblem};
 use crate::validation::values::same;
 use crate::value::Fields;
-use crate::{Kind, Scope};
+use crate::{Kind, Scope, clock};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
@@ -25,9 +26,11 @@ pub static KIND: Kind = Kind {
     prepare_status_update: keep_metadata_and_spec,
     validate,
     validate_update: |new, old| immutable(&Path::new("spec"), new.field("spec"), old.field("spec")),
-    validate_status_update: |new, old| validate_status(new, old, Timestamp::now()),
+    validate_status_update: |new, old| validate_status(new, old, clock::now()),
     unconditional_update: false,
     reset_fields: &[("status", &[&["spec"]])],
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::certificates::POD_CERTIFICATE_REQUEST,
     ..Kind::new(
         "certificates.k8s.io",
         "v1beta1",
@@ -35,6 +38,16 @@ pub static KIND: Kind = Kind {
         "podcertificaterequests",
         Scope::Namespaced,
     )
+};
+
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, field, text};
+    &[
+        NAME,
+        field("spec.signerName", |request| text(request, "/spec/signerName")),
+        field("spec.podName", |request| text(request, "/spec/podName")),
+        field("spec.nodeName", |request| text(request, "/spec/nodeName")),
+    ]
 };
 
 const UID_MAX: usize = 128;
@@ -86,8 +99,8 @@ fn validate(request: &Value) -> ErrorList {
         let detail = format!("must be in the range [{HOUR_SECONDS}, {most}]");
         errors.push(FieldError::invalid(&expiration_path, &seconds.into(), detail));
     }
-    let given = |field| !spec.text(field).is_empty();
-    let problem = match (given("stubPKCS10Request"), given("pkixPublicKey"), given("proofOfPossession")) {
+    let is_set = |field| !spec.text(field).is_empty();
+    let problem = match (is_set("stubPKCS10Request"), is_set("pkixPublicKey"), is_set("proofOfPossession")) {
         (true, false, false) => stub_request(spec, &path),
         (false, true, true) => bare_key(spec, &path),
         _ => Some(FieldError::invalid_shown(
@@ -100,7 +113,7 @@ fn validate(request: &Value) -> ErrorList {
     errors
 }
 
-/// Keys with a domain; all together no larger than annotations may be.
+/// Keys with a domain; the total size is limited to that of annotations.
 fn user_annotations(annotations: &Map<String, Value>, path: &Path<'_>) -> ErrorList {
     let keys = annotations.keys().map(|key| key.to_lowercase());
     let mut errors: ErrorList = keys.flat_map(|key| names::domain_prefixed_key(path, &key)).collect();
@@ -122,19 +135,19 @@ fn stub_request(spec: &Value, path: &Path<'_>) -> Option<FieldError> {
     if der.len() > KEY_MAX {
         return Some(FieldError::too_long(&path, KEY_MAX));
     }
-    let refuse = |shown: &str, detail: &str| Some(FieldError::invalid_shown(&path, shown, detail));
+    let reject = |shown: &str, detail: &str| Some(FieldError::invalid_shown(&path, shown, detail));
     let Some(request) = public_key::request(&der) else {
-        return refuse(OMITTED, "must be a valid PKCS#10 CSR");
+        return reject(OMITTED, "must be a valid PKCS#10 CSR");
     };
     match public_key::problem(&request.certification_request_info.subject_pki) {
         None if public_key::is_signed(&request) => None,
-        None => refuse(OMITTED, "invalid signature"),
-        Some(KeyProblem::Malformed) => refuse(OMITTED, "must be a valid PKCS#10 CSR"),
+        None => reject(OMITTED, "invalid signature"),
+        Some(KeyProblem::Malformed) => reject(OMITTED, "must be a valid PKCS#10 CSR"),
         Some(KeyProblem::Curve(name)) => {
-            refuse(&format!("\"curve {name}\""), "elliptic public keys must use curve P256, P384, or P521")
+            reject(&format!("\"curve {name}\""), "elliptic public keys must use curve P256, P384, or P521")
         }
-        Some(KeyProblem::Modulus(bits)) => refuse(&format!("\"{bits}-bit modulus\""), MODULUS),
-        Some(KeyProblem::Type) => refuse(OMITTED, TYPES),
+        Some(KeyProblem::Modulus(bits)) => reject(&format!("\"{bits}-bit modulus\""), MODULUS),
+        Some(KeyProblem::Type) => reject(OMITTED, TYPES),
     }
 }
 
@@ -151,21 +164,21 @@ fn bare_key(spec: &Value, path: &Path<'_>) -> Option<FieldError> {
         return Some(FieldError::too_long(&proof_path, KEY_MAX));
     }
     let shown = show(spec.field("pkixPublicKey"));
-    let refuse = |shown: String, detail: &str| Some(FieldError::invalid_shown(&key_path, shown, detail));
+    let reject = |shown: String, detail: &str| Some(FieldError::invalid_shown(&key_path, shown, detail));
     let malformed = "must be a valid PKIX-serialized public key";
-    let Some(key) = public_key::parse(&der) else { return refuse(shown, malformed) };
+    let Some(key) = public_key::parse(&der) else { return reject(shown, malformed) };
     match public_key::problem(&key) {
         None if public_key::proves_possession(&key, spec.text("podUID").as_bytes(), &proof) => None,
         None => {
             let detail = "could not verify proof-of-possession signature";
             Some(FieldError::invalid_shown(&proof_path, OMITTED, detail))
         }
-        Some(KeyProblem::Malformed) => refuse(shown, malformed),
+        Some(KeyProblem::Malformed) => reject(shown, malformed),
         Some(KeyProblem::Curve(name)) => {
-            refuse(format!("\"curve {name}\""), "elliptic public keys must use curve P256 or P384")
+            reject(format!("\"curve {name}\""), "elliptic public keys must use curve P256 or P384")
         }
-        Some(KeyProblem::Modulus(bits)) => refuse(format!("\"{bits}-bit modulus\""), MODULUS),
-        Some(KeyProblem::Type) => refuse(shown, TYPES),
+        Some(KeyProblem::Modulus(bits)) => reject(format!("\"{bits}-bit modulus\""), MODULUS),
+        Some(KeyProblem::Type) => reject(shown, TYPES),
     }
 }
 
@@ -233,7 +246,78 @@ fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_str() == Some("")
 }
 
-/// The certificate of an issued request: for the requested key, with the times that the status names.
+/// Times in the status of an issued request.
+struct Times {
+    not_before: Timestamp,
+    not_after: Timestamp,
+    refresh: Timestamp,
+}
+
+impl Times {
+    /// Reads the times; missing ones are added to `errors`, the errors found so far.
+    fn of(status: &Value, mut errors: ErrorList) -> Result<Self, ErrorList> {
+        let path = Path::new("status");
+        let mut moment = |field: &'static str, detail: &str| {
+            let found = status.text(field).parse::<Timestamp>().ok();
+            if found.is_none() {
+                errors.push(FieldError::required(&path.child(field), detail));
+            }
+            found
+        };
+        let consistent = "must be present and consistent with the issued certificate";
+        let not_before = moment("notBefore", consistent);
+        let not_after = moment("notAfter", consistent);
+        let refresh =
+            moment("beginRefreshAt", "must be present and in the range [notbefore+10min, notafter-10min]");
+        match (not_before, not_after, refresh) {
+            (Some(not_before), Some(not_after), Some(refresh)) if errors.is_empty() => {
+                Ok(Self { not_before, not_after, refresh })
+            }
+            _ => Err(errors),
+        }
+    }
+
+    /// Compares the times with the certificate and the limits; `most` is the longest lifetime in seconds.
+    fn check(&self, leaf: &X509Certificate<'_>, most: i64, now: Timestamp) -> Result<(), ErrorList> {
+        let Self { not_before, not_after, refresh } = *self;
+        let path = Path::new("status");
+        let at = |field: &'static str, time: Timestamp, detail: &str| {
+            Err(vec![FieldError::invalid_str(&path.child(field), &time.to_string(), detail)])
+        };
+        let validity = leaf.validity();
+        if not_before.as_second() != validity.not_before.timestamp() {
+            let detail = "must be set to the NotBefore time encoded in the leaf certificate";
+            return at("notBefore", not_before, detail);
+        }
+        if not_before.duration_since(now).abs() >= SignedDuration::from_mins(5) {
+            let detail = "must be set to within 5 minutes of kube-apiserver's current time";
+            return at("notBefore", not_before, detail);
+        }
+        if not_after.as_second() != validity.not_after.timestamp() {
+            let detail = "must be set to the NotAfter time encoded in the leaf certificate";
+            return at("notAfter", not_after, detail);
+        }
+        let lifetime = not_after.as_second() - not_before.as_second();
+        let chain_path = path.child("certificateChain");
+        let long = |detail: String| Err(vec![FieldError::invalid(&chain_path, &lifetime.into(), detail)]);
+        if lifetime < HOUR_SECONDS {
+            return long("leaf certificate lifetime must be >= 1 hour".to_owned());
+        }
+        if lifetime > most {
+            return long(format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({most})"));
+        }
+        let margin = SignedDuration::from_mins(10);
+        if refresh.duration_since(not_before) < margin {
+            return at("beginRefreshAt", refresh, "must be at least 10 minutes after status.notBefore");
+        }
+        if not_after.duration_since(refresh) < margin {
+            return at("beginRefreshAt", refresh, "must be at least 10 minutes before status.notAfter");
+        }
+        Ok(())
+    }
+}
+
+/// Validates the issued certificate: for the requested key, with the times of the status.
 fn issued(new: &Value, old: &Value, now: Timestamp) -> Result<(), ErrorList> {
     let (path, spec_path) = (Path::new("status"), Path::new("spec"));
     let status = new.field("status");
@@ -242,103 +326,55 @@ fn issued(new: &Value, old: &Value, now: Timestamp) -> Result<(), ErrorList> {
     if chain.len() > CHAIN_MAX {
         return Err(vec![FieldError::too_long(&chain_path, CHAIN_MAX)]);
     }
-    let refuse = |detail: &str| vec![FieldError::invalid_str(&chain_path, chain, detail)];
+    let reject = |detail: &str| vec![FieldError::invalid_str(&chain_path, chain, detail)];
     let blocks = certificates(chain);
     let mut blocks = blocks.iter();
     let leaf = blocks
         .next()
-        .ok_or_else(|| refuse("issued certificate chain must contain at least one certificate"))?;
+        .ok_or_else(|| reject("issued certificate chain must contain at least one certificate"))?;
     let leaf = leaf
         .as_ref()
-        .ok_or_else(|| refuse("issued certificate chain must consist entirely of CERTIFICATE PEM blocks"))?;
+        .ok_or_else(|| reject("issued certificate chain must consist entirely of CERTIFICATE PEM blocks"))?;
     let (_, leaf) = X509Certificate::from_der(leaf)
         .ok()
         .filter(|(rest, _)| rest.is_empty())
-        .ok_or_else(|| refuse("leaf certificate does not parse as valid X.509"))?;
+        .ok_or_else(|| reject("leaf certificate does not parse as valid X.509"))?;
     let names = leaf_names(&leaf, &chain_path);
-    let wanted = wanted_key(old, &spec_path)?;
+    let wanted = requested_key(old, &spec_path)?;
     if leaf.public_key().raw != wanted.as_slice() {
         let mut errors = names;
-        errors.extend(refuse("leaf certificate was not issued to the requested public key"));
+        errors.extend(reject("leaf certificate was not issued to the requested public key"));
         return Err(errors);
     }
-    let mut errors = names;
-    let mut moment = |field: &'static str, detail: &str| {
-        let found = status.text(field).parse::<Timestamp>().ok();
-        if found.is_none() {
-            errors.push(FieldError::required(&path.child(field), detail));
-        }
-        found
-    };
-    let consistent = "must be present and consistent with the issued certificate";
-    let not_before = moment("notBefore", consistent);
-    let not_after = moment("notAfter", consistent);
-    let refresh =
-        moment("beginRefreshAt", "must be present and in the range [notbefore+10min, notafter-10min]");
-    let (Some(not_before), Some(not_after), Some(refresh)) = (not_before, not_after, refresh) else {
-        return Err(errors);
-    };
-    if !errors.is_empty() {
-        return Err(errors);
-    }
-    let at = |field: &'static str, time: Timestamp, detail: &str| {
-        Err(vec![FieldError::invalid_str(&path.child(field), &time.to_string(), detail)])
-    };
-    let validity = leaf.validity();
-    if not_before.as_second() != validity.not_before.timestamp() {
-        let detail = "must be set to the NotBefore time encoded in the leaf certificate";
-        return at("notBefore", not_before, detail);
-    }
-    if not_before.duration_since(now).abs() >= SignedDuration::from_mins(5) {
-        let detail = "must be set to within 5 minutes of kube-apiserver's current time";
-        return at("notBefore", not_before, detail);
-    }
-    if not_after.as_second() != validity.not_after.timestamp() {
-        return at("notAfter", not_after, "must be set to the NotAfter time encoded in the leaf certificate");
-    }
-    let lifetime = not_after.as_second() - not_before.as_second();
-    let most = new.field("spec").int("maxExpirationSeconds");
-    let long = |detail: String| Err(vec![FieldError::invalid(&chain_path, &lifetime.into(), detail)]);
-    if lifetime < HOUR_SECONDS {
-        return long("leaf certificate lifetime must be >= 1 hour".to_owned());
-    }
-    if lifetime > most {
-        return long(format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({most})"));
-    }
-    let margin = SignedDuration::from_mins(10);
-    if refresh.duration_since(not_before) < margin {
-        return at("beginRefreshAt", refresh, "must be at least 10 minutes after status.notBefore");
-    }
-    if not_after.duration_since(refresh) < margin {
-        return at("beginRefreshAt", refresh, "must be at least 10 minutes before status.notAfter");
-    }
+    let times = Times::of(status, names)?;
+    times.check(&leaf, new.field("spec").int("maxExpirationSeconds"), now)?;
     for block in blocks {
         let block = block.as_ref().ok_or_else(|| {
-            refuse("issued certificate chain must consist entirely of CERTFICATE PEM blocks")
+            reject("issued certificate chain must consist entirely of CERTFICATE PEM blocks")
         })?;
         if !X509Certificate::from_der(block).is_ok_and(|(rest, _)| rest.is_empty()) {
-            return Err(refuse("intermediate certificate does not parse as valid X.509"));
+            return Err(reject("intermediate certificate does not parse as valid X.509"));
         }
     }
     Ok(())
 }
 
-/// The key that the request is for, as the certificate has it.
-fn wanted_key(old: &Value, path: &Path<'_>) -> Result<Vec<u8>, ErrorList> {
+/// Public key of the request, in the form of certificates.
+fn requested_key(old: &Value, path: &Path<'_>) -> Result<Vec<u8>, ErrorList> {
     let spec = old.field("spec");
     let stub = bytes(spec, "stubPKCS10Request");
-    let refuse = |field: &'static str, detail: &str| {
+    let reject = |field: &'static str, detail: &str| {
         vec![FieldError::invalid_shown(&path.child(field), OMITTED, detail)]
     };
     if stub.is_empty() {
         let key = bytes(spec, "pkixPublicKey");
         return match public_key::parse(&key) {
             Some(_) => Ok(key),
-            None => Err(refuse("pkixPublicKey", "must be a valid PKIX-serialized public key")),
+            None => Err(reject("pkixPublicKey", "must be a valid PKIX-serialized public key")),
         };
     }
     let request = public_key::request(&stub)
-        .ok_or_else(|| refuse("stubPKCS10Request", "must be a valid PKCS#10 CSR"))?;
+        .ok_or_else(|| reject("stubPKCS10Request", "must be a valid PKCS#10 CSR"))?;
     Ok(request.certification_request_info.subject_pki.raw.to_vec())
 }
 
@@ -348,14 +384,14 @@ fn leaf_names(leaf: &X509Certificate<'_>, path: &Path<'_>) -> ErrorList {
     for name in &alternative.value.general_names {
         match name {
             GeneralName::DNSName(name) => {
-                let mut refuse = |holds: bool, detail: &str| {
+                let mut reject = |holds: bool, detail: &str| {
                     if holds {
                         errors.push(FieldError::invalid_str(path, name, detail));
                     }
                 };
-                refuse(name.is_empty(), "leaf certificate should not contain empty DNSName");
-                refuse(name.contains(".."), "leaf certificate's DNSName should not contain '..'");
-                refuse(
+                reject(name.is_empty(), "leaf certificate should not contain empty DNSName");
+                reject(name.contains(".."), "leaf certificate's DNSName should not contain '..'");
+                reject(
                     name.starts_with('.') || name.ends_with('.'),
                     "leaf certificate's DNSName should not start or end with '.'",
                 );
@@ -370,7 +406,7 @@ fn leaf_names(leaf: &X509Certificate<'_>, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// A mail address without a display name, as certificates have them.
+/// An email address without a display name, as in certificates.
 fn is_address(text: &str) -> bool {
     let is_atom = |part: &str| {
         !part.is_empty()

@@ -53,7 +53,7 @@ fn keys_of_three_types_are_accepted() {
 }
 
 #[test]
-fn request_with_a_changed_signature_is_refused() {
+fn request_with_changed_signature_is_rejected() {
     let mut request = request(&KeyPair::generate().expect("a key"));
     let mut der = bytes(&request["spec"], "stubPKCS10Request");
     // The last byte belongs to the signature.
@@ -67,7 +67,7 @@ fn request_with_a_changed_signature_is_refused() {
 }
 
 #[test]
-fn bare_key_needs_a_proof_for_the_pod() {
+fn bare_key_needs_proof_of_possession() {
     use rcgen::{PublicKeyData as _, SigningKey as _};
     let key = KeyPair::generate().expect("a key");
     let mut request = request(&key);
@@ -84,7 +84,7 @@ fn bare_key_needs_a_proof_for_the_pod() {
 }
 
 #[test]
-fn spec_limits() {
+fn spec_limits_are_enforced() {
     let key = KeyPair::generate().expect("a key");
     for (field, value, want) in [
         ("podUID", json!(""), "spec.podUID: Invalid value: \"\": must not be empty"),
@@ -144,7 +144,7 @@ fn status_changes_once() {
 }
 
 #[test]
-fn certificate_fits_the_request() {
+fn certificate_must_match_request() {
     let (key, other) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
     let old = request(&key);
     let last = |new: &Value| status_errors(new, &old).pop().unwrap_or_default();

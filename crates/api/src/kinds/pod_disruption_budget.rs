@@ -19,6 +19,7 @@ pub static KIND: Kind = Kind {
     metadata_last: true,
     counts_generation: true,
     unconditional_update: false,
+    table: &crate::tables::policy::POD_DISRUPTION_BUDGET,
     ..Kind::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", Scope::Namespaced)
 };
 

@@ -14,6 +14,8 @@ pub static KIND: Kind = Kind {
     validate_update: |new, old| validate(new, Some(old.field("template"))),
     warnings: |new, old| workload::template_warnings(new, old, "template", false),
     counts_generation: true,
+    table: &crate::tables::workloads::POD_TEMPLATE,
+    returns_deleted: true,
     ..Kind::new("", "v1", "PodTemplate", "podtemplates", Scope::Namespaced)
 };
 

@@ -11,14 +11,15 @@ pub static KIND: Kind = Kind {
     default: |class| class.default_to("preemptionPolicy", "PreemptLowerPriority"),
     validate,
     validate_update,
-    // The first generation is the only one: what may change is not counted.
+    // The generation is always 1: allowed changes are not counted.
     prepare_create: |class| class.child_mut("metadata").set("generation", 1),
+    table: &crate::tables::policy::PRIORITY_CLASS,
     ..Kind::new("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", Scope::Cluster)
 };
 
-/// Values above belong to the system.
+/// Maximum value of user classes; larger values are reserved for the system.
 const USER_VALUE_MAX: i64 = 1_000_000_000;
-/// The classes of the system itself and their values.
+/// System classes and their values.
 const SYSTEM_CLASSES: &[(&str, i64)] =
     &[("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 

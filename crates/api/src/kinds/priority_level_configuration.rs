@@ -21,7 +21,8 @@ pub static KIND: Kind = Kind {
     counts_generation: true,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::New],
-    reset_fields: crate::kind::METADATA_APART,
+    reset_fields: crate::kind::METADATA_RESET_FIELDS,
+    table: &crate::tables::flow_control::PRIORITY_LEVEL_CONFIGURATION,
     ..Kind::new(
         "flowcontrol.apiserver.k8s.io",
         "v1",
@@ -32,9 +33,9 @@ pub static KIND: Kind = Kind {
 };
 
 const QUEUES_MAX: i64 = 10_000_000;
-/// How many bits of a request's hash shuffle sharding may use.
+/// Number of bits of a request's hash available for shuffle sharding.
 const HASH_BITS: i64 = 60;
-/// Kept by older versions to tell zero from unset; it never belongs in an object.
+/// Annotation of older versions that distinguished zero from unset; not allowed in stored objects.
 const ZERO_SHARES_ANNOTATION: &str = "flowcontrol.k8s.io/concurrency-shares-defaults-to-zero";
 
 fn default(level: &mut Value) {
@@ -149,38 +150,38 @@ fn limit_response(response: &Value, path: &Path<'_>) -> ErrorList {
 
 fn queuing(queuing: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
-    let mut refuse = |field: &'static str, detail: String| {
+    let mut reject = |field: &'static str, detail: String| {
         errors.push(FieldError::invalid(&path.child(field), &queuing.int(field).into(), detail));
     };
     let positive = "must be positive".to_owned();
     let (queues, hand) = (queuing.int("queues"), queuing.int("handSize"));
     if queuing.int("queueLengthLimit") <= 0 {
-        refuse("queueLengthLimit", positive.clone());
+        reject("queueLengthLimit", positive.clone());
     }
     if queues <= 0 {
-        refuse("queues", positive.clone());
+        reject("queues", positive.clone());
     } else if queues > QUEUES_MAX {
-        refuse("queues", format!("must not be greater than {QUEUES_MAX}"));
+        reject("queues", format!("must not be greater than {QUEUES_MAX}"));
     }
     if hand <= 0 {
-        refuse("handSize", positive);
+        reject("handSize", positive);
     } else if hand > queues {
-        refuse("handSize", format!("should not be greater than queues ({queues})"));
+        reject("handSize", format!("should not be greater than queues ({queues})"));
     } else if entropy_bits(queues, hand) > HASH_BITS {
         let detail = format!(
             "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than {HASH_BITS}"
         );
-        refuse("handSize", detail);
+        reject("handSize", detail);
     }
     errors
 }
 
-/// About how many bits it takes to deal a hand from a deck.
+/// Approximate number of bits for dealing a hand from a deck.
 fn entropy_bits(deck: i64, hand: i64) -> i64 {
     ((deck as f64).log2() * hand as f64).ceil() as i64
 }
 
-/// Two levels are part of the machinery: everybody finds them as they are.
+/// Two levels are mandatory and must equal their built-in spec.
 fn mandatory(spec: &Value, name: &str, path: &Path<'_>) -> Option<FieldError> {
     let (fixed, except) = match name {
         "exempt" => (json!({"type": "Exempt"}), " except the 'spec.exempt' field"),
@@ -231,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hands_must_fit_the_hash() {
+    fn hand_size_must_fit_hash_bits() {
         let cases = [(64, 8, 0), (64, 65, 1), (1 << 20, 4, 1), (0, 0, 2)];
         for (queues, hand, count) in cases {
             let config = json!({"queues": queues, "handSize": hand, "queueLengthLimit": 1});

@@ -4,10 +4,10 @@ use crate::kind::{Scale, ScaleSelector, keep_status};
 use crate::pod_spec::checks::non_negative_field;
 use crate::pod_spec::defaults;
 use crate::value::Fields;
-use crate::workload::template::{self, Wording};
+use crate::workload::template;
 use crate::{Kind, Scope, scale, workload};
 use machinery::Value;
-use machinery::field::{ErrorList, FieldError, Path};
+use machinery::field::{ErrorList, Path};
 
 pub static KIND: Kind = Kind {
     default,
@@ -24,6 +24,7 @@ pub static KIND: Kind = Kind {
         status_replicas: "status.replicas",
         selector: ScaleSelector::Computed(|set| scale::selector_text(set.at("spec.selector"))),
     }),
+    table: &crate::tables::workloads::REPLICA_SET,
     ..Kind::new("apps", "v1", "ReplicaSet", "replicasets", Scope::Namespaced)
 };
 
@@ -43,28 +44,13 @@ fn prepare_update(new: &mut Value, old: &Value) {
     workload::drop_disabled_template_fields(new, old, "spec.template");
 }
 
-const WORDING: Wording = Wording { empty_selector: "deployment", deadline: "ReplicaSet" };
-
 fn validate_spec(set: &Value, old: Option<&Value>) -> ErrorList {
     let mut errors = Vec::new();
     let spec = set.field("spec");
     let path = Path::new("spec");
     non_negative_field(spec, "replicas", &path, &mut errors);
     non_negative_field(spec, "minReadySeconds", &path, &mut errors);
-    let selector = spec.field("selector");
-    let selector_path = path.child("selector");
-    template::validate_selector(selector, &WORDING, &selector_path, &mut errors);
-    if template::is_usable(selector) {
-        let template_path = path.child("template");
-        let pods = spec.field("template");
-        template::validate_match(selector, pods, &template_path, &mut errors);
-        let old = old.map(|old| old.at("spec.template"));
-        template::validate_pod_template(pods, old, &template_path, &mut errors);
-        template::validate_runs_forever(pods, &WORDING, &template_path, &mut errors);
-    } else {
-        let shown = template::show_selector(selector);
-        errors.push(FieldError::invalid_shown(&selector_path, shown, "invalid label selector"));
-    }
+    template::validate_replicated(set, old, &mut errors);
     errors
 }
 
@@ -74,7 +60,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// Also the rules of a replication controller's status.
+/// Also for the status of a replication controller.
 pub(crate) fn validate_status(status: &Value) -> ErrorList {
     let mut errors = Vec::new();
     let path = Path::new("status");

@@ -1,6 +1,7 @@
 //! ReplicationController.
 
-use crate::kind::{Scale, ScaleSelector, keep_status};
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::{Scale, ScaleSelector, SelectableField, keep_status};
 use crate::pod_spec::checks::non_negative_field;
 use crate::pod_spec::defaults;
 use crate::value::Fields;
@@ -10,7 +11,7 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
 pub static KIND: Kind = Kind {
-    // Only the name that was made counts, not what it was made from.
+    // Only the generated name is validated, not the prefix.
     validate_name: |name, prefix| if prefix { Vec::new() } else { names::dns_subdomain_in_bytes(name) },
     default,
     prepare_create,
@@ -19,7 +20,7 @@ pub static KIND: Kind = Kind {
     validate: |controller| validate_spec(controller, None),
     validate_update: |new, old| validate_spec(new, Some(old)),
     validate_status_update: |new, _| super::replica_set::validate_status(new.field("status")),
-    // An update warns of the template that was there before, as in Kubernetes.
+    // An update warns about the old template, as in Kubernetes.
     warnings: |new, old| match old {
         None => workload::template_warnings(new, None, "spec.template", true),
         Some(old) => workload::template_warnings(old, Some(new), "spec.template", true),
@@ -32,7 +33,14 @@ pub static KIND: Kind = Kind {
         selector: ScaleSelector::Computed(|controller| scale::labels_text(controller.at("spec.selector"))),
     }),
     storage_path: "controllers",
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::workloads::REPLICATION_CONTROLLER,
     ..Kind::new("", "v1", "ReplicationController", "replicationcontrollers", Scope::Namespaced)
+};
+
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, NAMESPACE, field, number};
+    &[NAME, NAMESPACE, field("status.replicas", |object| number(object, "/status/replicas"))]
 };
 
 fn default(controller: &mut Value) {
@@ -78,7 +86,7 @@ fn validate_spec(controller: &Value, old: Option<&Value>) -> ErrorList {
         errors.push(FieldError::required(&template_path, ""));
         return errors;
     }
-    // Nothing says what the selector's labels may look like: they only have to be the template's.
+    // The format of the selector's labels is not validated: they only have to match the template's.
     let labels = pods.at("metadata.labels");
     if selector.is_some_and(|selector| selector.iter().any(|(key, value)| labels.field(key) != value)) {
         errors.push(template::mismatch(labels, &template_path));
@@ -95,7 +103,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn updates_warn_of_what_was_there() {
+    fn update_returns_warnings_of_old_template() {
         let controller = |secrets: Value| {
             let spec = json!({"containers": [], "imagePullSecrets": secrets});
             json!({"metadata": {"name": "x"}, "spec": {"template": {"spec": spec}}})
@@ -107,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn any_selector_has_to_match() {
+    fn selector_must_match_template_labels() {
         let template = json!({"metadata": {"labels": {"a": "b", "c": "d"}}});
         let spec = |selector: Value| json!({"spec": {"selector": selector, "template": template}});
         let mismatched = |selector: Value| {

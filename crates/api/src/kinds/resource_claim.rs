@@ -1,4 +1,4 @@
-//! ResourceClaim: what is asked for is fixed; what was allocated is told by the status.
+//! ResourceClaim: an immutable spec, and a status with the allocation.
 
 use crate::kind::{StoredAs, drop_status, keep_metadata_and_spec, keep_status, renamed_version};
 use crate::validation::checks::{dns_label, required_one_of};
@@ -22,7 +22,9 @@ pub static KIND: Kind = Kind {
     validate_update,
     validate_status_update,
     metadata_on_update: &[MetadataCheck::New, MetadataCheck::Update],
-    reset_fields: crate::kind::METADATA_APART,
+    reset_fields: crate::kind::METADATA_RESET_FIELDS,
+    table: &crate::tables::resource::RESOURCE_CLAIM,
+    returns_deleted: true,
     ..Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", Scope::Namespaced)
 };
 
@@ -55,7 +57,7 @@ const INTERFACE_NAME_MAX: usize = 256;
 const HARDWARE_ADDRESS_MAX: usize = 128;
 const ADDRESSES_MAX: usize = 16;
 
-/// Driver, pool, device and share: what tells one allocated device from another.
+/// Identity of an allocated device: driver, pool, device and share.
 type DeviceId<'a> = [&'a str; 4];
 
 fn device_id(device: &Value) -> DeviceId<'_> {
@@ -66,12 +68,12 @@ fn allocated(claim: &Value) -> BTreeSet<DeviceId<'_>> {
     claim.at("status.allocation.devices").items("results").iter().map(device_id).collect()
 }
 
-/// The status of a device goes with its allocation.
+/// The status of a device is removed with its allocation.
 fn prepare_status_update(new: &mut Value, old: &Value) {
     keep_metadata_and_spec(new, old);
     let gone: Vec<[String; 4]> = {
-        let kept = allocated(new);
-        allocated(old).difference(&kept).map(|id| id.map(str::to_owned)).collect()
+        let retained = allocated(new);
+        allocated(old).difference(&retained).map(|id| id.map(str::to_owned)).collect()
     };
     let Some(status) = new.field_mut("status") else {
         return;
@@ -146,7 +148,7 @@ fn allocation(allocation: &Value, request_names: &RequestNames<'_>, path: &Path<
             errors.extend(share_id(result, path));
             errors
         });
-    // One share of the room for the class, one for the claim.
+    // Configurations of the class and of the claim each may use the limit.
     errors.extend(device::bounded(
         devices.items("config"),
         2 * CONFIG_MAX,
@@ -218,7 +220,7 @@ fn device_statuses(claim: &Value, path: &Path<'_>) -> ErrorList {
 }
 
 fn shown_id(device: &Value) -> String {
-    let [driver, pool, device, share] = device_id(device).map(machinery::field::show_word);
+    let [driver, pool, device, share] = device_id(device).map(machinery::field::show_named);
     format!(r#"{{"Driver":{driver},"Pool":{pool},"Device":{device},"ShareID":{share}}}"#)
 }
 
@@ -245,7 +247,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn device_status_goes_with_the_allocation() {
+    fn deallocation_removes_device_status() {
         let device = json!({"driver": "d", "pool": "p", "device": "x"});
         let old = json!({"status": {"allocation": {"devices": {"results": [device]}}, "devices": [device]}});
         let mut new = json!({"status": {"devices": [device]}});
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_shown_with_all_that_tells_them_apart() {
+    fn device_identity_is_shown_with_all_fields() {
         let device = json!({"driver": "d", "pool": "p", "device": "x"});
         assert_eq!(shown_id(&device), r#"{"Driver":"d","Pool":"p","Device":"x","ShareID":""}"#);
     }

@@ -20,6 +20,8 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update,
     metadata_on_update: &[MetadataCheck::New],
+    table: &crate::tables::resource::NAME_AND_AGE,
+    returns_deleted: true,
     ..Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", Scope::Namespaced)
 };
 
@@ -65,7 +67,7 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// The metadata's fields stand beside the spec, under their own names.
+/// Metadata fields are shown beside the spec, under their own names.
 fn shown(spec: &Value) -> String {
     let mut out = String::from("{");
     for field in ["name", "generateName", "namespace", "labels", "annotations"] {
@@ -83,7 +85,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn claims_take_labels_and_annotations_only() {
+    fn template_metadata_allows_labels_and_annotations_only() {
         let template = |metadata: Value| json!({"spec": {"metadata": metadata, "spec": {}}});
         let cases = [
             (json!({"labels": {"a": "b"}, "annotations": {"a": "b"}}), &[][..]),

@@ -21,6 +21,8 @@ pub static KIND: Kind = Kind {
     validate_update,
     validate_status_update,
     warnings,
+    table: &crate::tables::config::RESOURCE_QUOTA,
+    returns_deleted: true,
     ..Kind::new("", "v1", "ResourceQuota", "resourcequotas", Scope::Namespaced)
 };
 
@@ -92,19 +94,19 @@ fn validate_scopes(spec: &Value) -> ErrorList {
     let path = Path::new("spec");
     let path = path.child("scopes");
     let scopes: Vec<&str> = texts(spec.items("scopes")).collect();
-    let refuse = |detail: &str| FieldError::invalid(&path, spec.field("scopes"), detail);
+    let reject = |detail: &str| FieldError::invalid(&path, spec.field("scopes"), detail);
     let mut errors = Vec::new();
     for scope in &scopes {
         if !SCOPES.contains(scope) {
-            errors.push(refuse("unsupported scope"));
+            errors.push(reject("unsupported scope"));
         }
-        errors.extend(misapplied(spec, scope).map(|()| refuse("unsupported scope applied to resource")));
+        errors.extend(misapplied(spec, scope).map(|()| reject("unsupported scope applied to resource")));
     }
-    errors.extend(conflicts(&scopes).map(|()| refuse("conflicting scopes")));
+    errors.extend(conflicts(&scopes).map(|()| reject("conflicting scopes")));
     errors
 }
 
-/// Once for every hard limit that the scope cannot be applied to.
+/// One error for every hard limit that the scope does not apply to.
 fn misapplied(spec: &Value, scope: &str) -> impl Iterator<Item = ()> {
     let hard = spec.entries("hard").into_iter().flatten().map(|(name, _)| name.as_str());
     hard.filter(move |name| is_standard_for_quota(name) && !scope_fits(scope, name)).map(|_| ())
@@ -125,7 +127,7 @@ fn scope_fits(scope: &str, resource: &str) -> bool {
     }
 }
 
-/// Once for every pair of scopes that no pod is in.
+/// One error for every pair of mutually exclusive scopes.
 fn conflicts(scopes: &[&str]) -> impl Iterator<Item = ()> {
     let pairs = [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]];
     pairs.into_iter().filter(|pair| pair.iter().all(|scope| scopes.contains(scope))).map(|_| ())
@@ -173,7 +175,11 @@ fn validate_scope_selector(spec: &Value) -> ErrorList {
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => {
-                errors.push(FieldError::invalid_word(&operator_path, other, "not a valid selector operator"));
+                errors.push(FieldError::invalid_named(
+                    &operator_path,
+                    other,
+                    "not a valid selector operator",
+                ));
             }
         }
         scopes.push(scope);
@@ -184,7 +190,7 @@ fn validate_scope_selector(spec: &Value) -> ErrorList {
     errors
 }
 
-/// The selector under Go's field names, as messages show it.
+/// The selector under Go's field names, as in messages.
 fn show_selector(selector: &Value) -> String {
     let requirement = |requirement: &Value| {
         format!(
@@ -198,7 +204,7 @@ fn show_selector(selector: &Value) -> String {
     format!(r#"{{"MatchExpressions":[{}]}}"#, requirements.join(","))
 }
 
-/// Requests above limits are odd, but allowed. Only looked at when a quota is made.
+/// Warns about requests above limits, which are allowed. Only on create.
 fn warnings(quota: &Value, old: Option<&Value>) -> Vec<String> {
     if old.is_some() {
         return Vec::new();
@@ -230,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scopes_fit_resources() {
+    fn scopes_must_match_resources() {
         let cases = [
             (json!({"hard": {"pods": "1"}, "scopes": ["BestEffort"]}), 0),
             (json!({"hard": {"cpu": "1"}, "scopes": ["BestEffort"]}), 1),
@@ -252,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_above_limits_are_odd() {
+    fn requests_above_limits_return_warning() {
         let quota = json!({"spec": {"hard": {"requests.cpu": "2", "limits.cpu": "1"}}});
         assert_eq!(
             warnings(&quota, None),

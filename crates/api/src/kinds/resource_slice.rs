@@ -1,6 +1,7 @@
 //! ResourceSlice: the devices of a pool, or a part of them.
 
-use crate::kind::{StoredAs, renamed_version};
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::{SelectableField, StoredAs, renamed_version};
 use crate::validation::checks::{dns_label, dns_subdomain};
 use crate::validation::device;
 use crate::validation::device_attribute::{attribute, capacity, has_lists, value_count};
@@ -20,6 +21,9 @@ pub static KIND: Kind = Kind {
     validate_update: |new, old| validate(new, Some(old)),
     warnings: |new, _| warnings(new),
     counts_generation: true,
+    selectable: Selectable::new(SELECTABLE, LabelError::For("resource.k8s.io/v1, Kind=ResourceSlice")),
+    table: &crate::tables::resource::RESOURCE_SLICE,
+    returns_deleted: true,
     ..Kind::new("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", Scope::Cluster)
 };
 
@@ -45,8 +49,17 @@ pub static KIND_V1BETA2: Kind = renamed_version!(
     Some("resource.k8s.io/v1beta2 ResourceSlice is deprecated in v1.36+, unavailable in v1.39+")
 );
 
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, field, text};
+    &[
+        NAME,
+        field("spec.nodeName", |slice| text(slice, "/spec/nodeName")),
+        field("spec.driver", |slice| text(slice, "/spec/driver")),
+    ]
+};
+
 const DEVICES_MAX: usize = 128;
-/// Taints, counters and lists make devices larger.
+/// Lower limit for slices whose devices have taints, counters or lists.
 const LARGE_DEVICES_MAX: usize = 64;
 const COUNTER_SETS_MAX: usize = 8;
 const COUNTERS_MAX: usize = 32;
@@ -64,7 +77,7 @@ fn default(slice: &mut Value) {
     }
 }
 
-/// What is asked for counts as a change, whether or not it is dropped.
+/// Submitted values count as a change even if they are dropped.
 fn prepare_update(new: &mut Value, old: &Value) {
     if !same(new.field("spec"), old.field("spec")) {
         meta::metadata_mut(new).insert("generation".to_owned(), (meta::generation(old) + 1).into());
@@ -72,7 +85,7 @@ fn prepare_update(new: &mut Value, old: &Value) {
     drop_disabled(new, old);
 }
 
-/// Lists as attributes and mappings to a node's own resources are off.
+/// List attributes and mappings to node allocatable resources are disabled.
 fn drop_disabled(new: &mut Value, old: &Value) {
     const LISTS: &[&str] = &["bools", "ints", "strings", "versions"];
     let old_devices = old.field("spec").items("devices");
@@ -145,23 +158,23 @@ fn validate(slice: &Value, old: Option<&Value>) -> ErrorList {
     errors
 }
 
-/// Exactly one way to say which nodes have the devices.
+/// Requires exactly one field that selects the nodes of the devices.
 fn nodes(spec: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
-    let mut given = Vec::new();
+    let mut set_fields = Vec::new();
     match spec.opt_text("nodeName") {
         Some("") => {
             let detail = "must be either unset or set to a non-empty string";
             errors.push(FieldError::invalid_str(&path.child("nodeName"), "", detail));
         }
         Some(name) => {
-            given.push("`nodeName`");
+            set_fields.push("`nodeName`");
             errors.extend(dns_subdomain(&path.child("nodeName"), name));
         }
         None => {}
     }
     if spec.has("nodeSelector") {
-        given.push("`nodeSelector`");
+        set_fields.push("`nodeSelector`");
         let terms = spec.field("nodeSelector").field("nodeSelectorTerms");
         if spec.field("nodeSelector").items("nodeSelectorTerms").len() != 1 {
             let path = path.child("nodeSelector");
@@ -173,19 +186,19 @@ fn nodes(spec: &Value, path: &Path<'_>) -> ErrorList {
         [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")]
     {
         match spec.opt_flag(field) {
-            Some(true) => given.push(quoted),
+            Some(true) => set_fields.push(quoted),
             Some(false) => errors.push(not_true(&path.child(field))),
             None => {}
         }
     }
     const ONE_OF: &str =
         "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
-    match given.len() {
+    match set_fields.len() {
         0 => errors.push(FieldError::required(path, ONE_OF)),
         1 => {}
         _ => {
             let detail = format!("{ONE_OF}, but multiple fields are set");
-            errors.push(FieldError::invalid_str(path, &format!("{{{}}}", given.join(", ")), detail));
+            errors.push(FieldError::invalid_str(path, &format!("{{{}}}", set_fields.join(", ")), detail));
         }
     }
     errors
@@ -237,7 +250,7 @@ fn device(device: &Value, old: Option<&Value>, per_device_nodes: bool, path: &Pa
     errors
 }
 
-/// Each device says where it is if, and only if, the slice leaves that to them.
+/// Requires a node selection in each device if, and only if, the slice has `perDeviceNodeSelection`.
 fn device_nodes(device: &Value, per_device_nodes: bool, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     if !per_device_nodes {
@@ -248,34 +261,34 @@ fn device_nodes(device: &Value, per_device_nodes: bool, path: &Path<'_>) -> Erro
         }
         return errors;
     }
-    let mut given = Vec::new();
+    let mut set_fields = Vec::new();
     match device.opt_text("nodeName") {
         Some("") => errors.push(FieldError::invalid_str(&path.child("nodeName"), "", "must not be empty")),
         Some(name) => {
-            given.push("`nodeName`");
+            set_fields.push("`nodeName`");
             errors.extend(dns_subdomain(&path.child("nodeName"), name));
         }
         None => {}
     }
     if device.has("nodeSelector") {
-        given.push("`nodeSelector`");
+        set_fields.push("`nodeSelector`");
     }
     match device.opt_flag("allNodes") {
-        Some(true) => given.push("`allNodes`"),
+        Some(true) => set_fields.push("`allNodes`"),
         Some(false) => errors.push(not_true(&path.child("allNodes"))),
         None => {}
     }
     let detail = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
                   `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
-    match given.len() {
+    match set_fields.len() {
         0 => errors.push(FieldError::required(path, detail)),
         1 => {}
-        _ => errors.push(FieldError::invalid_str(path, &format!("{{{}}}", given.join(", ")), detail)),
+        _ => errors.push(FieldError::invalid_str(path, &format!("{{{}}}", set_fields.join(", ")), detail)),
     }
     errors
 }
 
-/// A named set of counters, or what a device takes from one.
+/// A named counter set, or a device's consumption of one.
 fn counters(set: &Value, name_field: &str, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let (name, name_path) = (set.text(name_field), path.child(name_field));

@@ -20,6 +20,7 @@ pub static KIND: Kind = Kind {
     metadata_on_update: &[MetadataCheck::New],
     create_on_update: true,
     unconditional_update: false,
+    table: &crate::tables::node::RUNTIME_CLASS,
     ..Kind::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", Scope::Cluster)
 };
 
@@ -40,10 +41,10 @@ fn validate(class: &Value) -> ErrorList {
         errors.extend(names::validate_labels(selector, &path.child("nodeSelector")));
     }
     let path = path.child("tolerations");
-    let given = scheduling.items("tolerations");
-    tolerations::validate_tolerations(given, &Options::default(), &path, &mut errors);
+    let submitted = scheduling.items("tolerations");
+    tolerations::validate_tolerations(submitted, &Options::default(), &path, &mut errors);
     let mut seen = BTreeSet::new();
-    for (index, toleration) in given.iter().enumerate() {
+    for (index, toleration) in submitted.iter().enumerate() {
         let key = ["key", "operator", "value", "effect"].map(|field| toleration.text(field));
         if !seen.insert(key) {
             errors.push(FieldError::duplicate(&path.index(index), toleration));
@@ -71,7 +72,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn overhead_and_tolerations() {
+    fn overhead_and_tolerations_are_validated() {
         let cases = [
             (json!({"handler": "h", "overhead": {"podFixed": {"cpu": "1"}}}), 0),
             (json!({"handler": "h", "overhead": {"podFixed": {"cpu": "-1"}}}), 1),

@@ -1,5 +1,7 @@
 //! Secret.
 
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::SelectableField;
 use crate::validation::checks::immutable;
 use crate::value::Fields;
 use crate::{Kind, Scope};
@@ -17,7 +19,14 @@ pub static KIND: Kind = Kind {
     validate,
     validate_update,
     warnings: |new, _| warnings(new),
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::config::SECRET,
     ..Kind::new("", "v1", "Secret", "secrets", Scope::Namespaced)
+};
+
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, NAMESPACE, field, text};
+    &[NAME, NAMESPACE, field("type", |secret| text(secret, "/type"))]
 };
 
 fn default(secret: &mut Value) {
@@ -25,7 +34,7 @@ fn default(secret: &mut Value) {
     fold_string_data(secret);
 }
 
-/// `stringData` is write-only: its texts take their keys' places in `data`.
+/// `stringData` is write-only: its values replace those of the same keys in `data`.
 fn fold_string_data(secret: &mut Value) {
     let Some(Value::Object(texts)) = secret.unset("stringData") else {
         return;
@@ -39,12 +48,12 @@ fn fold_string_data(secret: &mut Value) {
     }
 }
 
-/// Secrets and config maps may hold a mebibyte.
+/// Size limit of secrets and config maps: 1 MiB.
 pub const MAX_SIZE: usize = 1024 * 1024;
 const REDACTED: &str = "<secret contents redacted>";
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
-/// How many bytes base64 text stands for.
+/// Decoded length of base64 text, in bytes.
 pub fn decoded_length(text: &str) -> usize {
     text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count().min(text.len() / 4 * 3)
 }
@@ -118,29 +127,29 @@ fn validate_update(new: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// What `immutable: true` forbids; also of config maps.
+/// Rejects changes of immutable secrets and config maps.
 pub fn frozen(new: &Value, old: &Value, fields: &[&str]) -> ErrorList {
     if !old.flag("immutable") {
         return Vec::new();
     }
     let mut errors = Vec::new();
-    let mut refuse = |field: &str| {
+    let mut reject = |field: &str| {
         let detail = "field is immutable when `immutable` is set";
         errors.push(FieldError::forbidden(&Path::new(field), detail));
     };
     if !new.flag("immutable") {
-        refuse("immutable");
+        reject("immutable");
     }
     let empty = serde_json::Map::new();
     for field in fields {
         if new.entries(field).unwrap_or(&empty) != old.entries(field).unwrap_or(&empty) {
-            refuse(field);
+            reject(field);
         }
     }
     errors
 }
 
-/// A certificate or key that no server could load is taken, but remarked upon.
+/// Warns about a certificate or key that no server could load; it is accepted.
 fn warnings(secret: &Value) -> Vec<String> {
     if secret.text("type") != "kubernetes.io/tls" {
         return Vec::new();
@@ -152,7 +161,7 @@ fn warnings(secret: &Value) -> Vec<String> {
     problem.into_iter().collect()
 }
 
-/// What is wrong with an input that has no PEM block of a wanted type.
+/// Error of an input without a PEM block of an expected type.
 fn missing_block(input: &[u8], what: &str, wanted: fn(&str) -> bool) -> Option<String> {
     let text = String::from_utf8_lossy(input);
     let mut skipped = Vec::new();
@@ -232,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn immutable_secrets_stay() {
+    fn immutable_secret_rejects_changes() {
         let metadata = json!({"name": "s", "namespace": "n"});
         let old = json!({"metadata": metadata, "type": "Opaque", "immutable": true, "data": {"a": ""}});
         let new = json!({"metadata": metadata, "type": "Opaque", "data": {"b": ""}});
@@ -242,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn decoded_lengths() {
+    fn base64_decoded_length_is_computed() {
         for (text, length) in [("", 0), ("eA==", 1), ("eHk=", 2), ("eHl6", 3), ("=", 0)] {
             assert_eq!(decoded_length(text), length);
         }
     }
 
     #[test]
-    fn unusable_certificates_are_remarked_upon() {
+    fn unusable_certificate_returns_warning() {
         let secret = |certificate: &str, key: &str| {
             let data = json!({"tls.crt": STANDARD.encode(certificate), "tls.key": STANDARD.encode(key)});
             json!({"type": "kubernetes.io/tls", "data": data})

@@ -1,6 +1,8 @@
-//! Service: defaults, and what its door keeps, patches and wipes. Allocation of addresses and ports is in
+//! Service: defaults and update preparation. Allocation of addresses and ports is in
 //! [`crate::allocation`]; validation in [`crate::validation::service`].
 
+use crate::field_selectors::{LabelError, Selectable};
+use crate::kind::SelectableField;
 use crate::validation::service::{
     self as rules, externally_accessible, is_externally_accessible, needs_health_check, service_type,
 };
@@ -10,13 +12,13 @@ use machinery::Value;
 use serde_json::json;
 
 pub static KIND: Kind = Kind {
-    // Names are DNS labels; a leading digit is fine since v1.36.
+    // Names are DNS labels; a leading digit is allowed since v1.36.
     validate_name: machinery::names::dns_label,
     default,
     prepare_create,
     prepare_update,
     canonicalize: |service| {
-        // Written by older clients for every type, it means nothing here and is never shown.
+        // Older clients set it for every type; it has no effect here and is never shown.
         if service_type(service) == "ExternalName" {
             service.child_mut("spec").unset("internalTrafficPolicy");
         }
@@ -28,10 +30,23 @@ pub static KIND: Kind = Kind {
     status_warnings: rules::balancer_warnings,
     create_on_update: true,
     storage_path: "services/specs",
+    selectable: Selectable::new(SELECTABLE, LabelError::Label),
+    table: &crate::tables::service::SERVICE,
+    returns_deleted: true,
     ..Kind::new("", "v1", "Service", "services", Scope::Namespaced)
 };
 
-/// How long a client sticks to one endpoint when `ClientIP` affinity does not say: three hours.
+const SELECTABLE: &[SelectableField] = {
+    use crate::field_selectors::{NAME, NAMESPACE, field, text};
+    &[
+        NAME,
+        NAMESPACE,
+        field("spec.clusterIP", |service| text(service, "/spec/clusterIP")),
+        field("spec.type", |service| text(service, "/spec/type")),
+    ]
+};
+
+/// Default session affinity timeout of `ClientIP`: three hours.
 const CLIENT_IP_AFFINITY_SECONDS: i64 = 10800;
 
 fn default(service: &mut Value) {
@@ -87,8 +102,8 @@ fn empty_status() -> Value {
     json!({"loadBalancer": {}})
 }
 
-/// A service is a union discriminated by its type. When the type changes, values that were filled in for the
-/// old type and that the client did not touch are cleared, so that clients need not know about them.
+/// A service is a union discriminated by its type. When the type changes, values that were set for the old type and
+/// that the client did not change are cleared, so that clients need not handle them.
 fn wipe_type_dependent_fields(new: &mut Value, old: &Value) {
     let same = |new: &Value, field: &str| new.field("spec").field(field) == old.field("spec").field(field);
     let needs_ip = |service: &Value| service_type(service) != "ExternalName";
@@ -151,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn minimal_service_gets_defaults() {
         assert_eq!(
             defaulted(json!({"ports": [{"port": 80}]})),
             json!({
@@ -179,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn type_changes_wipe_what_was_filled_in() {
+    fn type_change_clears_allocated_fields() {
         let old = json!({"spec": {
             "type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
             "ipFamilyPolicy": "SingleStack", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001,
@@ -197,7 +212,10 @@ mod tests {
         new["spec"]["type"] = "ClusterIP".into();
         new["spec"]["ports"][0]["nodePort"] = 30005.into();
         prepare_update(&mut new, &old);
-        assert_eq!(new["spec"]["ports"][0]["nodePort"], 30005, "a changed port stays, to be refused");
+        assert_eq!(
+            new["spec"]["ports"][0]["nodePort"], 30005,
+            "a changed port is retained for validation to reject"
+        );
         assert_eq!(new["spec"]["clusterIP"], "10.0.0.1");
         assert!(new["spec"].get("healthCheckNodePort").is_none());
         assert!(new["spec"].get("externalTrafficPolicy").is_none());

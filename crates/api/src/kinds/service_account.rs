@@ -11,12 +11,14 @@ pub static KIND: Kind = Kind {
     prepare_update: |new, _| clean_secret_references(new),
     warnings,
     metadata_on_update: &[MetadataCheck::Update, MetadataCheck::New],
+    table: &crate::tables::config::SERVICE_ACCOUNT,
+    returns_deleted: true,
     ..Kind::new("", "v1", "ServiceAccount", "serviceaccounts", Scope::Namespaced)
 };
 
 const ENFORCE_MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
 
-/// Secrets are named, nothing else: they are always the account's own namespace's.
+/// Drops all fields of secret references but the name: the namespace is always that of the account.
 fn clean_secret_references(account: &mut Value) {
     for secret in account.items_mut("secrets") {
         *secret = match secret.text("name") {
@@ -42,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secret_references_keep_only_the_name() {
+    fn secret_references_retain_only_name() {
         let mut account = json!({"secrets": [{"name": "a", "namespace": "b", "uid": "c"}, {"kind": "x"}]});
         clean_secret_references(&mut account);
         assert_eq!(account, json!({"secrets": [{"name": "a"}, {}]}));

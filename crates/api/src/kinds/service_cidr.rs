@@ -1,4 +1,4 @@
-//! ServiceCIDR: a range that cluster IPs are taken from.
+//! ServiceCIDR: a range for the allocation of cluster IPs.
 
 use crate::kind::renamed_version;
 use crate::value::{Fields, texts};
@@ -13,7 +13,8 @@ pub static KIND: Kind = Kind {
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     validate: validate_spec,
     validate_update,
-    reset_fields: crate::kind::METADATA_APART,
+    reset_fields: crate::kind::METADATA_RESET_FIELDS,
+    table: &crate::tables::networking::SERVICE_CIDR,
     ..Kind::new("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", Scope::Cluster)
 };
 
@@ -53,18 +54,18 @@ fn validate_spec(range: &Value) -> ErrorList {
     errors
 }
 
-/// A range stays; a second one of the other family may be added.
+/// Ranges are immutable; a second one of the other family may be added.
 fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let (cidrs, before) = (new.field("spec").items("cidrs"), old.field("spec").items("cidrs"));
     let path = Path::new("spec");
     let path = path.child("cidrs");
-    let refuse = |i: usize| FieldError::invalid(&path.index(i), &cidrs[i], "field is immutable");
+    let reject = |i: usize| FieldError::invalid(&path.index(i), &cidrs[i], "field is immutable");
     match (before, cidrs) {
         (old, new) if old.len() == new.len() => {
-            (0..old.len()).filter(|i| old[*i] != new[*i]).map(refuse).collect()
+            (0..old.len()).filter(|i| old[*i] != new[*i]).map(reject).collect()
         }
         ([old], [first, _]) => {
-            let mut errors: ErrorList = if first == old { Vec::new() } else { vec![refuse(0)] };
+            let mut errors: ErrorList = if first == old { Vec::new() } else { vec![reject(0)] };
             errors.extend(validate_spec(new));
             errors
         }
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_may_only_grow() {
+    fn ranges_can_only_be_added() {
         let range = |cidrs: Value| json!({"spec": {"cidrs": cidrs}});
         let old = range(json!(["10.0.0.0/24"]));
         let cases = [

@@ -29,6 +29,7 @@ pub static KIND: Kind = Kind {
         status_replicas: "status.replicas",
         selector: ScaleSelector::Computed(|set| scale::selector_text(set.at("spec.selector"))),
     }),
+    table: &crate::tables::workloads::STATEFUL_SET,
     ..Kind::new("apps", "v1", "StatefulSet", "statefulsets", Scope::Namespaced)
 };
 
@@ -71,7 +72,7 @@ fn prepare_update(new: &mut Value, old: &Value) {
     workload::drop_disabled_template_fields(new, old, "spec.template");
 }
 
-/// The feature is off: the field stays only where it already was.
+/// The feature is disabled: the field is retained only if the old object has it.
 fn drop_max_unavailable(new: &mut Value, old: &Value) {
     const ROLLING: &str = "spec.updateStrategy.rollingUpdate";
     if !old.at(ROLLING).has("maxUnavailable")
@@ -90,7 +91,7 @@ fn validate_spec(set: &Value, old: Option<&Value>) -> ErrorList {
     let policy = spec.text("podManagementPolicy");
     if !matches!(policy, "OrderedReady" | "Parallel") {
         let detail = "must be 'OrderedReady' or 'Parallel'";
-        errors.push(FieldError::invalid_word(&path.child("podManagementPolicy"), policy, detail));
+        errors.push(FieldError::invalid_named(&path.child("podManagementPolicy"), policy, detail));
     }
     validate_strategy(spec.field("updateStrategy"), &path.child("updateStrategy"), &mut errors);
     let retention_path = path.child("persistentVolumeClaimRetentionPolicy");
@@ -132,7 +133,7 @@ fn validate_pods(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mu
         let with_claims = with_claim_volumes(spec);
         let before = errors.len();
         template::validate_pod_template(&with_claims, None, &template_path, errors);
-        // A stored template that breaks the rules may be kept: sets were created before they were checked.
+        // An invalid stored template is tolerated: older versions did not validate it.
         if let Some(old) = old.filter(|_| errors.len() > before) {
             let mut old_errors = Vec::new();
             let old_pods = with_claim_volumes(old.field("spec"));
@@ -141,7 +142,7 @@ fn validate_pods(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mu
                 errors.truncate(before);
             }
         }
-        // Labels and annotations are looked at twice, as in Kubernetes.
+        // Labels and annotations are validated twice, as in Kubernetes.
         crate::pod_spec::template::validate_metadata(pods, &Options::default(), &template_path, errors);
     } else {
         let shown = template::show_selector(selector);
@@ -150,7 +151,7 @@ fn validate_pods(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mu
     template::validate_runs_forever(pods, &WORDING, &template_path, errors);
 }
 
-/// The template as its pods will be: with a volume for every claim, and names that the controller sets left out.
+/// The template in the form of its pods: with a volume for every claim, and without names set by the controller.
 fn with_claim_volumes(spec: &Value) -> Value {
     let mut template = spec.field("template").clone();
     let claims = spec.items("volumeClaimTemplates");
@@ -206,7 +207,7 @@ fn validate_strategy(strategy: &Value, path: &Path<'_>, errors: &mut ErrorList) 
     }
 }
 
-/// Fields of the spec that may change.
+/// Mutable fields of the spec.
 const MUTABLE: [&str; 7] = [
     "replicas",
     "template",

@@ -17,6 +17,8 @@ pub static KIND: Kind = Kind {
     validate_update,
     warnings: |new, _| warnings(new),
     metadata_on_update: &[MetadataCheck::New],
+    table: &crate::tables::storage::STORAGE_CLASS,
+    returns_deleted: true,
     ..Kind::new("storage.k8s.io", "v1", "StorageClass", "storageclasses", Scope::Cluster)
 };
 
@@ -44,7 +46,7 @@ fn validate(class: &Value) -> ErrorList {
 fn topologies(topologies: &[Value]) -> ErrorList {
     let mut errors = Vec::new();
     let topologies_path = Path::new("allowedTopologies");
-    // As in Kubernetes, whatever is empty counts as seen already, once for each term.
+    // As in Kubernetes, an empty term counts as a duplicate, once for each term.
     let mut seen: Vec<BTreeMap<&str, BTreeSet<&str>>> = vec![BTreeMap::new(); topologies.len()];
     for (index, term) in topologies.iter().enumerate() {
         let path = topologies_path.index(index);
@@ -103,7 +105,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn topologies_are_sets() {
+    fn topologies_must_be_unique() {
         let term = json!({"matchLabelExpressions": [{"key": "zone", "values": ["a", "b"]}]});
         let same_term = json!({"matchLabelExpressions": [{"key": "zone", "values": ["b", "a"]}]});
         let errors = topologies(&[term, same_term]);

@@ -1,6 +1,6 @@
-//! StorageVersionMigration: writes every object of a resource anew.
+//! StorageVersionMigration: rewrites every object of a resource.
 
-use crate::kind::{METADATA_APART, drop_status, keep_metadata_and_spec, keep_status};
+use crate::kind::{METADATA_RESET_FIELDS, drop_status, keep_metadata_and_spec, keep_status};
 use crate::validation::checks::{immutable, invalid_each};
 use crate::validation::values::IMMUTABLE;
 use crate::value::Fields;
@@ -20,7 +20,8 @@ pub static KIND: Kind = Kind {
     },
     validate_status_update,
     unconditional_update: false,
-    reset_fields: METADATA_APART,
+    reset_fields: METADATA_RESET_FIELDS,
+    table: &crate::tables::storage::STORAGE_VERSION_MIGRATION,
     ..Kind::new(
         "storagemigration.k8s.io",
         "v1beta1",
@@ -64,18 +65,18 @@ fn validate_status_update(new: &Value, old: &Value) -> ErrorList {
     if !fixed.is_empty() && fixed != version {
         errors.push(FieldError::invalid_str(&version_path, version, IMMUTABLE));
     }
-    let mut refuse = |holds: bool, detail: &str| {
+    let mut reject = |holds: bool, detail: &str| {
         if holds {
             errors.push(FieldError::invalid(&conditions_path, status.field("conditions"), detail));
         }
     };
     let (succeeded, failed) = (is_true(status, "Succeeded"), is_true(status, "Failed"));
-    refuse(succeeded && failed, "Both success and failed conditions cannot be true at the same time");
-    refuse(
+    reject(succeeded && failed, "Both success and failed conditions cannot be true at the same time");
+    reject(
         is_true(before, "Succeeded") && !succeeded,
         "Success condition cannot be set to false once it is true",
     );
-    refuse(is_true(before, "Failed") && !failed, "Failed condition cannot be set to false once it is true");
+    reject(is_true(before, "Failed") && !failed, "Failed condition cannot be set to false once it is true");
     errors
 }
 
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn migration_needs_a_resource_and_keeps_it() {
+    fn migration_resource_is_required_and_immutable() {
         assert_eq!(
             texts(&validate(&json!({"spec": {"resource": {"group": "A"}}})))[0],
             "spec.resource.resource: Required value: resource is required to be set"
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_migration_stays_finished() {
+    fn finished_migration_conditions_are_final() {
         let condition = |kind: &str, status: &str| {
             json!({"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "R",
                    "message": ""})

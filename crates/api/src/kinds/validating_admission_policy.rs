@@ -24,7 +24,8 @@ pub static KIND: Kind = Kind {
     unconditional_update: false,
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::New],
-    reset_fields: crate::kind::METADATA_APART,
+    reset_fields: crate::kind::METADATA_RESET_FIELDS,
+    table: &crate::tables::admission::VALIDATING_ADMISSION_POLICY,
     ..Kind::new(
         "admissionregistration.k8s.io",
         "v1",

@@ -27,7 +27,9 @@ pub static KIND: Kind = Kind {
     prepare_status_update: crate::kind::keep_metadata_and_spec,
     metadata_on_update: &[MetadataCheck::New],
     metadata_on_status_update: &[MetadataCheck::New],
-    reset_fields: crate::kind::METADATA_APART,
+    reset_fields: crate::kind::METADATA_RESET_FIELDS,
+    table: &crate::tables::storage::VOLUME_ATTACHMENT,
+    returns_deleted: true,
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", Scope::Cluster)
 };
 
@@ -79,7 +81,7 @@ fn validate_status(status: &Value) -> ErrorList {
     for field in ["attachError", "detachError"] {
         let (path, error) = (path.child(field), status.field(field));
         if error.text("message").len() > MESSAGE_MAX {
-            // The limit that is named is not the one that is checked, as in Kubernetes.
+            // The reported limit differs from the enforced one, as in Kubernetes.
             errors.push(FieldError::too_long(&path.child("message"), METADATA_MAX));
         }
         if let Some(code) = error.opt_int("errorCode").filter(|code| *code < 0) {
@@ -118,7 +120,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn inline_volumes_have_the_defaults_of_volumes() {
+    fn inline_volume_gets_volume_defaults() {
         let mut attachment =
             json!({"spec": {"source": {"inlineVolumeSpec": {"azureDisk": {"diskName": "d"}}}}});
         (KIND.default)(&mut attachment);
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_volumes_are_checked_as_volumes() {
+    fn inline_volume_is_validated_as_volume() {
         let attachment = |inline: Value| json!({"spec": {"attacher": "a.b", "nodeName": "n", "source": {"inlineVolumeSpec": inline}}});
         let csi = json!({"driver": "a.b", "volumeHandle": "h"});
         let cases = [

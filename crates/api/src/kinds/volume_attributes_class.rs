@@ -11,6 +11,8 @@ use machinery::field::{ErrorList, FieldError, Path};
 pub static KIND: Kind = Kind {
     validate,
     validate_update,
+    table: &crate::tables::storage::VOLUME_ATTRIBUTES_CLASS,
+    returns_deleted: true,
     ..Kind::new("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", Scope::Cluster)
 };
 

@@ -1,4 +1,4 @@
-//! AppArmor profiles in annotations, from before there was a field: they become the field.
+//! Deprecated AppArmor annotations: copies their profiles to fields.
 
 use crate::pod_spec::CONTAINER_LISTS;
 use crate::pod_spec::annotations::APP_ARMOR_PREFIX;
@@ -8,7 +8,7 @@ use machinery::field::Path;
 use machinery::{Map, Value};
 use serde_json::json;
 
-/// Takes the profiles that a new pod's annotations name over into the fields of its containers.
+/// Copies the profiles in a new pod's annotations to the fields of its containers.
 pub fn sync(pod: &mut Value) {
     let annotated: Map<String, Value> = pod
         .at("metadata.annotations")
@@ -36,7 +36,7 @@ pub fn sync(pod: &mut Value) {
     }
 }
 
-/// The field that says what an annotation says, if it says something valid.
+/// Field value of an annotation, if valid.
 pub fn profile_of(annotation: &str) -> Option<Value> {
     let profile = match annotation {
         "unconfined" => json!({"type": "Unconfined"}),
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn annotations_become_fields() {
+    fn annotations_are_copied_to_fields() {
         let key = format!("{APP_ARMOR_PREFIX}c");
         let mut pod = json!({
             "metadata": {"annotations": {&key: "localhost/p"}},

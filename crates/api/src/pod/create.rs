@@ -1,4 +1,4 @@
-//! A new pod: its first status, what admission of fields adds, and its rules.
+//! Creation of a pod: its initial status, derived fields, and validation.
 
 use super::{app_armor, qos, validate_annotations_and_spec};
 use crate::pod_spec::{Options, annotations, disabled};
@@ -8,8 +8,9 @@ use machinery::{Map, Value};
 use serde_json::json;
 
 pub fn prepare(pod: &mut Value) {
-    let given = pod.field("status").text("qosClass");
-    let class = if given.is_empty() { qos::compute(pod.field("spec")).to_owned() } else { given.to_owned() };
+    let submitted = pod.field("status").text("qosClass");
+    let class =
+        if submitted.is_empty() { qos::compute(pod.field("spec")).to_owned() } else { submitted.to_owned() };
     let mut status = json!({"phase": "Pending", "qosClass": class});
     if !pod.field("spec").items("schedulingGates").is_empty() {
         status.set(
@@ -18,7 +19,7 @@ pub fn prepare(pod: &mut Value) {
                 "type": "PodScheduled",
                 "status": "False",
                 "lastProbeTime": null,
-                "lastTransitionTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+                "lastTransitionTime": crate::clock::now_text(),
                 "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates",
             }]),
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_keys_are_merged() {
+    fn match_label_keys_are_merged_into_selector() {
         let mut pod = json!({
             "metadata": {"labels": {"a": "1"}},
             "spec": {"topologySpreadConstraints": [{"matchLabelKeys": ["a", "b"], "labelSelector": {}}],

@@ -1,4 +1,4 @@
-//! The `ephemeralcontainers` subresource: containers are only ever added.
+//! The `ephemeralcontainers` subresource: containers can only be added.
 
 use super::update::{restore, validate_annotation_changes};
 use super::validate_annotations_and_spec;
@@ -8,7 +8,7 @@ use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
-/// Keeps everything of the old pod but the ephemeral containers.
+/// Restores everything from the old pod but the ephemeral containers.
 pub fn prepare(new: &mut Value, old: &Value) {
     let containers = new.child_mut("spec").unset("ephemeralContainers");
     keep_metadata(new, old);
@@ -23,7 +23,7 @@ pub fn prepare(new: &mut Value, old: &Value) {
     disabled::drop_disabled_fields(new.child_mut("spec"), old.field("spec"));
 }
 
-/// Metadata that a subresource may not touch stays the old one's.
+/// Restores metadata that a subresource may not change.
 pub fn keep_metadata(new: &mut Value, old: &Value) {
     let metadata = new.child_mut("metadata");
     for name in [
@@ -45,8 +45,8 @@ pub fn validate(new: &Value, old: &Value) -> ErrorList {
         return vec![FieldError::forbidden(&Path::new(""), detail)];
     }
     let mut errors = Vec::new();
-    let kept = Some((old.field("spec"), old.at("metadata.annotations")));
-    relaxed::with_old(true, kept, &mut errors, |options, errors| {
+    let old_pod = Some((old.field("spec"), old.at("metadata.annotations")));
+    relaxed::with_old(true, old_pod, &mut errors, |options, errors| {
         validate_annotations_and_spec(new, options, errors);
         validate_annotation_changes(new, old, options, errors);
     });

@@ -1,4 +1,4 @@
-//! What may still change while scheduling gates hold a pod back: where it may run can be narrowed.
+//! Allowed changes while scheduling gates block a pod: node selection can be narrowed.
 
 use super::update::restore;
 use crate::pod_spec::layout;
@@ -8,7 +8,7 @@ use machinery::field::{ErrorList, FieldError, Path};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// Checks changes of the node selector and node affinity, and takes the allowed ones out of `munged`.
+/// Validates changes of the node selector and node affinity, and removes the allowed ones from `munged`.
 pub fn allow_narrowing(munged: &mut Value, old: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     if munged.field("nodeSelector") != old.field("nodeSelector") {
         let selector = munged.field("nodeSelector");

@@ -1,4 +1,4 @@
-//! What only real pods have: QoS class, what an update may change, status, resizing, ephemeral containers.
+//! Rules of pods that templates lack: QoS class, updates, status, resizing, ephemeral containers.
 
 pub mod app_armor;
 pub mod create;
@@ -25,7 +25,7 @@ fn validate_annotations_and_spec(pod: &Value, options: &Options, errors: &mut Er
     let path = Path::new("spec");
     validate_pod_spec(spec, metadata, options, &path, errors);
     if spec.text("serviceAccountName").is_empty() {
-        refuse_tokens(spec, &path, errors);
+        reject_tokens(spec, &path, errors);
     }
     for list in ["containers", "initContainers"] {
         let path = path.child(list);
@@ -35,8 +35,8 @@ fn validate_annotations_and_spec(pod: &Value, options: &Options, errors: &mut Er
     }
 }
 
-/// Without a service account there is nobody to make a token for.
-fn refuse_tokens(spec: &Value, path: &Path<'_>, errors: &mut ErrorList) {
+/// A token projection needs a service account.
+fn reject_tokens(spec: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     let volumes = path.child("volumes");
     for (index, volume) in spec.items("volumes").iter().enumerate() {
         let item = volumes.index(index);

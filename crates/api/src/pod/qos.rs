@@ -5,7 +5,15 @@ use crate::value::Fields;
 use machinery::Value;
 use machinery::quantity::Quantity;
 
-/// The class that the pod's resources put it in.
+/// QoS class of a pod: that of its status, which is set at creation, or by its resources.
+pub fn class(pod: &Value) -> &str {
+    match pod.field("status").text("qosClass") {
+        "" => compute(pod.field("spec")),
+        class => class,
+    }
+}
+
+/// QoS class by the pod's resources.
 pub fn compute(spec: &Value) -> &'static str {
     let mut requests = Compute::default();
     let mut limits = Compute::default();
@@ -34,7 +42,7 @@ pub fn compute(spec: &Value) -> &'static str {
     }
 }
 
-/// Sums of what counts for the class.
+/// Sums of the resources that determine the class.
 #[derive(Default)]
 struct Compute {
     cpu: Option<Quantity>,
@@ -42,7 +50,7 @@ struct Compute {
 }
 
 impl Compute {
-    /// Adds amounts above zero; says whether both were there.
+    /// Adds positive amounts; true if both resources are present.
     fn add(&mut self, amounts: &Value) -> bool {
         let cpu = add(&mut self.cpu, amounts.field("cpu"));
         add(&mut self.memory, amounts.field("memory")) && cpu
@@ -56,7 +64,7 @@ impl Compute {
         self.len() == 0
     }
 
-    /// Every amount here is the same there.
+    /// True if every amount here equals that of the other.
     fn covered_by(&self, other: &Compute) -> bool {
         let covered = |own: Option<Quantity>, others: Option<Quantity>| own.is_none() || own == others;
         covered(self.cpu, other.cpu) && covered(self.memory, other.memory)
@@ -81,26 +89,14 @@ fn add(sum: &mut Option<Quantity>, value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
-    fn classes() {
-        let pod = |resources: Vec<Value>| {
-            let containers: Vec<Value> = resources.into_iter().map(|r| json!({"resources": r})).collect();
-            json!({"containers": containers})
-        };
-        let full =
-            json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1000m", "memory": "1Gi"}});
-        for (spec, want) in [
-            (pod(vec![json!({})]), "BestEffort"),
-            (pod(vec![json!({"requests": {"cpu": "0"}})]), "BestEffort"),
-            (pod(vec![full.clone()]), "Guaranteed"),
-            (pod(vec![full.clone(), json!({})]), "Burstable"),
-            (pod(vec![json!({"requests": {"cpu": "1"}, "limits": {"cpu": "1"}})]), "Burstable"),
-            (pod(vec![json!({"requests": {"storage.x/y": "1"}})]), "BestEffort"),
-            (json!({"resources": full, "containers": [{}]}), "Guaranteed"),
-        ] {
-            assert_eq!(compute(&spec), want, "{spec}");
+    fn qos_classes_match_vectors() {
+        for vector in vectors::qos_classes() {
+            assert_eq!(class(&vector.pod), vector.class, "{}", vector.name);
+            if !vector.has_status() {
+                assert_eq!(compute(vector.pod.field("spec")), vector.class, "{}", vector.name);
+            }
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::value::{Fields, is_zero};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Map, Value};
 
-/// Keeps everything of the old pod but resources and resize policies. A different set of containers is left as it
-/// is, for validation to refuse.
+/// Restores everything from the old pod but resources and resize policies. A different set of containers is retained,
+/// for validation to reject.
 pub fn prepare(new: &mut Value, old: &Value) {
     let (old_spec, lists) = (old.field("spec"), ["containers", "initContainers"]);
     let same_length = |list: &&str| new.field("spec").items(list).len() == old_spec.items(list).len();
@@ -41,17 +41,17 @@ pub fn prepare(new: &mut Value, old: &Value) {
 }
 
 pub fn validate(new: &Value, old: &Value) -> ErrorList {
-    // A path without a name is written like an index.
-    let refuse = |detail: &str| vec![FieldError::forbidden(&Path::new("[]"), detail)];
+    // A path without a name has the form of an index.
+    let reject = |detail: &str| vec![FieldError::forbidden(&Path::new("[]"), detail)];
     if old.at("metadata.annotations").has(MIRROR_POD) {
-        return refuse("static pods cannot be resized");
+        return reject("static pods cannot be resized");
     }
     if old.at("spec.os").text("name") == "windows" {
-        return refuse("windows pods cannot be resized");
+        return reject("windows pods cannot be resized");
     }
     let mut errors = Vec::new();
-    let kept = Some((old.field("spec"), old.at("metadata.annotations")));
-    relaxed::with_old(true, kept, &mut errors, |options, errors| {
+    let old_pod = Some((old.field("spec"), old.at("metadata.annotations")));
+    relaxed::with_old(true, old_pod, &mut errors, |options, errors| {
         validate_annotations_and_spec(new, options, errors);
     });
     validate_resize(new, old, &mut errors);
@@ -89,7 +89,7 @@ fn validate_resize(new: &Value, old: &Value, errors: &mut ErrorList) {
         for (index, (new, old)) in new_spec.items(list).iter().zip(old_spec.items(list)).enumerate() {
             let item = path.index(index);
             let path = item.child("resources");
-            refuse_removal(new.field("resources"), old.field("resources"), "resource", &path, errors);
+            reject_removal(new.field("resources"), old.field("resources"), "resource", &path, errors);
         }
     }
     for (container, old) in rest.items_mut("containers").iter_mut().zip(old_spec.items("containers")) {
@@ -135,7 +135,7 @@ fn validate_pod_level(new: &Value, old: &Value, rest: &mut Value, path: &Path<'_
             errors.push(FieldError::forbidden(&resources_path, "pod-level resources cannot be removed"));
             return;
         }
-        refuse_removal(new_resources, old_resources, "pod-level resource", &resources_path, errors);
+        reject_removal(new_resources, old_resources, "pod-level resource", &resources_path, errors);
     }
     if let Some(resources) = rest.field_mut("resources") {
         mask_amounts(resources, old_resources);
@@ -148,7 +148,7 @@ fn validate_pod_level(new: &Value, old: &Value, rest: &mut Value, path: &Path<'_
     }
 }
 
-/// Containers may not be added, removed, renamed or moved. False ends the checks.
+/// Containers may not be added, removed, renamed or reordered. False stops the validation.
 fn validate_order(new: &Value, old: &Value, path: &Path<'_>, errors: &mut ErrorList) -> bool {
     let before = errors.len();
     for list in ["containers", "initContainers"] {
@@ -170,7 +170,7 @@ fn validate_order(new: &Value, old: &Value, path: &Path<'_>, errors: &mut ErrorL
     errors.len() == before
 }
 
-fn refuse_removal(new: &Value, old: &Value, what: &str, path: &Path<'_>, errors: &mut ErrorList) {
+fn reject_removal(new: &Value, old: &Value, what: &str, path: &Path<'_>, errors: &mut ErrorList) {
     for list in ["requests", "limits"] {
         let removed = old.entries(list).into_iter().flatten().any(|(name, _)| !new.field(list).has(name));
         if removed {
@@ -179,7 +179,7 @@ fn refuse_removal(new: &Value, old: &Value, what: &str, path: &Path<'_>, errors:
     }
 }
 
-/// Gives a container its old CPU and memory back. Claims go: they may not be there on both sides.
+/// Restores a container's old CPU and memory. Claims are removed: they may not be present on both sides.
 fn mask(container: &mut Value, old: &Value) {
     let resources = container.child_mut("resources");
     resources.unset("claims");

@@ -1,4 +1,4 @@
-//! The status subresource of pods: what a kubelet reports.
+//! The status subresource of pods, written by kubelets.
 
 use super::update::{restore, validate_annotation_changes};
 use crate::pod_spec::checks::{
@@ -11,7 +11,7 @@ use machinery::{Value, names};
 
 const STATUS_LISTS: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 
-/// Keeps the old spec, owners and, where the new status leaves them out, QoS class and observed generations.
+/// Restores the old spec, owners and, if the new status omits them, QoS class and observed generations.
 pub fn prepare(new: &mut Value, old: &Value) {
     restore(new, old, "spec");
     let metadata = new.child_mut("metadata");
@@ -44,8 +44,8 @@ fn keep_condition_generations(status: &mut Value, old: &Value) {
 
 pub fn validate(new: &Value, old: &Value) -> ErrorList {
     let mut errors = Vec::new();
-    let kept = Some((old.field("spec"), old.at("metadata.annotations")));
-    relaxed::with_old(true, kept, &mut errors, |options, errors| {
+    let old_pod = Some((old.field("spec"), old.at("metadata.annotations")));
+    relaxed::with_old(true, old_pod, &mut errors, |options, errors| {
         validate_annotation_changes(new, old, options, errors);
     });
     let path = Path::new("status");
@@ -119,7 +119,7 @@ fn validate_nomination(
     }
 }
 
-/// A container that has ended stays so unless its policy restarts it. Without a list of `containers` none does.
+/// A terminated container may not restart unless its policy allows it. Without `containers`, none may.
 fn validate_transitions(
     status: &Value,
     old: &Value,
@@ -154,7 +154,7 @@ fn validate_transitions(
     }
 }
 
-/// A rule that restarts all containers lets any of them come back.
+/// A rule that restarts all containers allows any of them to restart.
 fn all_may_restart(spec: &Value) -> bool {
     ["initContainers", "containers"].iter().any(|list| {
         spec.items(list).iter().any(|container| {
@@ -253,7 +253,7 @@ fn validate_extended_claim(status: &Value, spec: &Value, path: &Path<'_>, errors
     }
 }
 
-/// `podIPs` or `hostIPs`: valid unless they were there before, and at most one of each family.
+/// `podIPs` or `hostIPs`: valid unless unchanged, and at most one of each family.
 fn validate_addresses(status: &Value, old: &Value, list: &str, path: &Path<'_>, errors: &mut ErrorList) {
     let addresses = status.items(list);
     let path = path.child(list);
@@ -317,7 +317,7 @@ fn validate_users(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mu
     }
 }
 
-/// Devices that were given to containers, and their health.
+/// Allocated devices of containers, and their health.
 fn validate_allocated(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     for (list, containers) in
         [("containerStatuses", "containers"), ("initContainerStatuses", "initContainers")]
@@ -351,19 +351,20 @@ fn validate_allocated_resource(
 ) {
     let name = allocated.text("name");
     if let Some(container) = container {
-        let wants = container.field("resources");
+        let container_resources = container.field("resources");
         let (found, detail) = match name.strip_prefix("claim:") {
             Some(claim) => {
                 let (claim, request) = claim.split_once('/').unwrap_or((claim, ""));
                 let same = |c: &Value| c.text("name") == claim && c.text("request") == request;
                 (
-                    wants.items("claims").iter().any(same),
+                    container_resources.items("claims").iter().any(same),
                     "must match one of the container's resource claims in a format 'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty",
                 )
             }
-            None => {
-                (wants.field("requests").has(name), "must match one of the container's resource requests")
-            }
+            None => (
+                container_resources.field("requests").has(name),
+                "must match one of the container's resource requests",
+            ),
         };
         if !found {
             errors.push(FieldError::invalid_str(&path.child("name"), name, detail));

@@ -1,4 +1,4 @@
-//! What an update may change about a pod: hardly anything.
+//! Validation of pod updates: nearly all fields are immutable.
 
 use super::{gated, validate_annotations_and_spec};
 use crate::pod_spec::annotations::{self, APP_ARMOR_PREFIX, MIRROR_POD};
@@ -13,8 +13,8 @@ const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].imag
 
 pub fn validate(new: &Value, old: &Value) -> ErrorList {
     let mut errors = Vec::new();
-    let kept = Some((old.field("spec"), old.at("metadata.annotations")));
-    relaxed::with_old(true, kept, &mut errors, |options, errors| {
+    let old_pod = Some((old.field("spec"), old.at("metadata.annotations")));
+    relaxed::with_old(true, old_pod, &mut errors, |options, errors| {
         validate_annotations_and_spec(new, options, errors);
         validate_annotation_changes(new, old, options, errors);
     });
@@ -23,7 +23,7 @@ pub fn validate(new: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// Annotations that may not change once the pod is there, and the others' own rules.
+/// Immutable annotations of existing pods, and rules of the others.
 pub fn validate_annotation_changes(new: &Value, old: &Value, options: &Options, errors: &mut ErrorList) {
     let metadata = Path::new("metadata");
     let path = metadata.child("annotations");
@@ -100,7 +100,7 @@ fn validate_spec_changes(new: &Value, old: &Value, options: &Options, errors: &m
     }
 }
 
-/// The deadline may be set, or come nearer. False ends the checks.
+/// The deadline may be set or shortened. False stops the validation.
 fn validate_deadline(new: &Value, old: &Value, path: &Path<'_>, errors: &mut ErrorList) -> bool {
     let previous = old.opt_int("activeDeadlineSeconds");
     let Some(deadline) = new.opt_int("activeDeadlineSeconds") else {
@@ -122,7 +122,7 @@ fn validate_deadline(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Err
     false
 }
 
-/// Tolerations may be added, and last longer or shorter.
+/// Tolerations may be added, and their duration may change.
 fn validate_toleration_changes(
     new: &Value,
     old: &Value,
@@ -142,7 +142,7 @@ fn validate_toleration_changes(
     tolerations::validate_tolerations(new_list, options, path, errors);
 }
 
-/// Gates only open.
+/// Scheduling gates may only be removed.
 fn validate_gate_changes(new: &Value, old: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     let old_gates = old.items("schedulingGates");
     for (index, gate) in new.items("schedulingGates").iter().enumerate() {
@@ -155,7 +155,7 @@ fn validate_gate_changes(new: &Value, old: &Value, path: &Path<'_>, errors: &mut
     }
 }
 
-/// The new spec with the old values of everything that may change.
+/// The new spec with the old values of all mutable fields.
 fn with_old_values(new: &Value, old: &Value) -> Value {
     let mut munged = new.clone();
     for list in ["containers", "initContainers"] {
@@ -173,31 +173,30 @@ fn with_old_values(new: &Value, old: &Value) -> Value {
     munged
 }
 
-/// A list that was made empty is left out of objects like one that was not given, but messages show it. Volumes
-/// and pull secrets come from admission as well: who sends a pod without them has not taken them away, unless
-/// something still mounts them.
+/// A list that was emptied is omitted from objects like an absent one, but messages show it. Volumes and pull secrets
+/// are also set by admission: a client that omits them has not removed them, unless something still mounts them.
 fn show_emptied_lists(munged: &mut Value, old: &Value) {
     let mounts =
         munged.items("containers").iter().any(|container| !container.items("volumeMounts").is_empty());
     for (name, value) in old.as_object().into_iter().flatten() {
-        let given = match name.as_str() {
+        let submitted = match name.as_str() {
             "volumes" => mounts,
             "imagePullSecrets" => false,
             _ => true,
         };
-        if given && value.is_array() && !munged.has(name) {
+        if submitted && value.is_array() && !munged.has(name) {
             munged.set(name, Vec::<Value>::new());
         }
     }
 }
 
-/// Gives a field its old value back.
+/// Restores the old value of a field.
 pub fn restore(new: &mut Value, old: &Value, name: &str) {
     match old.field(name) {
         Value::Null => {
             new.unset(name);
         }
-        // Most leave it as it was, which is quicker to see than to copy.
+        // The field is usually unchanged, and comparing is cheaper than copying.
         value if new.field(name) != value => new.set(name, value.clone()),
         _ => {}
     }

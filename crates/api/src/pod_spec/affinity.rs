@@ -21,7 +21,7 @@ pub fn validate_affinity(affinity: &Value, options: &Options, path: &Path<'_>, e
         for (index, term) in node.items(PREFERRED).iter().enumerate() {
             let path = preferred.index(index);
             validate_weight(term, &path, errors);
-            // Bad label values were always allowed here: with a single node they do no harm.
+            // Invalid label values were always accepted here: with a single node they do no harm.
             validate_node_selector_term(term.field("preference"), true, &path.child("preference"), errors);
         }
     }
@@ -50,7 +50,7 @@ fn validate_weight(term: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// A node selector: of a pod's affinity or of a volume's.
+/// A node selector of a pod's affinity or of a volume.
 pub fn validate_node_selector(
     selector: &Value,
     allow_bad_values: bool,
@@ -145,7 +145,11 @@ fn validate_field_requirement(requirement: &Value, path: &Path<'_>, errors: &mut
 }
 
 fn invalid_operator(operator: &str, path: &Path<'_>, errors: &mut ErrorList) {
-    errors.push(FieldError::invalid_word(&path.child("operator"), operator, "not a valid selector operator"));
+    errors.push(FieldError::invalid_named(
+        &path.child("operator"),
+        operator,
+        "not a valid selector operator",
+    ));
 }
 
 fn validate_pod_affinity_term(term: &Value, options: &Options, path: &Path<'_>, errors: &mut ErrorList) {
@@ -167,8 +171,8 @@ fn validate_pod_affinity_term(term: &Value, options: &Options, path: &Path<'_>, 
     errors.extend(names::validate_label_name(key, &path));
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` of a term or constraint. By now the selector holds what they add,
-/// so a key that stands twice in it was there before.
+/// `matchLabelKeys` and `mismatchLabelKeys` of a term or constraint. The selector already includes their
+/// requirements, so a key that occurs twice in it was there before.
 pub fn validate_match_label_keys(term: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     let selector = term.field("labelSelector");
     let matching = term.items("matchLabelKeys");
@@ -203,7 +207,7 @@ pub fn validate_match_label_keys(term: &Value, path: &Path<'_>, errors: &mut Err
     }
 }
 
-/// The last place of a text among others.
+/// Last index of a text in a list.
 trait LastPosition {
     fn rposition_of(self, text: &str) -> Option<usize>;
 }

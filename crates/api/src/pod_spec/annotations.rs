@@ -1,4 +1,4 @@
-//! Annotations that mean something to pods.
+//! Annotations of pods with defined semantics.
 
 use super::options::Options;
 use super::{container_lists, for_each_container, paths, tolerations};
@@ -54,7 +54,7 @@ pub fn validate_annotations(
     }
 }
 
-/// Whether the deletion cost, if there is one, is a number of 32 bits without a plus sign or leading zeros.
+/// True if the deletion cost is absent, or a 32-bit integer without a plus sign or leading zeros.
 pub fn has_valid_deletion_cost(annotations: &Value) -> bool {
     let Some(cost) = annotations.opt_text(DELETION_COST) else { return true };
     let padded = cost.starts_with('+') || (cost.len() > 1 && cost.starts_with('0'));
@@ -95,7 +95,7 @@ fn validate_seccomp_profile(profile: &str, path: &Path<'_>, errors: &mut ErrorLi
     }
 }
 
-/// Where both an annotation and a field name a profile, they must name the same.
+/// Requires equal profiles if both an annotation and a field set one.
 pub fn validate_profiles_match(annotations: &Value, spec: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     if !annotations.is_object() {
         return;

@@ -1,5 +1,5 @@
-//! Small checks that the rules of pods and workloads share. Each appends to the list of errors, so that nothing is
-//! allocated for valid objects.
+//! Small checks shared by the rules of pods and workloads. Each appends to the list of errors, so that valid objects
+//! cause no allocation.
 
 use crate::value::Fields;
 use machinery::Value;
@@ -34,14 +34,14 @@ pub fn required_text(object: &Value, name: &str, path: &Path<'_>, errors: &mut E
     }
 }
 
-/// A string that must be one of a few; `supported` in the order messages show.
+/// A string from a fixed set; `supported` in the order shown in messages.
 pub fn one_of(text: &str, supported: &[&str], path: &Path<'_>, errors: &mut ErrorList) {
     if !supported.contains(&text) {
         errors.push(FieldError::not_supported(path, &Value::from(text), supported));
     }
 }
 
-/// The same where an empty string is reported as missing.
+/// Same as above, with an empty string reported as missing.
 pub fn required_one_of(text: &str, supported: &[&str], path: &Path<'_>, errors: &mut ErrorList) {
     if text.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -67,12 +67,12 @@ pub fn qualified_name(text: &str, path: &Path<'_>, errors: &mut ErrorList) {
     invalid_texts(names::qualified_name(text), text, path, errors);
 }
 
-/// A number for which `messages` says what is wrong.
+/// Validates a number by `messages`, which returns its errors.
 pub fn invalid_number(messages: Vec<String>, number: i64, path: &Path<'_>, errors: &mut ErrorList) {
     errors.extend(messages.into_iter().map(|m| FieldError::invalid(path, &Value::from(number), m)));
 }
 
-/// A value that may not differ from the old one.
+/// An immutable value.
 pub fn immutable(new: &Value, old: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     if new != old && !(crate::value::is_zero(new) && crate::value::is_zero(old)) {
         errors.push(FieldError::invalid(path, new, IMMUTABLE));

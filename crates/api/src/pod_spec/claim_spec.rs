@@ -1,4 +1,4 @@
-//! The spec of a PersistentVolumeClaim, wherever a template of one stands.
+//! Spec of a PersistentVolumeClaim, also in templates.
 
 use super::resources::{quantity, validate_quantity_value};
 use crate::pod_spec::checks::{NOT_POSITIVE, dns_subdomain, invalid_texts, one_of, required_text};

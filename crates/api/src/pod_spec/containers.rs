@@ -9,7 +9,7 @@ use crate::value::{Fields, is_zero};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-/// What the checks of a container need from around it.
+/// Context for the checks of a container.
 pub struct Surroundings<'a> {
     pub spec: &'a Value,
     /// Volumes that are valid.
@@ -57,7 +57,7 @@ pub fn validate_init_containers(around: &Surroundings<'_>, path: &Path<'_>, erro
         if earlier || around.spec.items("containers").iter().any(taken) {
             errors.push(FieldError::duplicate(&item.child("name"), &Value::from(name)));
         }
-        // Init containers run one by one; the index of the path stays the first, as Kubernetes reports it.
+        // Init containers run one by one; the path has the index of the first, as in Kubernetes.
         validate_host_ports(std::slice::from_ref(container), &path, errors);
         let sidecar = is_sidecar(container);
         if sidecar {
@@ -124,7 +124,7 @@ pub fn validate_ephemeral_containers(around: &Surroundings<'_>, path: &Path<'_>,
         }
         const DETAIL: &str = "cannot be set for an Ephemeral Container";
         for name in NOT_EPHEMERAL {
-            // An empty lifecycle, probe or policy is there all the same.
+            // An empty lifecycle, probe or policy counts as present.
             let there = container.entries(name).is_some() || container.opt_text(name).is_some();
             if !is_zero(container.field(name)) || (name != "resources" && there) {
                 errors.push(FieldError::forbidden(&item.child(name), DETAIL));
@@ -142,7 +142,7 @@ pub fn validate_ephemeral_containers(around: &Surroundings<'_>, path: &Path<'_>,
     }
 }
 
-/// What every kind of container must keep.
+/// Rules of all kinds of containers.
 fn validate_common(container: &Value, around: &Surroundings<'_>, path: &Path<'_>, errors: &mut ErrorList) {
     let name = container.text("name");
     if name.is_empty() {
@@ -161,8 +161,14 @@ fn validate_common(container: &Value, around: &Surroundings<'_>, path: &Path<'_>
     mounts::validate_devices(container, &around.volumes, path, errors);
     validate_pull_policy(container.text("imagePullPolicy"), &path.child("imagePullPolicy"), errors);
     let resources_path = path.child("resources");
-    let wants = container.field("resources");
-    resources::validate_container_resources(wants, &around.claims, around.options, &resources_path, errors);
+    let requirements = container.field("resources");
+    resources::validate_container_resources(
+        requirements,
+        &around.claims,
+        around.options,
+        &resources_path,
+        errors,
+    );
     let restart = around.spec.text("restartPolicy");
     let policy_path = path.child("resizePolicy");
     resources::validate_resize_policy(container.items("resizePolicy"), restart, &policy_path, errors);
@@ -201,7 +207,7 @@ fn validate_ports(ports: &[Value], path: &Path<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// Two ports of the same number, protocol and address cannot both be the host's.
+/// Host ports with the same number, protocol and address conflict.
 fn validate_host_ports(containers: &[Value], path: &Path<'_>, errors: &mut ErrorList) {
     let mut taken: Vec<(&str, &str, i64)> = Vec::new();
     for (index, container) in containers.iter().enumerate() {
@@ -224,7 +230,7 @@ fn validate_host_ports(containers: &[Value], path: &Path<'_>, errors: &mut Error
 }
 
 /// `restartPolicy` and `restartPolicyRules` of one container. Rules of an init container without a policy are not
-/// looked at any further.
+/// validated further.
 fn validate_restart_policy(container: &Value, init: bool, path: &Path<'_>, errors: &mut ErrorList) {
     let rules = container.items("restartPolicyRules");
     let policy_path = path.child("restartPolicy");
@@ -261,7 +267,7 @@ fn validate_restart_policy(container: &Value, init: bool, path: &Path<'_>, error
     }
 }
 
-/// What templates may have but pods may not.
+/// Fields allowed in templates but not in pods.
 pub fn validate_only_for_pod(container: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     let image = container.text("image");
     if image.trim().len() != image.len() {

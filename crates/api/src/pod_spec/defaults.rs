@@ -1,6 +1,6 @@
-//! What omitted fields of a pod spec mean.
+//! Defaults of a pod spec.
 //!
-//! Runs on every decode, so each step looks before it writes and an already full object costs only reads.
+//! Runs on every decode, so each step reads before it writes and an already complete object costs only reads.
 
 use super::resources::{is_huge_page, is_pod_level};
 use super::{image, totals};
@@ -8,7 +8,7 @@ use crate::validation::resource_names::round_up_to_milli;
 use crate::value::Fields;
 use machinery::{Map, Value};
 
-/// Annotations of the time before init containers had a field; they are dropped.
+/// Annotations from before init containers had a field; they are dropped.
 const INIT_CONTAINER_ANNOTATIONS: [&str; 4] = [
     "pod.alpha.kubernetes.io/init-container-statuses",
     "pod.alpha.kubernetes.io/init-containers",
@@ -16,13 +16,13 @@ const INIT_CONTAINER_ANNOTATIONS: [&str; 4] = [
     "pod.beta.kubernetes.io/init-containers",
 ];
 
-/// Fills a pod template (`metadata` and `spec`), as every workload kind holds one.
+/// Sets defaults of a pod template (`metadata` and `spec`) of a workload kind.
 pub fn default_template(template: &mut Value) {
     drop_init_container_annotations(template);
     default_pod_spec(template.child_mut("spec"));
 }
 
-/// Fills a pod spec, wherever it stands. What only real pods get is in [`default_pod`].
+/// Sets defaults of a pod spec, also in templates. Those of pods alone are in [`default_pod`].
 pub fn default_pod_spec(spec: &mut Value) {
     spec.default_if_zero("dnsPolicy", "ClusterFirst");
     spec.default_if_zero("restartPolicy", "Always");
@@ -45,7 +45,7 @@ pub fn default_pod_spec(spec: &mut Value) {
     }
 }
 
-/// Rounds what a pod or a container asks for.
+/// Rounds the resources of a pod or a container.
 fn round_resources(owner: &mut Value) {
     if let Some(resources) = owner.field_mut("resources") {
         round_up_to_milli(resources, "limits");
@@ -53,7 +53,7 @@ fn round_resources(owner: &mut Value) {
     }
 }
 
-/// Fills what pods have beyond a template: requests from limits, service links, host ports.
+/// Sets defaults that pods have beyond a template: requests from limits, service links, host ports.
 pub fn default_pod(pod: &mut Value) {
     drop_init_container_annotations(pod);
     let spec = pod.child_mut("spec");
@@ -77,7 +77,7 @@ pub fn default_pod(pod: &mut Value) {
     }
 }
 
-/// Keeps the single and the plural form of a pod's addresses in step; the single one wins.
+/// Syncs the singular and plural fields of a pod's addresses; the singular wins.
 pub fn default_pod_status(status: &mut Value) {
     let first = status.items("podIPs").first().map_or("", |ip| ip.text("ip"));
     let single = status.text("podIP");
@@ -94,7 +94,7 @@ pub fn default_pod_status(status: &mut Value) {
     }
 }
 
-/// Takes the pre-1.8 init container annotations out of an object's metadata.
+/// Removes the pre-1.8 init container annotations from an object's metadata.
 fn drop_init_container_annotations(object: &mut Value) {
     let Some(Value::Object(annotations)) = object.at_mut("metadata.annotations") else { return };
     let before = annotations.len();
@@ -109,7 +109,7 @@ fn drop_init_container_annotations(object: &mut Value) {
     }
 }
 
-/// `serviceAccount` is the old name of `serviceAccountName`: both are always written alike.
+/// `serviceAccount` is the deprecated alias of `serviceAccountName`: both always have the same value.
 fn mirror_service_account(spec: &mut Value) {
     let (old, new) = (spec.text("serviceAccount"), spec.text("serviceAccountName"));
     if old == new {
@@ -124,7 +124,7 @@ fn mirror_service_account(spec: &mut Value) {
     }
 }
 
-/// A limit without a request is also the request.
+/// A request defaults to the limit.
 fn requests_from_limits(resources: &mut Value) {
     let Value::Object(map) = resources else { return };
     let Some(Value::Object(limits)) = map.get("limits") else { return };
@@ -142,8 +142,8 @@ fn requests_from_limits(resources: &mut Value) {
     }
 }
 
-/// What a pod as a whole asks for, where it says part of it: limits of huge pages and requests follow from its
-/// containers, and requests else from its own limits.
+/// Defaults of partly set pod-level resources: limits of huge pages and requests are derived from the containers,
+/// other requests from the pod's own limits.
 fn default_pod_level_resources(spec: &mut Value) {
     let resources = spec.field("resources");
     let filled = |list: &str| resources.entries(list).is_some_and(|amounts| !amounts.is_empty());
@@ -156,7 +156,7 @@ fn default_pod_level_resources(spec: &mut Value) {
         .filter(|(name, _)| is_huge_page(name) && !requests.has(name) && !limits.has(name))
         .map(|(name, amount)| (name, amount.to_string()))
         .collect();
-    let asked: Vec<(String, String)> = totals::container_totals(spec, "requests")
+    let container_requests: Vec<(String, String)> = totals::container_totals(spec, "requests")
         .into_iter()
         .filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory") && !requests.has(name))
         .map(|(name, amount)| (name, amount.to_string()))
@@ -175,7 +175,7 @@ fn default_pod_level_resources(spec: &mut Value) {
     if limits.is_empty() && !resources.has("limits") {
         return;
     }
-    for (name, amount) in asked {
+    for (name, amount) in container_requests {
         resources.child_mut("requests").default_to(&name, amount);
     }
     for (name, amount) in limits {
@@ -183,7 +183,7 @@ fn default_pod_level_resources(spec: &mut Value) {
     }
 }
 
-/// On the host's network a container port is the host's port.
+/// With host networking, the host port defaults to the container port.
 fn default_host_ports(container: &mut Value) {
     for port in container.items_mut("ports") {
         let number = port.int("containerPort");
@@ -246,7 +246,7 @@ fn default_http_get(get: &mut Value) {
     get.default_if_zero("scheme", "HTTP");
 }
 
-/// The version of a `fieldRef` inside `holder`.
+/// Default version of a `fieldRef` inside `holder`.
 fn default_field_ref(holder: &mut Value) {
     if let Some(field_ref) = holder.field_mut("fieldRef") {
         field_ref.default_if_zero("apiVersion", "v1");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimal_pod() {
+    fn minimal_pod_gets_defaults() {
         let pod = full(json!({"spec": {"containers": [{"name": "c", "image": "nginx", "resources": {}}]}}));
         assert_eq!(
             pod,
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn containers() {
+    fn container_fields_get_defaults() {
         let pod = full(json!({"spec": {"hostNetwork": true, "serviceAccount": "sa", "containers": [{
             "name": "c", "image": "nginx:1", "ports": [{"containerPort": 80}],
             "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}},
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_of_a_whole_pod() {
+    fn pod_level_resources_get_defaults() {
         let pod = full(json!({"spec": {
             "resources": {"limits": {"cpu": "4", "memory": "1Gi"}},
             "containers": [{"name": "c", "image": "a:1", "resources": {"requests": {"cpu": "1"}}}],
@@ -383,8 +383,8 @@ mod tests {
     }
 
     #[test]
-    fn volumes() {
-        for (given, want) in [
+    fn volume_sources_get_defaults() {
+        for (input, want) in [
             (json!({"name": "v"}), json!({"name": "v", "emptyDir": {}})),
             (
                 json!({"name": "v", "hostPath": {"path": "/x"}}),
@@ -404,14 +404,14 @@ mod tests {
                 json!({"name": "v", "image": {"reference": "a:1", "pullPolicy": "IfNotPresent"}}),
             ),
         ] {
-            let pod = full(json!({"spec": {"volumes": [given], "containers": []}}));
+            let pod = full(json!({"spec": {"volumes": [input], "containers": []}}));
             assert_eq!(pod["spec"]["volumes"][0], want);
         }
     }
 
     #[test]
-    fn addresses_of_a_status() {
-        for (given, want) in [
+    fn pod_ip_fields_are_synced() {
+        for (input, want) in [
             (json!({"podIP": "1.1.1.1"}), json!({"podIP": "1.1.1.1", "podIPs": [{"ip": "1.1.1.1"}]})),
             (
                 json!({"podIPs": [{"ip": "1.1.1.1"}]}),
@@ -423,7 +423,7 @@ mod tests {
             ),
             (json!({}), json!({})),
         ] {
-            let mut status = given;
+            let mut status = input;
             default_pod_status(&mut status);
             assert_eq!(status, want);
         }

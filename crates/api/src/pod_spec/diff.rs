@@ -1,13 +1,13 @@
-//! Line by line difference of two texts in unified form with three lines of context.
+//! Unified line diff of two texts with three lines of context.
 //!
-//! The matching follows the longest-common-block rule of Python's difflib, including that in long texts lines which
-//! occur often are no anchors: messages must show the same hunks.
+//! The matching follows the longest-common-block rule of Python's difflib, in which frequent lines of long texts are
+//! no anchors: messages must show the same hunks.
 
 use std::collections::HashMap;
 
 const CONTEXT: usize = 3;
 
-/// What `old` and `new` differ in; empty if nothing.
+/// Diff of `old` and `new`; empty if they are equal.
 pub fn unified(old: &str, new: &str) -> String {
     let (old, new) = (lines(old), lines(new));
     let mut out = String::new();
@@ -39,7 +39,7 @@ fn put(out: &mut String, sign: char, lines: &[&str]) {
     }
 }
 
-/// Start and length, counted from one; the length is left out when it is one.
+/// Start and length, counted from one; a length of one is omitted.
 fn range(start: usize, end: usize) -> String {
     match end - start {
         0 => format!("{start},0"),
@@ -48,7 +48,7 @@ fn range(start: usize, end: usize) -> String {
     }
 }
 
-/// A stretch of both texts that is equal, or differs as a whole. Bounds are half open.
+/// A block of both texts that is equal, or differs as a whole. Bounds are half open.
 #[derive(Clone, Copy)]
 struct Step {
     equal: bool,
@@ -59,30 +59,30 @@ struct Step {
 struct Matcher<'a> {
     old: &'a [&'a str],
     new: &'a [&'a str],
-    /// Where each line of the new text stands, without the frequent ones.
-    places: HashMap<&'a str, Vec<usize>>,
+    /// Positions of each line in the new text, without frequent lines.
+    positions: HashMap<&'a str, Vec<usize>>,
 }
 
 impl<'a> Matcher<'a> {
     fn new(old: &'a [&'a str], new: &'a [&'a str]) -> Self {
-        let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
+        let mut positions: HashMap<&str, Vec<usize>> = HashMap::new();
         for (index, line) in new.iter().enumerate() {
-            places.entry(line).or_default().push(index);
+            positions.entry(line).or_default().push(index);
         }
         if new.len() >= 200 {
             let frequent = new.len() / 100 + 1;
-            places.retain(|_, indices| indices.len() <= frequent);
+            positions.retain(|_, indices| indices.len() <= frequent);
         }
-        Self { old, new, places }
+        Self { old, new, positions }
     }
 
-    /// The longest equal stretch inside the bounds: start in both texts and length.
+    /// The longest equal block inside the bounds: start in both texts and length.
     fn longest(&self, old: (usize, usize), new: (usize, usize)) -> (usize, usize, usize) {
         let (mut best_old, mut best_new, mut best) = (old.0, new.0, 0);
         let mut lengths: HashMap<usize, usize> = HashMap::new();
         for i in old.0..old.1 {
             let mut next = HashMap::new();
-            for &j in self.places.get(self.old[i]).map_or(&[][..], Vec::as_slice) {
+            for &j in self.positions.get(self.old[i]).map_or(&[][..], Vec::as_slice) {
                 if j < new.0 {
                     continue;
                 }
@@ -109,7 +109,7 @@ impl<'a> Matcher<'a> {
         (best_old, best_new, best)
     }
 
-    /// All equal stretches in order, adjacent ones joined. Bounds are worked off a list, not by recursion.
+    /// All equal blocks in order, adjacent ones joined. Uses a work list instead of recursion.
     fn blocks(&self) -> Vec<(usize, usize, usize)> {
         let mut found = Vec::new();
         let mut pending = vec![((0, self.old.len()), (0, self.new.len()))];
@@ -153,7 +153,7 @@ impl<'a> Matcher<'a> {
         steps
     }
 
-    /// Steps with their context, split where much is equal.
+    /// Steps with their context, split at long equal blocks.
     fn groups(&self) -> Vec<Vec<Step>> {
         let mut steps = self.steps();
         if steps.iter().all(|step| step.equal) {
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hunks() {
+    fn diff_prints_unified_hunks() {
         let old = "a\nb\nc\nd\ne\nf\ng\nh";
         assert_eq!(unified(old, old), "");
         assert_eq!(

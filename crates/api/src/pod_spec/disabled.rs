@@ -1,14 +1,13 @@
-//! Fields of pod specs that belong to features which are off: they are dropped on write, unless the object
-//! already used them.
+//! Pod spec fields of disabled features: they are dropped on write, unless the old object has them.
 
 use crate::value::Fields;
 use machinery::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Permission to project ClusterTrustBundles into pods: a feature gate of the process.
+/// Feature gate of ClusterTrustBundle projections, global to the process.
 static CLUSTER_TRUST_BUNDLES: AtomicBool = AtomicBool::new(false);
 
-/// Keeps or drops projections of ClusterTrustBundles from now on.
+/// Sets the feature gate of ClusterTrustBundle projections.
 pub fn set_cluster_trust_bundles(on: bool) {
     CLUSTER_TRUST_BUNDLES.store(on, Ordering::Relaxed);
 }
@@ -75,7 +74,7 @@ fn drop_stop_signals(spec: &mut Value) {
     for list in super::CONTAINER_LISTS {
         for container in spec.items_mut(list) {
             let Some(lifecycle) = container.field_mut("lifecycle") else { continue };
-            // A lifecycle that was empty before stays.
+            // An old empty lifecycle is retained.
             if lifecycle.unset("stopSignal").is_some() && crate::value::is_zero(lifecycle) {
                 container.unset("lifecycle");
             }
@@ -89,7 +88,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn dropped_unless_in_use() {
+    fn disabled_fields_are_dropped_unless_in_use() {
         let spec = json!({
             "volumes": [{"name": "v", "projected": {"sources": [{"podCertificate": {}}]}}],
             "containers": [{"name": "c", "lifecycle": {"stopSignal": "SIGTERM"}}, {"lifecycle": {}}],

@@ -5,7 +5,7 @@ use crate::value::Fields;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-/// `fieldPath`s that an environment variable may name, sorted.
+/// `fieldPath`s supported in environment variables, sorted.
 const ENV_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -18,11 +18,11 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIPs",
 ];
 
-/// `fieldPath`s that a downward API volume may name, sorted.
+/// `fieldPath`s supported in downward API volumes, sorted.
 pub const VOLUME_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
-/// Every label that a `fieldPath` may be at all.
+/// All valid `fieldPath` labels.
 const KNOWN_FIELDS: [&str; 14] = [
     "metadata.annotations",
     "metadata.labels",
@@ -93,7 +93,7 @@ fn validate_value_from(variable: &Value, path: &Path<'_>, errors: &mut ErrorList
     errors.push(FieldError::invalid_str(path, "", problem));
 }
 
-/// A `fieldRef`, which may name one of `allowed` or one label or annotation.
+/// A `fieldRef` to one of `allowed`, or to one label or annotation.
 pub fn validate_field_ref(reference: &Value, allowed: &[&str], path: &Path<'_>, errors: &mut ErrorList) {
     for name in ["apiVersion", "fieldPath"] {
         if reference.text(name).is_empty() {
@@ -132,13 +132,13 @@ pub fn validate_field_ref(reference: &Value, allowed: &[&str], path: &Path<'_>, 
     }
 }
 
-/// `metadata.labels['key']` in its two parts.
+/// Splits `metadata.labels['key']` into path and key.
 fn split_subscript(field_path: &str) -> Option<(&str, &str)> {
     let (path, key) = field_path.strip_suffix("']")?.split_once("['")?;
     (!path.is_empty()).then_some((path, key))
 }
 
-/// A `resourceFieldRef`; in a volume it must say which container it means.
+/// A `resourceFieldRef`; in a volume it must name a container.
 pub fn validate_resource_field_ref(reference: &Value, volume: bool, path: &Path<'_>, errors: &mut ErrorList) {
     let resource = reference.text("resource");
     let huge_pages = resource.starts_with("limits.hugepages-") || resource.starts_with("requests.hugepages-");
@@ -233,7 +233,7 @@ pub fn validate_env_from(sources: &[Value], path: &Path<'_>, errors: &mut ErrorL
     }
 }
 
-/// Files that variables are read from must stand in `emptyDir` volumes of the pod.
+/// `fileKeyRef`s must refer to `emptyDir` volumes of the pod.
 pub fn validate_file_key_volumes(spec: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     super::for_each_container(spec, path, |container, path| {
         for (index, variable) in container.items("env").iter().enumerate() {

@@ -1,7 +1,6 @@
-//! Reading an image reference far enough to know its tag.
+//! Parses the tag of an image reference.
 
-/// Whether the reference means the `latest` tag: named so, or neither tag nor digest given.
-/// A reference that does not parse counts as not latest.
+/// True if the reference has the `latest` tag, or neither tag nor digest. A malformed reference counts as not latest.
 pub fn is_latest(image: &str) -> bool {
     match parse(image) {
         Some(Reference { tag: Some(tag), .. }) => tag == "latest",
@@ -17,7 +16,7 @@ struct Reference<'a> {
     digest: Option<&'a str>,
 }
 
-/// `[domain/]path[:tag][@digest]`; `None` if it is not well formed.
+/// Parses `[domain/]path[:tag][@digest]`; `None` if malformed.
 fn parse(image: &str) -> Option<Reference<'_>> {
     if image.len() == 64 && image.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
         return None;
@@ -44,7 +43,7 @@ fn parse(image: &str) -> Option<Reference<'_>> {
     well_formed.then_some(Reference { tag, digest })
 }
 
-/// What stands before the first slash names a host, not a part of the path.
+/// True if the text before the first slash is a host, not a path component.
 fn is_domain_like(text: &str) -> bool {
     text.contains(['.', ':']) || text == "localhost" || text.bytes().any(|b| b.is_ascii_uppercase())
 }
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latest_or_not() {
+    fn latest_tag_is_detected() {
         let digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
         for (image, latest) in [
             ("nginx", true),

@@ -1,9 +1,8 @@
-//! Pod specs as Kubernetes shows them inside messages: with every field, in the order and under the names of
-//! its internal types.
+//! Pod specs in Kubernetes' messages: with every field, in the order and under the names of its internal types.
 //!
-//! `layout.txt` has a line per type and, indented, one per field: shown name, JSON name, and what it is when it is
-//! missing: `s` an empty string, `i` 0, `b` false, `q` the quantity `"0"`, `n` null, `o` left out, a type's name a
-//! struct, `*Type` a null or struct, `[]Type` a null or list of structs.
+//! `layout.txt` has a line per type and, indented, one per field: shown name, JSON name, and its form if missing: `s`
+//! an empty string, `i` 0, `b` false, `q` the quantity `"0"`, `n` null, `o` omitted, a type's name a struct, `*Type`
+//! a null or struct, `[]Type` a null or list of structs.
 
 use crate::value::{Fields, is_zero};
 use machinery::Value;
@@ -22,8 +21,8 @@ static TYPES: LazyLock<HashMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
     let mut types: HashMap<&str, Vec<Field>> = HashMap::new();
     let mut current = "";
     for line in TABLE.lines() {
-        let mut words = line.split_whitespace();
-        match (words.next(), words.next(), words.next()) {
+        let mut columns = line.split_whitespace();
+        match (columns.next(), columns.next(), columns.next()) {
             (Some(shown), Some(json), Some(kind)) => {
                 types.entry(current).or_default().push(Field { shown, json, kind });
             }
@@ -111,7 +110,7 @@ impl Writer<'_> {
         self.close(first, depth, ']');
     }
 
-    /// A value whose JSON is the same inside and outside: scalars, and maps and lists of them.
+    /// A value with the same JSON in the internal and the external type: scalars, and maps and lists of them.
     fn plain(&mut self, value: &Value, depth: usize) {
         match value {
             Value::Array(_) => self.list(value, depth, |writer, item| writer.plain(item, depth + 1)),
@@ -163,7 +162,7 @@ impl Writer<'_> {
     }
 }
 
-/// Internally the host's namespaces belong to the security context.
+/// In the internal type, the host namespace fields belong to the security context.
 fn with_host_namespaces(spec: &Value) -> Value {
     let mut spec = spec.clone();
     for name in ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"] {
@@ -180,7 +179,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_type_named_is_there() {
+    fn every_referenced_type_has_layout() {
         for (name, fields) in TYPES.iter() {
             for field in fields {
                 let kind = field.kind.trim_start_matches(['o', '*', '[', ']']);
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_missing_fields() {
+    fn internal_json_includes_missing_fields() {
         assert_eq!(
             internal_json("SeccompProfile", &json!({"type": "Unconfined", "localhostProfile": "<a>"})),
             r#"{"Type":"Unconfined","LocalhostProfile":"\u003ca\u003e"}"#

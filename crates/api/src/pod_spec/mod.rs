@@ -1,4 +1,4 @@
-//! The rules of a pod's spec, shared by pods and everything that holds a pod template.
+//! Rules of a pod's spec, shared by pods and all kinds with a pod template.
 
 pub mod affinity;
 pub mod annotations;
@@ -40,10 +40,10 @@ use crate::value::Fields;
 use machinery::Value;
 use machinery::field::Path;
 
-/// The lists of containers of a pod spec, in the order in which Kubernetes visits them.
+/// Container lists of a pod spec, in the order in which Kubernetes visits them.
 pub const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// The lists of containers with their names.
+/// Container lists with their names.
 pub fn container_lists(spec: &Value) -> impl Iterator<Item = (&'static str, &[Value])> {
     CONTAINER_LISTS.into_iter().map(|list| (list, spec.items(list)))
 }
@@ -58,7 +58,7 @@ pub fn for_each_container(spec: &Value, path: &Path<'_>, mut visit: impl FnMut(&
     }
 }
 
-/// An init container that keeps running beside the others.
+/// True for a sidecar: an init container that runs beside the others.
 pub fn is_sidecar(container: &Value) -> bool {
     container.text("restartPolicy") == "Always"
 }

@@ -6,7 +6,7 @@ use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
-/// `volumes` are the pod's volumes that are valid.
+/// Validates mounts. `volumes` are the pod's valid volumes.
 pub fn validate_mounts(container: &Value, volumes: &[&Value], path: &Path<'_>, errors: &mut ErrorList) {
     let mounts = container.items("volumeMounts");
     let devices = container.items("volumeDevices");
@@ -37,7 +37,7 @@ pub fn validate_mounts(container: &Value, volumes: &[&Value], path: &Path<'_>, e
     }
 }
 
-/// Whether some volume name's last entry has this path: names are looked up in a map there.
+/// True if the last entry of a volume name has this path: Kubernetes looks up names in a map.
 fn has_last(entries: &[Value], field: &str, path: &str) -> bool {
     entries.iter().enumerate().any(|(index, entry)| {
         let later = &entries[index + 1..];

@@ -1,4 +1,4 @@
-//! What a pod may not set once it says which operating system it is for.
+//! Fields that a pod may not set for its operating system.
 
 use super::for_each_container;
 use crate::value::{Fields, is_zero};
@@ -8,7 +8,7 @@ use machinery::field::{ErrorList, FieldError, Path};
 const FOR_WINDOWS: &str = "cannot be set for a windows pod";
 const FOR_LINUX: &str = "windows options cannot be set for a linux pod";
 
-/// Fields of a pod that Windows has no meaning for: below `securityContext` unless the flag says beside it.
+/// Pod fields without meaning on Windows: below `securityContext`, or in the spec itself if the flag is set.
 const POD_FIELDS: [(&str, bool); 15] = [
     ("appArmorProfile", false),
     ("seLinuxOptions", false),

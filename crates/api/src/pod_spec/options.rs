@@ -1,6 +1,6 @@
-//! What old objects may keep although new ones may not have it.
+//! Tolerated violations of old objects.
 
-/// Relaxations of pod spec validation. All off is the rule for new objects; every flag only ever allows more.
+/// Relaxations of pod spec validation. New objects have none; every flag only allows more.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// The spec is a pod's own, not a template's.
@@ -9,7 +9,7 @@ pub struct Options {
     pub invalid_selector_values: bool,
     pub invalid_required_node_affinity_values: bool,
     pub invalid_spread_selectors: bool,
-    /// The old constraints break the rule about `matchLabelKeys`: the older rule is enough.
+    /// The old constraints violate the rule about `matchLabelKeys`: only the older rule applies.
     pub older_match_label_keys: bool,
     pub indivisible_huge_pages: bool,
     pub non_local_token_path: bool,
@@ -17,6 +17,6 @@ pub struct Options {
     pub user_namespace_devices: bool,
     pub comparing_tolerations: bool,
     pub restart_container_on_init: bool,
-    /// The old spec has some `seLinuxChangePolicy`; new ones may only ask for `Recursive`.
+    /// The old spec has a `seLinuxChangePolicy`; new ones may only be `Recursive`.
     pub any_selinux_change_policy: bool,
 }

@@ -1,11 +1,11 @@
-//! Probes and lifecycle hooks: what a kubelet asks or runs.
+//! Probes and lifecycle hooks of containers.
 
 use crate::pod_spec::checks::{invalid_number, invalid_texts, non_negative_field, one_of};
 use crate::value::Fields;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-/// Everything that may be a handler, in the order in which it is checked.
+/// Handler fields in the order in which they are checked.
 const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
 /// The three probes of a container; `grace` is the pod's termination grace period.

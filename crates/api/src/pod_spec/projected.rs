@@ -16,7 +16,7 @@ pub fn validate_downward_api(source: &Value, path: &Path<'_>, errors: &mut Error
     }
 }
 
-/// The path of the errors is the volume's, not the file's.
+/// Error paths are those of the volume, not of the file.
 fn validate_downward_file(file: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     required_text(file, "path", path, errors);
     paths::local_non_reserved(file.text("path"), &path.child("path"), errors);
@@ -75,7 +75,7 @@ pub fn validate_projected(source: &Value, options: &Options, path: &Path<'_>, er
 const SOURCES: [&str; 6] =
     ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
 
-/// File paths that sources have taken already.
+/// File paths used by sources so far.
 struct Paths<'a> {
     seen: HashSet<String>,
     path: &'a Path<'a>,
@@ -106,14 +106,14 @@ fn validate_token(
     errors: &mut ErrorList,
 ) {
     let seconds = token.int("expirationSeconds");
-    let mut refuse = |detail: &str| {
+    let mut reject = |detail: &str| {
         errors.push(FieldError::invalid(&path.child("expirationSeconds"), &Value::from(seconds), detail));
     };
     if seconds < 600 {
-        refuse("may not specify a duration less than 10 minutes");
+        reject("may not specify a duration less than 10 minutes");
     }
     if seconds > 1 << 32 {
-        refuse("may not specify a duration larger than 2^32 seconds");
+        reject("may not specify a duration larger than 2^32 seconds");
     }
     let file = token.text("path");
     if file.is_empty() {
@@ -123,7 +123,7 @@ fn validate_token(
     }
 }
 
-/// Only objects that had one before the feature was turned off still have a trust bundle.
+/// With the feature disabled, only objects that already had a trust bundle have one.
 fn validate_trust_bundle(bundle: &Value, paths: &mut Paths<'_>, path: &Path<'_>, errors: &mut ErrorList) {
     match (bundle.has("name"), bundle.has("signerName")) {
         (true, true) => {
@@ -151,7 +151,7 @@ fn validate_trust_bundle(bundle: &Value, paths: &mut Paths<'_>, path: &Path<'_>,
     paths.take(bundle.text("path"), bundle.text("path"), errors);
 }
 
-/// Only objects that had one before the feature was turned off still have a pod certificate.
+/// With the feature disabled, only objects that already had a pod certificate have one.
 fn validate_pod_certificate(source: &Value, paths: &mut Paths<'_>, path: &Path<'_>, errors: &mut ErrorList) {
     let mut found = false;
     for name in ["credentialBundlePath", "keyPath", "certificateChainPath"] {

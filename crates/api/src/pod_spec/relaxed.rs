@@ -1,4 +1,4 @@
-//! Which rules an update need not keep because the stored object already broke them.
+//! Rules that are relaxed on update because the stored object violates them.
 
 use super::options::Options;
 use super::{affinity, annotations, paths, resources, sysctls};
@@ -7,8 +7,8 @@ use crate::value::Fields;
 use machinery::field::{ErrorList, Path};
 use machinery::{Value, names};
 
-/// Runs `check` with the rules for new objects, and once more with what `old` is allowed to keep if that failed.
-/// `old` is the spec of the stored object and its annotations.
+/// Runs `check` with the rules for new objects and, on errors, again with the relaxations for `old`, the spec and
+/// annotations of the stored object.
 pub fn with_old(
     is_pod: bool,
     old: Option<(&Value, &Value)>,

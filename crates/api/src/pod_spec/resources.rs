@@ -7,7 +7,7 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::quantity::Quantity;
 use machinery::{Value, names};
 
-/// Names without a domain that mean something to the system.
+/// Standard resource names without a domain.
 const STANDARD: [&str; 20] = [
     "configmaps",
     "cpu",
@@ -31,7 +31,7 @@ const STANDARD: [&str; 20] = [
     "storage",
 ];
 
-/// Resources that are counted.
+/// Resources with integer quantities.
 const INTEGER: [&str; 9] = [
     "configmaps",
     "persistentvolumeclaims",
@@ -44,7 +44,7 @@ const INTEGER: [&str; 9] = [
     "services.nodeports",
 ];
 
-/// A quantity of an object; one that does not parse was refused before, and counts as nothing.
+/// A quantity of an object; a malformed one was rejected before, and counts as zero.
 pub fn quantity(value: &Value) -> Quantity {
     match value {
         Value::String(text) => Quantity::parse(text).unwrap_or_default(),
@@ -61,7 +61,7 @@ pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// In Kubernetes' own domain, or in none.
+/// True for names in Kubernetes' own domain, or in none.
 pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
@@ -70,14 +70,14 @@ pub fn is_overcommit_allowed(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
 
-/// A resource of somebody's own domain, as device plugins offer them.
+/// An extended resource, as provided by device plugins.
 pub fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with("requests.")
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Which rule the names of a list of resources follow.
+/// Naming rule of a resource list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     Container,
@@ -95,7 +95,7 @@ pub fn validate_container_resources(
     validate(resources, claims, Scope::Container, options, path, errors);
 }
 
-/// `overhead` of a pod: rules of a container's limits, with paths as if it were one.
+/// `overhead` of a pod: rules and paths of a container's limits.
 pub fn validate_overhead(overhead: &Value, options: &Options, path: &Path<'_>, errors: &mut ErrorList) {
     if overhead.is_object() {
         let mut resources = Value::Null;
@@ -185,7 +185,7 @@ fn validate_name_and_value(
     validate_quantity_value(name, amount, path, errors);
 }
 
-/// An amount may not be negative, and counted things come in whole numbers.
+/// Requires non-negative amounts, and integers for integer resources.
 pub fn validate_quantity_value(name: &str, amount: Quantity, path: &Path<'_>, errors: &mut ErrorList) {
     if amount.sign() < 0 {
         errors.push(FieldError::invalid_str(path, &amount.to_string(), crate::pod_spec::checks::NEGATIVE));
@@ -209,7 +209,7 @@ fn validate_huge_page(
     }
 }
 
-/// Whether the amount is a whole number of pages of the size in the resource's name.
+/// True if the amount is a multiple of the page size in the resource's name.
 pub fn is_divisible(name: &str, amount: Quantity) -> bool {
     let Some(Ok(page)) = name.strip_prefix("hugepages-").map(Quantity::parse) else { return false };
     page.sign() > 0
@@ -231,7 +231,7 @@ fn is_standard(name: &str) -> bool {
     STANDARD.contains(&name) || is_huge_page(name) || name.starts_with("requests.hugepages-")
 }
 
-/// The name of something that a container can ask for.
+/// Name of a resource of containers.
 pub fn validate_container_resource_name(name: &str, path: &Path<'_>, errors: &mut ErrorList) {
     if matches!(name, "cpu" | "memory" | "ephemeral-storage") {
         return;
@@ -247,7 +247,7 @@ pub fn validate_container_resource_name(name: &str, path: &Path<'_>, errors: &mu
     }
 }
 
-/// Resources that a whole pod may have.
+/// Resources supported at the pod level.
 pub fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || is_huge_page(name)
 }
@@ -293,7 +293,7 @@ fn validate_claims(claims: &[Value], of_pod: &[&str], path: &Path<'_>, errors: &
     }
 }
 
-/// `spec.resources`: what the whole pod asks for.
+/// `spec.resources`: pod-level resources.
 pub fn validate_pod_resources(
     spec: &Value,
     claims: &[&str],
@@ -318,7 +318,7 @@ pub fn validate_pod_resources(
     validate_consistency(spec, resources, &path, errors);
 }
 
-/// Containers together may not ask for more than the pod, nor one of them be allowed more.
+/// The sum of container requests may not exceed the pod's request, nor a container's limit the pod's limit.
 fn validate_consistency(spec: &Value, resources: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     for (list, only_huge_pages) in [("requests", false), ("limits", true)] {
         let list_path = path.child(list);

@@ -7,7 +7,7 @@ use crate::value::{Fields, texts};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-/// `spec.securityContext`; some of what belongs to it stands beside it in `spec`.
+/// `spec.securityContext`; some related fields are in `spec` itself.
 pub fn validate_pod_security_context(
     spec: &Value,
     options: &Options,
@@ -43,7 +43,7 @@ pub fn validate_pod_security_context(
     optional_one_of(context, "seLinuxChangePolicy", policies, &path, errors);
 }
 
-/// A container's security context. `host_users`: the pod does not have a user namespace of its own.
+/// Security context of a container. `host_users`: the pod has no user namespace of its own.
 pub fn validate_security_context(context: &Value, host_users: bool, path: &Path<'_>, errors: &mut ErrorList) {
     if context.is_null() {
         return;
@@ -59,16 +59,16 @@ pub fn validate_security_context(context: &Value, host_users: bool, path: &Path<
     }
     validate_seccomp(context.field("seccompProfile"), &path.child("seccompProfile"), errors);
     if context.opt_flag("allowPrivilegeEscalation") == Some(false) {
-        let mut refuse = |detail: &str| {
+        let mut reject = |detail: &str| {
             let shown = layout::internal_json("SecurityContext", context);
             errors.push(FieldError::invalid_shown(path, shown, detail));
         };
         if context.flag("privileged") {
-            refuse("cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
+            reject("cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
         }
         for capability in texts(context.field("capabilities").items("add")) {
             if capability == "CAP_SYS_ADMIN" {
-                refuse("cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN");
+                reject("cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN");
             }
         }
     }

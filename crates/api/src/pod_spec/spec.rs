@@ -1,4 +1,4 @@
-//! A whole pod spec.
+//! Validation of a whole pod spec.
 
 use super::containers::{self, Surroundings};
 use super::options::Options;
@@ -11,7 +11,7 @@ use crate::value::Fields;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-/// Checks a pod spec. `metadata` is the pod's; [`Value::Null`] where the spec is a template's.
+/// Validates a pod spec. `metadata` is the pod's; [`Value::Null`] for the spec of a template.
 pub fn validate_pod_spec(
     spec: &Value,
     metadata: &Value,
@@ -66,7 +66,7 @@ pub fn validate_pod_spec(
     env::validate_file_key_volumes(spec, path, errors);
 }
 
-/// On the host's network the ports are the host's, so both numbers must agree; a template may leave one out.
+/// With host networking, host port and container port must be equal; a template may omit one.
 fn validate_host_network_ports(spec: &Value, options: &Options, path: &Path<'_>, errors: &mut ErrorList) {
     if !spec.flag("hostNetwork") {
         return;
@@ -104,7 +104,7 @@ fn validate_gates(spec: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     }
 }
 
-/// A pod with users of its own may not share other namespaces with the host.
+/// A pod with a user namespace may not share other namespaces with the host.
 fn validate_user_namespace(spec: &Value, options: &Options, path: &Path<'_>, errors: &mut ErrorList) {
     const DETAIL: &str = "when `hostUsers` is false";
     if spec.opt_flag("hostUsers") != Some(false) {

@@ -7,7 +7,7 @@ use machinery::field::{ErrorList, FieldError, Path};
 const MAX_LENGTH: usize = 253;
 const PATTERN: &str = "^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 
-/// `spec` is the pod's: it says which namespaces are the host's.
+/// `spec` is that of the pod, which sets the host namespaces.
 pub fn validate_sysctls(spec: &Value, allow_on_host: bool, path: &Path<'_>, errors: &mut ErrorList) {
     let sysctls = spec.field("securityContext").items("sysctls");
     for (index, sysctl) in sysctls.iter().enumerate() {
@@ -55,7 +55,7 @@ pub fn host_namespace_problem(spec: &Value, name: &str) -> Option<&'static str> 
     }
 }
 
-/// Dots as separators: if the first separator is a slash, dots and slashes change places.
+/// Normalizes separators to dots: if the first separator is a slash, dots and slashes are swapped.
 fn normalized(name: &str) -> String {
     if name.find(['.', '/']).is_none_or(|first| name.as_bytes()[first] == b'.') {
         return name.to_owned();
@@ -85,7 +85,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_and_namespaces() {
+    fn sysctl_names_and_namespaces_are_validated() {
         for (name, ok) in [
             ("net.ipv4.ip_forward", true),
             ("kernel/shm", true),

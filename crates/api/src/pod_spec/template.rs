@@ -1,4 +1,4 @@
-//! A pod template, as every workload kind holds one.
+//! Pod template of a workload kind.
 
 use super::options::Options;
 use super::{annotations, validate_pod_spec};

@@ -56,7 +56,7 @@ fn validate_domains_and_policies(constraint: &Value, path: &Path<'_>, errors: &m
     }
 }
 
-/// The rule before selectors were merged: no key may stand in both.
+/// The rule before selectors were merged: no key may occur in both.
 fn validate_match_label_keys_older(constraint: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     let keys = constraint.items("matchLabelKeys");
     if keys.is_empty() {

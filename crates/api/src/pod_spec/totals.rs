@@ -1,4 +1,4 @@
-//! What the containers of a pod ask for together.
+//! Total resources of a pod's containers.
 
 use super::is_sidecar;
 use super::resources::quantity;
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 type Amounts = BTreeMap<String, Quantity>;
 
-/// Requests or limits (`list`) of all containers: those that run side by side add up, and an init container counts
-/// where it needs more than they do.
+/// Requests or limits (`list`) of all containers: those of concurrent containers add up, and an init container counts
+/// if it needs more than their sum.
 pub fn container_totals(spec: &Value, list: &str) -> Amounts {
     let mut total = Amounts::new();
     for container in spec.items("containers") {
@@ -54,19 +54,18 @@ fn raise(amounts: &mut Amounts, others: Amounts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
-    fn init_containers_set_the_least() {
-        let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
-        let mut sidecar = container("1");
-        sidecar.set("restartPolicy", "Always");
-        let spec = json!({
-            "containers": [container("1"), container("500m")],
-            "initContainers": [sidecar, container("3")],
-        });
-        let totals = container_totals(&spec, "requests");
-        assert_eq!(totals["cpu"].to_string(), "4");
-        assert!(container_totals(&spec, "limits").is_empty());
+    fn container_totals_match_vectors() {
+        let texts = |spec: &Value, list: &str| -> BTreeMap<String, String> {
+            let totals = container_totals(spec, list);
+            totals.into_iter().map(|(name, amount)| (name, amount.to_string())).collect()
+        };
+        for vector in vectors::pod_resources().into_iter().filter(vectors::PodResources::has_only_containers)
+        {
+            let spec = vector.pod.field("spec");
+            assert_eq!(texts(spec, "requests"), vector.requests, "requests: {}", vector.name);
+            assert_eq!(texts(spec, "limits"), vector.limits, "limits: {}", vector.name);
+        }
     }
 }

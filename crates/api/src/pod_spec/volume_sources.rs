@@ -1,4 +1,4 @@
-//! The kinds of volume sources that need no more than their own fields to be checked.
+//! Volume sources whose checks depend only on their own fields.
 
 use super::{claim_spec, paths};
 use crate::pod_spec::checks::{dns_label, invalid_texts, one_of, required_text};
@@ -109,7 +109,7 @@ pub fn validate_mode(source: &Value, name: &str, path: &Path<'_>, errors: &mut E
     }
 }
 
-/// A secret or config map as files.
+/// A secret or config map volume.
 fn validate_files(source: &Value, name: &str, path: &Path<'_>, errors: &mut ErrorList) {
     required_text(source, name, path, errors);
     validate_mode(source, "defaultMode", path, errors);
@@ -172,7 +172,7 @@ fn validate_iscsi(source: &Value, path: &Path<'_>, errors: &mut ErrorList) {
 fn validate_initiator(name: &str, path: &Path<'_>, errors: &mut ErrorList) {
     let alphanumeric =
         |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_alphanumeric());
-    // The character after the type is any one, as the patterns for it never escaped their dot.
+    // The character after the type is arbitrary, because Kubernetes' patterns do not escape their dot.
     let after_type = |name: &str| name.chars().nth(3).map(|c| name[3 + c.len_utf8()..].to_owned());
     let valid = match name.get(..3) {
         Some("iqn") => is_iqn(name),
@@ -345,7 +345,7 @@ fn validate_ephemeral(source: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     claim_spec::validate_claim_spec(template.field("spec"), &path.child("spec"), errors);
 }
 
-/// Metadata of a template: labels and annotations only.
+/// Metadata of a template: only labels and annotations are allowed.
 pub fn validate_template_metadata(metadata: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     if let Some(annotations) = metadata.entries("annotations") {
         errors.extend(names::validate_annotations(annotations, &path.child("annotations")));
@@ -360,7 +360,7 @@ pub fn validate_template_metadata(metadata: &Value, path: &Path<'_>, errors: &mu
     }
 }
 
-/// The other fields of metadata in their order, with the names that complaints use.
+/// The other fields of metadata in their order, with their names in errors.
 const OTHER_METADATA: [(&str, &str); 13] = [
     ("name", "name"),
     ("generateName", "generateName"),
@@ -383,7 +383,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn initiators() {
+    fn iscsi_initiator_names_are_validated() {
         for (name, ok) in [
             ("iqn.2015-02.example.com:test", true),
             ("iqn.2015-2.example.com:test", false),
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn sources() {
+    fn volume_sources_are_validated() {
         for (name, source, want) in [
             (
                 "hostPath",

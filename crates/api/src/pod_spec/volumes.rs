@@ -1,4 +1,4 @@
-//! The volumes of a pod: names, and that each has exactly one source.
+//! Volumes of a pod: unique names, and exactly one source each.
 
 use super::options::Options;
 use super::{projected, resources, volume_sources};
@@ -7,7 +7,7 @@ use crate::value::Fields;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-/// Every source, in the order in which they are checked, with the name that the complaint about a second one uses.
+/// Sources in the order in which they are checked, with their names in the error about a second one.
 const SOURCES: [(&str, &str); 30] = [
     ("emptyDir", "emptyDir"),
     ("hostPath", "hostPath"),
@@ -41,7 +41,7 @@ const SOURCES: [(&str, &str); 30] = [
     ("image", "image"),
 ];
 
-/// Gives the valid volumes, for mounts to refer to. `pod_name` is empty where there is no pod yet.
+/// Returns the valid volumes, for references of mounts. `pod_name` is empty for templates.
 pub fn validate_volumes<'a>(
     volumes: &'a [Value],
     pod_name: &str,
@@ -100,7 +100,7 @@ fn validate_source(
             errors.push(FieldError::forbidden(&path, "may not specify more than 1 volume type"));
         } else {
             found = true;
-            // Complaints about this one never had the field's own name.
+            // Errors of this source lack the field's own name.
             let item = path;
             let path = item.child(if name == "gcePersistentDisk" { "persistentDisk" } else { name });
             match name {
@@ -146,7 +146,7 @@ fn validate_iscsi_name(volume: &Value, path: &Path<'_>, errors: &mut ErrorList) 
     }
 }
 
-/// The claim that is made for an ephemeral volume must have a valid name.
+/// The claim of an ephemeral volume must have a valid name.
 fn validate_ephemeral_name(volume: &Value, pod_name: &str, path: &Path<'_>, errors: &mut ErrorList) {
     let name = volume.text("name");
     if pod_name.is_empty() || name.is_empty() {

@@ -1,4 +1,4 @@
-//! What only Windows pods have: credential specs, user names, host process containers.
+//! Rules of Windows pods: credential specs, user names, host process containers.
 
 use super::for_each_container;
 use crate::pod_spec::checks::invalid_texts;
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_names() {
+    fn windows_user_names_are_validated() {
         for (name, problems) in [
             ("user", 0),
             (r"DOMAIN\user", 0),

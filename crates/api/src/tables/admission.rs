@@ -5,7 +5,7 @@ use super::{AGE, NAME, column, plain};
 use crate::kind::Table;
 use machinery::Value;
 
-pub(super) static WEBHOOK_CONFIGURATION: Table = plain(
+pub(crate) static WEBHOOK_CONFIGURATION: Table = plain(
     &[
         NAME,
         column(
@@ -18,7 +18,7 @@ pub(super) static WEBHOOK_CONFIGURATION: Table = plain(
     |object, context| vec![name(object), count(object, &["webhooks"]).into(), age(object, context)],
 );
 
-pub(super) static VALIDATING_ADMISSION_POLICY: Table = plain(
+pub(crate) static VALIDATING_ADMISSION_POLICY: Table = plain(
     &[
         NAME,
         column(
@@ -43,7 +43,7 @@ pub(super) static VALIDATING_ADMISSION_POLICY: Table = plain(
     },
 );
 
-pub(super) static MUTATING_ADMISSION_POLICY: Table = plain(
+pub(crate) static MUTATING_ADMISSION_POLICY: Table = plain(
     &[
         NAME,
         column(
@@ -73,7 +73,7 @@ fn param_kind(policy: &Value) -> String {
         .map_or(UNSET.to_owned(), |kind| format!("{}/{}", text(kind, &["apiVersion"]), text(kind, &["kind"])))
 }
 
-pub(super) static POLICY_BINDING: Table = plain(
+pub(crate) static POLICY_BINDING: Table = plain(
     &[
         NAME,
         column(
@@ -107,7 +107,7 @@ fn param_ref(binding: &Value) -> String {
     get(reference, &["selector"]).map_or(UNSET.to_owned(), selector_dump)
 }
 
-/// Kubernetes prints the selector as its Go structure, and so must we.
+/// The selector in the form of its Go struct, as Kubernetes prints it.
 fn selector_dump(selector: &Value) -> String {
     let mut labels = String::new();
     for (key, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {

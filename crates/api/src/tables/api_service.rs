@@ -1,11 +1,11 @@
-//! API services: where a group version is served from and whether it answers.
+//! API services: backend and availability of a group version.
 
 use super::cell::{age, condition, get, name, text};
 use super::{AGE, NAME, column, plain};
 use crate::kind::Table;
 use machinery::Value;
 
-pub(super) static API_SERVICE: Table = plain(
+pub(crate) static API_SERVICE: Table = plain(
     &[
         NAME,
         column("Service", "string", "The reference to the service that hosts this API endpoint."),

@@ -1,4 +1,4 @@
-//! Horizontal pod autoscalers (in the shape of v2 or v1) and the scale subresource.
+//! Horizontal pod autoscalers (in the form of v2 or v1) and the scale subresource.
 
 use super::cell::{NONE, UNKNOWN, UNSET, age, get, int, list, name, text};
 use super::{AGE, NAME, column, doc, plain};
@@ -6,7 +6,7 @@ use crate::kind::Table;
 use machinery::{Value, meta};
 use serde_json::json;
 
-pub(super) static SCALE: Table = plain(
+pub(crate) static SCALE: Table = plain(
     &[
         column("Name", "string", doc::OBJECT_META_NAME),
         column("Desired", "integer", doc::SCALE_SPEC_REPLICAS),
@@ -23,7 +23,7 @@ pub(super) static SCALE: Table = plain(
     },
 );
 
-pub(super) static HORIZONTAL_POD_AUTOSCALER: Table = plain(
+pub(crate) static HORIZONTAL_POD_AUTOSCALER: Table = plain(
     &[
         NAME,
         column("Reference", "string", doc::HORIZONTAL_POD_AUTOSCALER_SPEC_SCALE_TARGET_REF),
@@ -48,7 +48,7 @@ pub(super) static HORIZONTAL_POD_AUTOSCALER: Table = plain(
     },
 );
 
-/// How many metrics a cell shows.
+/// Maximum number of metrics in a cell.
 const SHOWN: usize = 2;
 
 fn metrics(object: &Value) -> String {
@@ -69,7 +69,7 @@ fn metrics(object: &Value) -> String {
     }
 }
 
-/// The metrics of a v1 object: CPU has a field of its own, the others hide in annotations.
+/// Metrics of a v1 object: CPU has a field of its own, the others are in annotations.
 fn v1_metrics(object: &Value) -> Option<(Vec<Value>, Vec<Value>)> {
     if text(object, &["apiVersion"]) != "autoscaling/v1" {
         return None;
@@ -107,7 +107,7 @@ fn v1_metric(metric: &Value, spec: bool) -> Value {
     for (old, new) in
         [("Value", "value"), ("AverageValue", "averageValue"), ("AverageUtilization", "averageUtilization")]
     {
-        // Object metrics keep their average under its plain name.
+        // The average of object metrics has no prefix in its name.
         let value = get(source, &[&format!("{prefix}{old}")]).or_else(|| get(source, &[new]));
         if let Some(value) = value {
             values.insert(new.to_owned(), value.clone());
@@ -134,7 +134,7 @@ fn metric(spec: &Value, status: Option<&Value>) -> String {
     let source = get(spec, &[field]).unwrap_or(&Value::Null);
     let current = status.and_then(|status| get(status, &[field, "current"]));
     let target = |name| get(source, &["target", name]).and_then(Value::as_str);
-    // A status without the value that the spec asks for shows as Go shows a missing value.
+    // A status without the value for the spec's target is shown as Go shows a missing value.
     let known = |name| match current {
         None => UNKNOWN,
         Some(current) => get(current, &[name]).and_then(Value::as_str).unwrap_or("<nil>"),

@@ -8,7 +8,7 @@ use super::{AGE, NAME, column, doc, plain, wide};
 use crate::kind::{CellContext, Table};
 use machinery::{Value, meta};
 
-pub(super) static JOB: Table = plain(
+pub(crate) static JOB: Table = plain(
     &[
         NAME,
         column("Status", "string", "Status of the job."),
@@ -69,7 +69,7 @@ fn duration(job: &Value, context: CellContext) -> String {
     human_duration(end.saturating_sub(start))
 }
 
-pub(super) static CRON_JOB: Table = plain(
+pub(crate) static CRON_JOB: Table = plain(
     &[
         NAME,
         column("Schedule", "string", doc::CRON_JOB_SPEC_SCHEDULE),

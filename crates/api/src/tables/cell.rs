@@ -1,4 +1,4 @@
-//! What cells are made of: fields of the object, ages, label selectors as text.
+//! Building blocks of cells: fields of the object, ages, label selectors as text.
 
 use crate::kind::CellContext;
 use machinery::{Value, meta};
@@ -33,7 +33,7 @@ pub(super) fn list<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
     get(value, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// How many entries the list or map at a path has.
+/// Number of entries of the list or map at a path.
 pub(super) fn count(value: &Value, path: &[&str]) -> i64 {
     let entries = match get(value, path) {
         Some(Value::Array(items)) => items.len(),
@@ -43,7 +43,7 @@ pub(super) fn count(value: &Value, path: &[&str]) -> i64 {
     i64::try_from(entries).unwrap_or(i64::MAX)
 }
 
-/// `text`, or another text where it is empty.
+/// `text`, or a replacement if it is empty.
 pub(super) fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
     if text.is_empty() { other } else { text }
 }
@@ -74,17 +74,17 @@ pub(super) fn name(object: &Value) -> Value {
     meta::name(object).into()
 }
 
-/// How long ago the object was made, as a cell.
+/// Age of the object, as a cell.
 pub(super) fn age(object: &Value, context: CellContext) -> Value {
     since(meta::text(object, "creationTimestamp"), context).into()
 }
 
-/// When the object was made, as a cell.
+/// Creation time of the object, as a cell.
 pub(super) fn created_at(object: &Value) -> Value {
     or(meta::text(object, "creationTimestamp"), "0001-01-01T00:00:00Z").into()
 }
 
-/// How long ago a moment was, in words.
+/// Time since a timestamp, as text.
 pub(super) fn since(timestamp: &str, context: CellContext) -> String {
     match seconds(timestamp) {
         Some(moment) => human_duration(context.now.saturating_sub(moment)),
@@ -92,18 +92,18 @@ pub(super) fn since(timestamp: &str, context: CellContext) -> String {
     }
 }
 
-/// A moment as seconds since the epoch; `None` for no moment at all.
+/// A timestamp as seconds since the epoch; `None` if malformed or Go's zero time.
 pub(super) fn seconds(timestamp: &str) -> Option<i64> {
     const ZERO_TIME: i64 = -62_135_596_800;
     let moment = timestamp.parse::<jiff::Timestamp>().ok()?.as_second();
     (moment != ZERO_TIME).then_some(moment)
 }
 
-/// A duration in two or three significant figures, as `kubectl get` shows ages.
+/// A duration in two or three significant figures, in the form of `kubectl get`.
 pub fn human_duration(seconds: i64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match (seconds, minutes, hours) {
-        // A clock may be off by a second without the age being nonsense.
+        // Tolerates clock skew of a second.
         (..-1, ..) => "<invalid>".to_owned(),
         (..0, ..) => "0s".to_owned(),
         (..120, ..) => format!("{seconds}s"),
@@ -137,8 +137,8 @@ pub(super) fn labels_text(labels: Option<&Value>) -> String {
     if pairs.is_empty() { NONE.to_owned() } else { pairs.join(",") }
 }
 
-/// A label selector object in the string form of selectors, requirements ordered by key; empty when it
-/// selects nothing or everything. `None`: it is not a valid selector.
+/// A label selector object in the string form of selectors, requirements ordered by key; empty if it selects nothing
+/// or everything. `None` if it is invalid.
 pub fn label_selector_text(selector: Option<&Value>) -> Option<String> {
     let Some(selector) = selector else { return Some(String::new()) };
     let mut requirements: Vec<(&str, String)> = Vec::new();
@@ -174,7 +174,7 @@ pub(super) fn label_selector_cell(selector: Option<&Value>) -> Value {
     }
 }
 
-/// The names and the images of the containers at a path: two cells.
+/// Names and images of the containers at a path: two cells.
 pub(super) fn container_cells(object: &Value, path: &[&str]) -> [Value; 2] {
     let containers = list(object, path);
     ["name", "image"].map(|field| {
@@ -183,7 +183,7 @@ pub(super) fn container_cells(object: &Value, path: &[&str]) -> [Value; 2] {
     })
 }
 
-/// The first few of a list, and how many more there are.
+/// The first items of a list, and the number of the others.
 pub(super) fn with_more(shown: &[String], total: usize, empty: &str) -> String {
     let text = shown.join(",");
     if total > shown.len() {

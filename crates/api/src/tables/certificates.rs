@@ -5,7 +5,7 @@ use super::{AGE, NAME, column, doc, plain, wide};
 use crate::kind::Table;
 use machinery::Value;
 
-pub(super) static CERTIFICATE_SIGNING_REQUEST: Table = plain(
+pub(crate) static CERTIFICATE_SIGNING_REQUEST: Table = plain(
     &[
         NAME,
         AGE,
@@ -43,12 +43,12 @@ fn status(request: &Value) -> String {
     format!("{decision}{failed}{issued}")
 }
 
-pub(super) static CLUSTER_TRUST_BUNDLE: Table = plain(
+pub(crate) static CLUSTER_TRUST_BUNDLE: Table = plain(
     &[NAME, column("SignerName", "string", "signerName indicates the associated signer, if any.")],
     |bundle, _| vec![name(bundle), or(text(bundle, &["spec", "signerName"]), NONE).into()],
 );
 
-pub(super) static POD_CERTIFICATE_REQUEST: Table = plain(
+pub(crate) static POD_CERTIFICATE_REQUEST: Table = plain(
     &[
         NAME,
         column("PodName", "string", "Name of the pod into which the certificate will be mounted."),

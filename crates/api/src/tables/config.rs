@@ -1,17 +1,17 @@
-//! Namespaces and what every namespace holds: config maps, secrets, accounts, quotas; component statuses.
+//! Namespaces, config maps, secrets, service accounts, quotas; component statuses.
 
 use super::cell::{age, count, get, list, name, quantity, text};
 use super::{AGE, NAME, column, doc, plain};
 use crate::kind::Table;
 use machinery::Value;
 
-pub(super) static CONFIG_MAP: Table =
+pub(crate) static CONFIG_MAP: Table =
     plain(&[NAME, column("Data", "string", doc::CONFIG_MAP_DATA), AGE], |object, context| {
         let entries = count(object, &["data"]) + count(object, &["binaryData"]);
         vec![name(object), entries.into(), age(object, context)]
     });
 
-pub(super) static SECRET: Table = plain(
+pub(crate) static SECRET: Table = plain(
     &[NAME, column("Type", "string", doc::SECRET_TYPE), column("Data", "string", doc::SECRET_DATA), AGE],
     |object, context| {
         vec![
@@ -23,15 +23,15 @@ pub(super) static SECRET: Table = plain(
     },
 );
 
-pub(super) static SERVICE_ACCOUNT: Table =
+pub(crate) static SERVICE_ACCOUNT: Table =
     plain(&[NAME, AGE], |object, context| vec![name(object), age(object, context)]);
 
-pub(super) static NAMESPACE: Table =
+pub(crate) static NAMESPACE: Table =
     plain(&[NAME, column("Status", "string", "The status of the namespace"), AGE], |object, context| {
         vec![name(object), text(object, &["status", "phase"]).into(), age(object, context)]
     });
 
-pub(super) static RESOURCE_QUOTA: Table = plain(
+pub(crate) static RESOURCE_QUOTA: Table = plain(
     &[
         NAME,
         column(
@@ -60,7 +60,7 @@ pub(super) static RESOURCE_QUOTA: Table = plain(
     },
 );
 
-pub(super) static COMPONENT_STATUS: Table = plain(
+pub(crate) static COMPONENT_STATUS: Table = plain(
     &[
         NAME,
         column("Status", "string", "Status of the component conditions"),

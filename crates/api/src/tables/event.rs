@@ -1,11 +1,11 @@
-//! Events, in the shape of either API group.
+//! Events, in the form of either API group.
 
 use super::cell::{get, int, or, since, text};
 use super::{column, doc, plain, wide};
 use crate::kind::{CellContext, Table};
 use machinery::{Value, meta};
 
-pub(super) static EVENT: Table = plain(
+pub(crate) static EVENT: Table = plain(
     &[
         column("Last Seen", "string", doc::EVENT_LAST_TIMESTAMP),
         column("Type", "string", doc::EVENT_TYPE),

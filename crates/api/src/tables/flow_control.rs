@@ -1,11 +1,11 @@
-//! Flow schemas (listed by precedence) and priority levels.
+//! Flow schemas (sorted by precedence) and priority levels.
 
 use super::cell::{NONE, age, condition, get, int, name, text};
 use super::{AGE, NAME, column, doc, plain};
 use crate::kind::Table;
 use machinery::{Value, meta};
 
-pub(super) static FLOW_SCHEMA: Table = Table {
+pub(crate) static FLOW_SCHEMA: Table = Table {
     order: Some(|left, right| {
         let key = |schema| (int(schema, &["spec", "matchingPrecedence"]), meta::name(schema));
         key(left).cmp(&key(right))
@@ -35,7 +35,7 @@ pub(super) static FLOW_SCHEMA: Table = Table {
     )
 };
 
-pub(super) static PRIORITY_LEVEL_CONFIGURATION: Table = plain(
+pub(crate) static PRIORITY_LEVEL_CONFIGURATION: Table = plain(
     &[
         NAME,
         column("Type", "string", doc::PRIORITY_LEVEL_CONFIGURATION_SPEC_TYPE),

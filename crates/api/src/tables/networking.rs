@@ -6,7 +6,7 @@ use super::{AGE, NAME, column, doc, plain};
 use crate::kind::Table;
 use machinery::{Value, meta};
 
-pub(super) static INGRESS: Table = plain(
+pub(crate) static INGRESS: Table = plain(
     &[
         NAME,
         column(
@@ -33,7 +33,7 @@ pub(super) static INGRESS: Table = plain(
     },
 );
 
-/// The first hosts. How many more there are counts rules, even those without a host.
+/// The first hosts. The number of further ones counts rules, even those without a host.
 fn hosts(ingress: &Value) -> String {
     let rules = list(ingress, &["spec", "rules"]);
     let mut shown = Vec::new();
@@ -52,7 +52,7 @@ fn hosts(ingress: &Value) -> String {
     }
 }
 
-pub(super) static INGRESS_CLASS: Table = plain(
+pub(crate) static INGRESS_CLASS: Table = plain(
     &[
         NAME,
         column("Controller", "string", "Controller that is responsible for handling this class"),
@@ -80,20 +80,20 @@ fn parameters(class: &Value) -> String {
     }
 }
 
-pub(super) static NETWORK_POLICY: Table = plain(
+pub(crate) static NETWORK_POLICY: Table = plain(
     &[NAME, column("Pod-Selector", "string", doc::NETWORK_POLICY_SPEC_POD_SELECTOR), AGE],
     |policy, context| {
         vec![name(policy), label_selector_cell(get(policy, &["spec", "podSelector"])), age(policy, context)]
     },
 );
 
-pub(super) static SERVICE_CIDR: Table =
+pub(crate) static SERVICE_CIDR: Table =
     plain(&[NAME, column("CIDRs", "string", doc::SERVICE_CIDR_SPEC_CIDRS), AGE], |object, context| {
         vec![name(object), joined(list(object, &["spec", "cidrs"]), ",").into(), age(object, context)]
     });
 
-/// Rows have one cell more than there are columns: Kubernetes prints the age without announcing it.
-pub(super) static IP_ADDRESS: Table =
+/// Rows have one cell more than there are columns: Kubernetes prints the age without a column for it.
+pub(crate) static IP_ADDRESS: Table =
     plain(&[NAME, column("ParentRef", "string", doc::IP_ADDRESS_SPEC_PARENT_REF)], |object, context| {
         vec![name(object), parent(object).into(), age(object, context)]
     });

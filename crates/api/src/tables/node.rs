@@ -6,7 +6,7 @@ use crate::kind::Table;
 use machinery::{Value, meta};
 use std::collections::BTreeSet;
 
-pub(super) static NODE: Table = plain(
+pub(crate) static NODE: Table = plain(
     &[
         NAME,
         column("Status", "string", "The status of the node"),
@@ -50,7 +50,7 @@ fn status(node: &Value) -> String {
     format!("{ready}{suffix}")
 }
 
-/// Roles come from labels: one key per role, or the role as the value of one key.
+/// Roles from labels: one key per role, or the role as the value of one key.
 fn roles(node: &Value) -> String {
     let mut roles = BTreeSet::new();
     for (key, value) in meta::labels(node).into_iter().flatten() {
@@ -71,17 +71,17 @@ fn address<'a>(node: &'a Value, kind: &str) -> &'a str {
         .map_or(NONE, |address| text(address, &["address"]))
 }
 
-pub(super) static RUNTIME_CLASS: Table =
+pub(crate) static RUNTIME_CLASS: Table =
     plain(&[NAME, column("Handler", "string", ""), AGE], |class, context| {
         vec![name(class), text(class, &["handler"]).into(), age(class, context)]
     });
 
-pub(super) static LEASE: Table =
+pub(crate) static LEASE: Table =
     plain(&[NAME, column("Holder", "string", doc::LEASE_SPEC_HOLDER_IDENTITY), AGE], |lease, context| {
         vec![name(lease), text(lease, &["spec", "holderIdentity"]).into(), age(lease, context)]
     });
 
-pub(super) static LEASE_CANDIDATE: Table = plain(
+pub(crate) static LEASE_CANDIDATE: Table = plain(
     &[
         NAME,
         column(

@@ -1,4 +1,4 @@
-//! Pods: the status column sums up phase, reasons and the states of all containers.
+//! Pods: the status column combines phase, reasons and the states of all containers.
 
 use super::cell::{NONE, age, condition, flag, get, int, list, name, or, seconds, since, text};
 use super::{AGE, NAME, column, doc, plain, wide};
@@ -6,7 +6,7 @@ use crate::kind::{CellContext, Table};
 use machinery::{Value, meta};
 use serde_json::json;
 
-pub(super) static POD: Table = Table {
+pub(crate) static POD: Table = Table {
     conditions: Some(row_conditions),
     ..plain(
         &[
@@ -28,7 +28,7 @@ pub(super) static POD: Table = Table {
     )
 };
 
-/// A finished pod's row says so.
+/// Row condition of a finished pod.
 fn row_conditions(pod: &Value) -> Vec<Value> {
     let phase = text(pod, &["status", "phase"]);
     let message = match phase {
@@ -74,7 +74,7 @@ fn is_true(pod: &Value, kind: &str) -> bool {
     condition(pod, kind).is_some_and(|condition| text(condition, &["status"]) == "True")
 }
 
-/// The restarts counted so far and when the last one was.
+/// Number of restarts and time of the last one.
 #[derive(Clone, Copy, Default)]
 struct Restarts<'a> {
     count: i64,
@@ -111,78 +111,16 @@ impl<'a> Summary<'a> {
         if gated {
             reason = "SchedulingGated".to_owned();
         }
-
-        let init_containers = list(pod, &["spec", "initContainers"]);
-        // A sidecar is an init container that keeps running; it counts as one of the pod's containers.
-        let is_sidecar = |container: &Value| text(container, &["restartPolicy"]) == "Always";
-        let sidecars = init_containers.iter().filter(|container| is_sidecar(container)).count();
+        let sidecars = list(pod, &["spec", "initContainers"]).iter().filter(|one| is_sidecar(one)).count();
         let total = list(pod, &["spec", "containers"]).len() + sidecars;
-        let mut ready = 0;
-
-        let mut init_restarts = Restarts::default();
-        let mut sidecar_restarts = Restarts::default();
-        let mut initializing = false;
-        for (index, status) in list(pod, &["status", "initContainerStatuses"]).iter().enumerate() {
-            init_restarts.add(status);
-            let container_name = text(status, &["name"]);
-            // Of several containers with one name the last counts.
-            let sidecar = init_containers
-                .iter()
-                .rfind(|container| text(container, &["name"]) == container_name)
-                .is_some_and(is_sidecar);
-            if sidecar {
-                sidecar_restarts.add(status);
-            }
-            let terminated = get(status, &["state", "terminated"]);
-            if terminated.is_some_and(|terminated| int(terminated, &["exitCode"]) == 0) {
-                continue;
-            }
-            if sidecar && flag(status, &["started"]) {
-                ready += usize::from(flag(status, &["ready"]));
-                continue;
-            }
-            let waiting = text(status, &["state", "waiting", "reason"]);
-            reason = match terminated {
-                Some(terminated) => format!("Init:{}", termination_reason(terminated)),
-                None if !waiting.is_empty() && waiting != "PodInitializing" => format!("Init:{waiting}"),
-                None => format!("Init:{index}/{}", init_containers.len()),
-            };
-            initializing = true;
-            break;
-        }
-
-        let mut restarts = init_restarts;
+        let init = InitContainers::of(pod);
+        let (mut ready, mut restarts) = (init.ready, init.restarts);
+        let initializing = init.waits_for.is_some();
+        reason = init.waits_for.unwrap_or(reason);
         if !initializing || is_true(pod, "Initialized") {
-            restarts = sidecar_restarts;
-            let mut running = false;
-            let mut failure = None;
-            for status in list(pod, &["status", "containerStatuses"]).iter().rev() {
-                restarts.add(status);
-                let waiting = text(status, &["state", "waiting", "reason"]);
-                if !waiting.is_empty() {
-                    reason = waiting.to_owned();
-                } else if let Some(terminated) = get(status, &["state", "terminated"]) {
-                    reason = termination_reason(terminated);
-                    if int(terminated, &["exitCode"]) != 0 {
-                        failure = Some(reason.clone());
-                    }
-                } else if flag(status, &["ready"]) && get(status, &["state", "running"]).is_some() {
-                    running = true;
-                    ready += 1;
-                }
-            }
-            // One finished container does not make the pod Completed while others still run or have failed.
-            if reason == "Completed" {
-                if running && is_true(pod, "Ready") {
-                    reason = "Running".to_owned();
-                } else if let Some(failure) = failure {
-                    reason = failure;
-                } else if running {
-                    reason = "NotReady".to_owned();
-                }
-            }
+            restarts = init.sidecar_restarts;
+            ready += add_containers(pod, &mut reason, &mut restarts);
         }
-
         if meta::deletion_timestamp(pod).is_some() {
             if text(pod, &["status", "reason"]) == "NodeLost" {
                 reason = "Unknown".to_owned();
@@ -194,7 +132,90 @@ impl<'a> Summary<'a> {
     }
 }
 
-/// Why a container ended: its reason, else its signal, else its exit code.
+/// A sidecar is an init container that keeps running; it counts as one of the pod's containers.
+fn is_sidecar(container: &Value) -> bool {
+    text(container, &["restartPolicy"]) == "Always"
+}
+
+/// Init containers up to the first that is not done.
+#[derive(Default)]
+struct InitContainers<'a> {
+    /// Ready sidecars.
+    ready: usize,
+    restarts: Restarts<'a>,
+    sidecar_restarts: Restarts<'a>,
+    /// Reason to show while one of them is not done.
+    waits_for: Option<String>,
+}
+
+impl<'a> InitContainers<'a> {
+    fn of(pod: &'a Value) -> Self {
+        let containers = list(pod, &["spec", "initContainers"]);
+        let mut init = Self::default();
+        for (index, status) in list(pod, &["status", "initContainerStatuses"]).iter().enumerate() {
+            init.restarts.add(status);
+            let container_name = text(status, &["name"]);
+            // The last of several containers with the same name wins.
+            let sidecar = containers
+                .iter()
+                .rfind(|container| text(container, &["name"]) == container_name)
+                .is_some_and(is_sidecar);
+            if sidecar {
+                init.sidecar_restarts.add(status);
+            }
+            let terminated = get(status, &["state", "terminated"]);
+            if terminated.is_some_and(|terminated| int(terminated, &["exitCode"]) == 0) {
+                continue;
+            }
+            if sidecar && flag(status, &["started"]) {
+                init.ready += usize::from(flag(status, &["ready"]));
+                continue;
+            }
+            let waiting = text(status, &["state", "waiting", "reason"]);
+            init.waits_for = Some(match terminated {
+                Some(terminated) => format!("Init:{}", termination_reason(terminated)),
+                None if !waiting.is_empty() && waiting != "PodInitializing" => format!("Init:{waiting}"),
+                None => format!("Init:{index}/{}", containers.len()),
+            });
+            break;
+        }
+        init
+    }
+}
+
+/// Adds the restarts of the containers and sets the reason; returns the number of ready ones.
+fn add_containers<'a>(pod: &'a Value, reason: &mut String, restarts: &mut Restarts<'a>) -> usize {
+    let mut ready = 0;
+    let mut failure = None;
+    for status in list(pod, &["status", "containerStatuses"]).iter().rev() {
+        restarts.add(status);
+        let waiting = text(status, &["state", "waiting", "reason"]);
+        if !waiting.is_empty() {
+            waiting.clone_into(reason);
+        } else if let Some(terminated) = get(status, &["state", "terminated"]) {
+            *reason = termination_reason(terminated);
+            if int(terminated, &["exitCode"]) != 0 {
+                failure = Some(reason.clone());
+            }
+        } else if flag(status, &["ready"]) && get(status, &["state", "running"]).is_some() {
+            ready += 1;
+        }
+    }
+    // One finished container does not make the pod Completed while others still run or have failed.
+    let running = ready > 0;
+    if reason == "Completed" {
+        if running && is_true(pod, "Ready") {
+            "Running".clone_into(reason);
+        } else if let Some(failure) = failure {
+            *reason = failure;
+        } else if running {
+            "NotReady".clone_into(reason);
+        }
+    }
+    ready
+}
+
+/// Termination reason of a container: its reason, else its signal, else its exit code.
 fn termination_reason(terminated: &Value) -> String {
     let reason = text(terminated, &["reason"]);
     let signal = int(terminated, &["signal"]);

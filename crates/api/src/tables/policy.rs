@@ -4,7 +4,7 @@ use super::cell::{age, flag, get, int, int_or_string, name, text};
 use super::{AGE, NAME, column, doc, plain};
 use crate::kind::Table;
 
-pub(super) static POD_DISRUPTION_BUDGET: Table = plain(
+pub(crate) static POD_DISRUPTION_BUDGET: Table = plain(
     &[
         NAME,
         column("Min Available", "string", "The minimum number of pods that must be available."),
@@ -28,7 +28,7 @@ pub(super) static POD_DISRUPTION_BUDGET: Table = plain(
     },
 );
 
-pub(super) static PRIORITY_CLASS: Table = plain(
+pub(crate) static PRIORITY_CLASS: Table = plain(
     &[
         NAME,
         column("Value", "integer", doc::PRIORITY_CLASS_VALUE),

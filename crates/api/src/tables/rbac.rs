@@ -1,11 +1,11 @@
-//! Role bindings: the role and who has it.
+//! Role bindings: the role and its subjects.
 
 use super::cell::{age, list, name, text};
 use super::{AGE, NAME, column, doc, plain, wide};
 use crate::kind::{CellContext, Table};
 use machinery::Value;
 
-pub(super) static ROLE_BINDING: Table = plain(
+pub(crate) static ROLE_BINDING: Table = plain(
     &[
         NAME,
         column("Role", "string", doc::ROLE_BINDING_ROLE_REF),
@@ -17,7 +17,7 @@ pub(super) static ROLE_BINDING: Table = plain(
     cells,
 );
 
-pub(super) static CLUSTER_ROLE_BINDING: Table = plain(
+pub(crate) static CLUSTER_ROLE_BINDING: Table = plain(
     &[
         NAME,
         column("Role", "string", doc::CLUSTER_ROLE_BINDING_ROLE_REF),

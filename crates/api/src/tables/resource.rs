@@ -5,10 +5,10 @@ use super::{AGE, NAME, column, doc, plain};
 use crate::kind::Table;
 use machinery::{Value, meta};
 
-pub(super) static NAME_AND_AGE: Table =
+pub(crate) static NAME_AND_AGE: Table =
     plain(&[NAME, AGE], |object, context| vec![name(object), age(object, context)]);
 
-pub(super) static RESOURCE_CLAIM: Table = plain(
+pub(crate) static RESOURCE_CLAIM: Table = plain(
     &[
         NAME,
         column("State", "string", "A summary of the current state (allocated, pending, reserved, etc.)."),
@@ -34,7 +34,7 @@ fn state(claim: &Value) -> String {
     states.join(",")
 }
 
-pub(super) static DEVICE_TAINT_RULE: Table = plain(
+pub(crate) static DEVICE_TAINT_RULE: Table = plain(
     &[
         NAME,
         column("Key", "string", "The taint key to be applied to a device. Must be a label name."),
@@ -58,7 +58,7 @@ pub(super) static DEVICE_TAINT_RULE: Table = plain(
     },
 );
 
-pub(super) static RESOURCE_SLICE: Table = plain(
+pub(crate) static RESOURCE_SLICE: Table = plain(
     &[
         NAME,
         column("Node", "string", doc::RESOURCE_SLICE_SPEC_NODE_NAME),

@@ -6,10 +6,10 @@ use crate::kind::Table;
 use machinery::Value;
 use std::collections::BTreeSet;
 
-/// How many addresses, ports or hosts a cell shows before it says how many more there are.
+/// Maximum number of addresses, ports or hosts in a cell before the number of further ones.
 pub(super) const SHOWN: usize = 3;
 
-pub(super) static SERVICE: Table = plain(
+pub(crate) static SERVICE: Table = plain(
     &[
         NAME,
         column("Type", "string", doc::SERVICE_SPEC_TYPE),
@@ -48,7 +48,7 @@ fn external_ip(service: &Value) -> String {
     }
 }
 
-/// The addresses a load balancer has assigned, sorted.
+/// Addresses assigned by a load balancer, sorted.
 pub(super) fn load_balancer(object: &Value) -> String {
     let addresses: BTreeSet<&str> = list(object, &["status", "loadBalancer", "ingress"])
         .iter()
@@ -72,7 +72,7 @@ fn ports(service: &Value) -> String {
     ports.join(",")
 }
 
-pub(super) static ENDPOINTS: Table =
+pub(crate) static ENDPOINTS: Table =
     plain(&[NAME, column("Endpoints", "string", doc::ENDPOINTS_SUBSETS), AGE], |object, context| {
         vec![name(object), subsets(object).into(), age(object, context)]
     });
@@ -85,8 +85,8 @@ fn subsets(endpoints: &Value) -> String {
         let ports = list(subset, &["ports"]);
         let mut add = |port: Option<&Value>| {
             total += addresses.len();
-            let room = SHOWN.saturating_sub(shown.len());
-            shown.extend(addresses.iter().take(room).map(|address| {
+            let remaining = SHOWN.saturating_sub(shown.len());
+            shown.extend(addresses.iter().take(remaining).map(|address| {
                 let ip = text(address, &["ip"]);
                 match port.map(|port| int(port, &["port"])) {
                     None => ip.to_owned(),
@@ -104,7 +104,7 @@ fn subsets(endpoints: &Value) -> String {
     with_more(&shown, total, if subsets.is_empty() { NONE } else { "" })
 }
 
-pub(super) static ENDPOINT_SLICE: Table = plain(
+pub(crate) static ENDPOINT_SLICE: Table = plain(
     &[
         NAME,
         column("AddressType", "string", doc::ENDPOINT_SLICE_ADDRESS_TYPE),

@@ -5,10 +5,10 @@ use super::{AGE, NAME, column, doc, plain, wide};
 use crate::kind::Table;
 use machinery::{Value, meta};
 
-/// Where a storage class was named before there was a field for it.
+/// Annotation for the storage class from before there was a field.
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-pub(super) static PERSISTENT_VOLUME: Table = plain(
+pub(crate) static PERSISTENT_VOLUME: Table = plain(
     &[
         NAME,
         column("Capacity", "string", doc::PERSISTENT_VOLUME_SPEC_CAPACITY),
@@ -41,7 +41,7 @@ pub(super) static PERSISTENT_VOLUME: Table = plain(
     },
 );
 
-pub(super) static PERSISTENT_VOLUME_CLAIM: Table = plain(
+pub(crate) static PERSISTENT_VOLUME_CLAIM: Table = plain(
     &[
         NAME,
         column("Status", "string", doc::PERSISTENT_VOLUME_CLAIM_STATUS_PHASE),
@@ -90,7 +90,7 @@ fn text_or_unset(object: &Value, path: &[&str]) -> Value {
     get(object, path).and_then(Value::as_str).unwrap_or(UNSET).into()
 }
 
-/// Access modes in short, in a fixed order.
+/// Abbreviated access modes, in a fixed order.
 fn access_modes(modes: &[Value]) -> String {
     let known = [
         ("ReadWriteOnce", "RWO"),
@@ -106,7 +106,7 @@ fn access_modes(modes: &[Value]) -> String {
     short.join(",")
 }
 
-pub(super) static STORAGE_CLASS: Table = plain(
+pub(crate) static STORAGE_CLASS: Table = plain(
     &[
         NAME,
         column("Provisioner", "string", doc::STORAGE_CLASS_PROVISIONER),
@@ -131,7 +131,7 @@ pub(super) static STORAGE_CLASS: Table = plain(
     },
 );
 
-pub(super) static CSI_DRIVER: Table = plain(
+pub(crate) static CSI_DRIVER: Table = plain(
     &[
         NAME,
         column("AttachRequired", "boolean", doc::CSI_DRIVER_SPEC_ATTACH_REQUIRED),
@@ -164,7 +164,7 @@ pub(super) static CSI_DRIVER: Table = plain(
     },
 );
 
-pub(super) static CSI_NODE: Table = plain(
+pub(crate) static CSI_NODE: Table = plain(
     &[
         NAME,
         column("Drivers", "integer", "Drivers indicates the number of CSI drivers registered on the node"),
@@ -173,7 +173,7 @@ pub(super) static CSI_NODE: Table = plain(
     |node, context| vec![name(node), count(node, &["spec", "drivers"]).into(), age(node, context)],
 );
 
-pub(super) static VOLUME_ATTACHMENT: Table = plain(
+pub(crate) static VOLUME_ATTACHMENT: Table = plain(
     &[
         NAME,
         column("Attacher", "string", doc::VOLUME_ATTACHMENT_SPEC_ATTACHER).formatted_name(),
@@ -194,12 +194,12 @@ pub(super) static VOLUME_ATTACHMENT: Table = plain(
     },
 );
 
-pub(super) static VOLUME_ATTRIBUTES_CLASS: Table = plain(
+pub(crate) static VOLUME_ATTRIBUTES_CLASS: Table = plain(
     &[NAME, column("DriverName", "string", doc::VOLUME_ATTRIBUTES_CLASS_DRIVER_NAME), AGE],
     |class, context| vec![name(class), text(class, &["driverName"]).into(), age(class, context)],
 );
 
-pub(super) static STORAGE_VERSION_MIGRATION: Table = plain(
+pub(crate) static STORAGE_VERSION_MIGRATION: Table = plain(
     &[
         column("Name", "string", doc::OBJECT_META_NAME),
         column("Resource", "string", "GroupResource to migrate"),

@@ -9,7 +9,7 @@ use machinery::{Value, meta};
 
 const TEMPLATE_CONTAINERS: &[&str] = &["spec", "template", "spec", "containers"];
 
-pub(super) static POD_TEMPLATE: Table = plain(
+pub(crate) static POD_TEMPLATE: Table = plain(
     &[
         NAME,
         column("Containers", "string", "Names of each container in the template."),
@@ -23,7 +23,7 @@ pub(super) static POD_TEMPLATE: Table = plain(
     },
 );
 
-pub(super) static REPLICATION_CONTROLLER: Table = plain(
+pub(crate) static REPLICATION_CONTROLLER: Table = plain(
     &[
         NAME,
         column("Desired", "integer", doc::REPLICATION_CONTROLLER_SPEC_REPLICAS),
@@ -37,7 +37,7 @@ pub(super) static REPLICATION_CONTROLLER: Table = plain(
     |object, context| replicas(object, context, labels_text(get(object, &["spec", "selector"])).into()),
 );
 
-pub(super) static REPLICA_SET: Table = plain(
+pub(crate) static REPLICA_SET: Table = plain(
     &[
         NAME,
         column("Desired", "integer", doc::REPLICA_SET_SPEC_REPLICAS),
@@ -65,7 +65,7 @@ fn replicas(object: &Value, context: CellContext, selector: Value) -> Vec<Value>
     ]
 }
 
-pub(super) static DEPLOYMENT: Table = plain(
+pub(crate) static DEPLOYMENT: Table = plain(
     &[
         NAME,
         column("Ready", "string", "Number of the pod with ready state"),
@@ -92,7 +92,7 @@ pub(super) static DEPLOYMENT: Table = plain(
     },
 );
 
-pub(super) static STATEFUL_SET: Table = plain(
+pub(crate) static STATEFUL_SET: Table = plain(
     &[
         NAME,
         column("Ready", "string", "Number of the pod with ready state"),
@@ -106,12 +106,12 @@ pub(super) static STATEFUL_SET: Table = plain(
     },
 );
 
-/// Ready of desired replicas.
+/// Ready and desired replicas.
 fn ready(object: &Value) -> Value {
     format!("{}/{}", int(object, &["status", "readyReplicas"]), int(object, &["spec", "replicas"])).into()
 }
 
-pub(super) static DAEMON_SET: Table = plain(
+pub(crate) static DAEMON_SET: Table = plain(
     &[
         NAME,
         column("Desired", "integer", doc::DAEMON_SET_STATUS_DESIRED_NUMBER_SCHEDULED),
@@ -143,7 +143,7 @@ pub(super) static DAEMON_SET: Table = plain(
     },
 );
 
-pub(super) static CONTROLLER_REVISION: Table = plain(
+pub(crate) static CONTROLLER_REVISION: Table = plain(
     &[
         NAME,
         column("Controller", "string", "Controller of the object"),

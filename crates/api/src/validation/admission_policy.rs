@@ -1,4 +1,4 @@
-//! Admission policies and their bindings, validating and mutating alike.
+//! Admission policies and their bindings, validating and mutating.
 
 use super::admission_rule::{FAILURE_POLICIES, default_match_resources, match_conditions, match_resources};
 use super::checks::{invalid_each, one_of};
@@ -11,8 +11,8 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::names;
 use std::collections::BTreeSet;
 
-/// What both kinds of policy have: failure policy, params, constraints. `extra` checks more of the constraints
-/// before match conditions are looked at; variables are declared in `scope`.
+/// Fields of both kinds of policy: failure policy, params, constraints. `extra` checks more of the constraints before
+/// match conditions; variables are declared in `scope`.
 pub fn spec_head(
     spec: &Value,
     ignore_match_conditions: bool,
@@ -32,7 +32,7 @@ pub fn spec_head(
     if spec.has("matchConstraints") {
         let constraints = spec.field("matchConstraints");
         errors.extend(match_resources(constraints, &constraints_path));
-        // Without a rule nobody knows the type of the object.
+        // Without a rule the type of the object is unknown.
         if constraints.items("resourceRules").is_empty() {
             errors.push(FieldError::required(&constraints_path.child("resourceRules"), ""));
         }
@@ -50,7 +50,7 @@ pub fn spec_head(
     errors
 }
 
-/// Match conditions are not checked again on an update that leaves them and their params alone.
+/// Match conditions are not validated again if they and their params are unchanged.
 pub fn keeps_match_conditions(new: &Value, old: &Value) -> bool {
     let (new, old) = (new.field("spec"), old.field("spec"));
     ["paramKind", "matchConditions"].iter().all(|field| same(new.field(field), old.field(field)))
@@ -92,7 +92,7 @@ fn param_kind(kind: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// All problems of a string in one error.
+/// Joins all errors of a string into one.
 fn joined(path: &Path<'_>, value: &str, problems: Vec<String>) -> Option<FieldError> {
     (!problems.is_empty()).then(|| FieldError::invalid_str(path, value, problems.join(",")))
 }
@@ -122,7 +122,7 @@ fn is_cel_identifier(name: &str) -> bool {
         && !expressions::openapi::RESERVED.contains(&name)
 }
 
-/// The spec of a binding, without what only validating ones have.
+/// Spec of a binding, without the fields of validating ones.
 pub fn binding_spec(spec: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let policy = spec.text("policyName");
@@ -167,7 +167,7 @@ fn param_ref(reference: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// What a validating binding does with failures.
+/// Validation actions of a validating binding.
 pub fn validation_actions(spec: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let mut seen = BTreeSet::new();
@@ -189,7 +189,7 @@ pub fn validation_actions(spec: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// What omitted fields of a policy mean.
+/// Sets defaults of a policy.
 pub fn default_policy(policy: &mut Value) {
     let spec = policy.child_mut("spec");
     spec.default_to("failurePolicy", "Fail");
@@ -198,7 +198,7 @@ pub fn default_policy(policy: &mut Value) {
     }
 }
 
-/// What omitted fields of a binding mean.
+/// Sets defaults of a binding.
 pub fn default_binding(binding: &mut Value) {
     if let Some(resources) = binding.at_mut("spec.matchResources") {
         default_match_resources(resources);
@@ -211,14 +211,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn identifiers() {
+    fn cel_identifier_rejects_reserved_words_and_symbols() {
         for (name, ok) in [("a1", true), ("_x", true), ("1a", false), ("in", false), ("a-b", false)] {
             assert_eq!(is_cel_identifier(name), ok, "{name}");
         }
     }
 
     #[test]
-    fn kinds_of_params() {
+    fn param_kind_is_validated() {
         let cases = [
             (json!({"apiVersion": "v1", "kind": "ConfigMap"}), 0),
             (json!({"apiVersion": "a/b/c", "kind": "K"}), 1),

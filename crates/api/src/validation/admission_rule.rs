@@ -1,4 +1,4 @@
-//! What admission webhooks and policies match: rules, match resources, match conditions.
+//! Matching of admission webhooks and policies: rules, match resources, match conditions.
 
 use super::checks::{invalid_each, one_of};
 use super::expression;
@@ -19,7 +19,7 @@ pub fn match_policy(path: &Path<'_>, policy: &str) -> ErrorList {
     one_of(path, policy, &["Equivalent", "Exact"])
 }
 
-/// One of the `rules` of a hook or the `resourceRules` of a policy.
+/// One of the `rules` of a webhook or the `resourceRules` of a policy.
 pub fn rule_with_operations(rule: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let operations_path = path.child("operations");
@@ -50,7 +50,7 @@ pub fn rule_with_operations(rule: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// `*` stands for all, so nothing else may stand beside it.
+/// `*` matches all, so it must be the only item.
 fn lone_wildcard(rule: &Value, field: &str, noun: &str, path: &Path<'_>) -> Option<FieldError> {
     let items = rule.items(field);
     (items.len() > 1 && contains(items, "*")).then(|| {
@@ -132,7 +132,7 @@ pub fn match_resources(resources: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// A deletion has no object to change.
+/// A mutating policy cannot match deletions, which have no object to change.
 pub fn mutating_operations(constraints: &Value, path: &Path<'_>) -> ErrorList {
     let path = path.child("resourceRules");
     let path = path.child("operations");
@@ -156,7 +156,7 @@ fn named_rule(rule: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// The `matchConditions` of a hook or of a policy's spec.
+/// The `matchConditions` of a webhook or of a policy's spec.
 pub fn match_conditions(owner: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let conditions = owner.items("matchConditions");
@@ -170,7 +170,7 @@ pub fn match_conditions(owner: &Value, path: &Path<'_>) -> ErrorList {
         if text.trim().is_empty() {
             errors.push(FieldError::required(&path.child("expression"), ""));
         } else {
-            // A policy's conditions may speak of its params, too.
+            // Conditions of a policy may refer to its params, too.
             let has_params = owner.has("paramKind");
             errors.extend(expression::condition(text.trim(), has_params, &path.child("expression")));
         }
@@ -187,14 +187,14 @@ pub fn match_conditions(owner: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// A rule without a scope matches all.
+/// Sets the default scope of a rule: all.
 pub fn default_scopes(owner: &mut Value, field: &str) {
     for rule in owner.items_mut(field) {
         rule.default_to("scope", "*");
     }
 }
 
-/// What omitted fields of match resources mean.
+/// Sets defaults of match resources.
 pub fn default_match_resources(resources: &mut Value) {
     resources.default_to("matchPolicy", "Equivalent");
     resources.default_to("namespaceSelector", Value::Object(Default::default()));
@@ -203,7 +203,7 @@ pub fn default_match_resources(resources: &mut Value) {
     default_scopes(resources, "excludeResourceRules");
 }
 
-/// Names that belong to configuration from files.
+/// Names reserved for static configuration files.
 pub fn warnings(object: &Value) -> Vec<String> {
     const RESERVED: &str = ".static.k8s.io";
     if !machinery::meta::name(object).ends_with(RESERVED) {
@@ -221,7 +221,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn wildcards_of_resources() {
+    fn resource_wildcards_are_validated() {
         let cases = [
             (json!(["pods", "pods/status"]), vec![]),
             (json!([]), vec!["r: Required value"]),

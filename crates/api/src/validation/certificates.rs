@@ -1,4 +1,4 @@
-//! What certificates and requests for them look like from outside: PEM blocks and names of signers.
+//! Form of certificates and certificate requests: PEM blocks and signer names.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +14,7 @@ struct Block<'a> {
     bytes: Vec<u8>,
 }
 
-/// The blocks of a PEM text, other text between them skipped.
+/// Blocks of a PEM text; other text between them is skipped.
 fn blocks(text: &str) -> Vec<Block<'_>> {
     let mut found = Vec::new();
     let mut lines = text.lines().map(str::trim_end);
@@ -42,12 +42,12 @@ fn blocks(text: &str) -> Vec<Block<'_>> {
     found
 }
 
-/// The text within a base64 field, where it is text.
+/// Text in a base64 field, if it is UTF-8.
 fn decoded(base64: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(base64).ok()?).ok()
 }
 
-/// Why this is no certificate request (base64 of PEM).
+/// Error of a certificate request (base64 of PEM).
 pub fn request_problem(request: &str) -> Option<String> {
     let text = decoded(request).unwrap_or_default();
     match blocks(&text).first() {
@@ -56,7 +56,7 @@ pub fn request_problem(request: &str) -> Option<String> {
     }
 }
 
-/// Why this is no chain of certificates (base64 of PEM). None at all is fine.
+/// Error of a certificate chain (base64 of PEM). An empty one is valid.
 pub fn certificate_problem(certificate: &str) -> Option<String> {
     if certificate.is_empty() {
         return None;
@@ -74,12 +74,12 @@ pub fn certificate_problem(certificate: &str) -> Option<String> {
     blocks.is_empty().then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
 }
 
-/// The certificates of a PEM text; `None` stands for a block of another type.
+/// The certificates of a PEM text; `None` for a block of another type.
 pub fn certificates(text: &str) -> Vec<Option<Vec<u8>>> {
     blocks(text).into_iter().map(|block| (block.kind == "CERTIFICATE").then_some(block.bytes)).collect()
 }
 
-/// Problems of a PEM text that must hold certificates of authorities, each once.
+/// Distinct errors of a PEM text of CA certificates.
 pub fn trust_bundle(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let mut anchors: Vec<(Vec<u8>, Vec<usize>)> = Vec::new();
@@ -151,14 +151,14 @@ pub fn signer_name(signer: &str, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// What is wrong with the first label that is wrong.
+/// Errors of the first invalid label.
 fn first_bad_label(path: &Path<'_>, segment: &str, check: fn(&str) -> Vec<String>) -> ErrorList {
     let bad =
         segment.split('.').map(|label| (label, check(label))).find(|(_, problems)| !problems.is_empty());
     let Some((label, problems)) = bad else { return Vec::new() };
-    let refuse =
+    let reject =
         |problem| FieldError::invalid_str(path, segment, format!("validating label {label:?}: {problem}"));
-    problems.into_iter().map(refuse).collect()
+    problems.into_iter().map(reject).collect()
 }
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pem() {
+    fn pem_requests_and_chains_are_validated() {
         let encode = |text: &str| STANDARD.encode(text);
         let request =
             encode("-----BEGIN CERTIFICATE REQUEST-----\neHg=\n-----END CERTIFICATE REQUEST-----\n");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn signers() {
+    fn signer_names_are_validated() {
         let path = Path::new("s");
         for (signer, count) in
             [("example.com/s", 0), ("", 1), ("x", 1), ("a/b/c", 1), ("nodots/x", 1), ("example.com/B_", 1)]

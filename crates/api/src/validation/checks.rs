@@ -1,4 +1,4 @@
-//! Small checks that many kinds share, worded as Kubernetes words them.
+//! Small checks shared by many kinds, with Kubernetes' messages.
 
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
@@ -21,7 +21,7 @@ pub fn qualified_name(path: &Path<'_>, value: &str) -> ErrorList {
     invalid_each(path, value, names::qualified_name(value))
 }
 
-/// Refuses a port that is none.
+/// Rejects an invalid port number.
 pub fn port_number(path: &Path<'_>, port: i64) -> ErrorList {
     names::port_number(port)
         .into_iter()
@@ -37,12 +37,12 @@ pub fn port_number_or_name(path: &Path<'_>, port: &Value) -> ErrorList {
     }
 }
 
-/// A required value out of a few; the list is given in its shown order.
+/// A required value from a fixed set, in the order shown in messages.
 pub fn required_one_of(path: &Path<'_>, value: &str, supported: &[&str]) -> ErrorList {
     if value.is_empty() { vec![FieldError::required(path, "")] } else { one_of(path, value, supported) }
 }
 
-/// A value out of a few.
+/// A value from a fixed set.
 pub fn one_of(path: &Path<'_>, value: &str, supported: &[&str]) -> ErrorList {
     if supported.contains(&value) {
         return Vec::new();
@@ -50,7 +50,7 @@ pub fn one_of(path: &Path<'_>, value: &str, supported: &[&str]) -> ErrorList {
     vec![FieldError::not_supported(path, &Value::from(value), supported)]
 }
 
-/// Protocols of ports, as lists of them are shown.
+/// Protocols of ports, in the order shown in messages.
 pub const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
 /// `field is immutable`, unless both are equal.
@@ -65,21 +65,21 @@ pub fn non_negative(path: &Path<'_>, value: i64) -> ErrorList {
     vec![FieldError::invalid_shown(path, value.to_string(), "must be greater than or equal to 0")]
 }
 
-/// An address in a field that predates strict validation; `old` values may stay as they are.
+/// An address in a field that predates strict validation; values of `old` are tolerated.
 pub fn legacy_ip(path: &Path<'_>, value: &str, old: &[&str]) -> ErrorList {
     names::valid_ip_legacy(path, value, true, old)
 }
 
-/// The same for networks.
+/// Same for networks.
 pub fn legacy_cidr(path: &Path<'_>, value: &str, old: &[&str]) -> ErrorList {
     names::valid_cidr_legacy(path, value, true, old)
 }
 
-/// An address that traffic may be sent to: nothing special to a machine or a link.
+/// An address of an endpoint: not unspecified, loopback, link-local or link-local multicast.
 pub fn endpoint_ip(path: &Path<'_>, value: &str) -> ErrorList {
-    let refuse = |detail: String| FieldError::invalid_str(path, value, detail);
+    let reject = |detail: String| FieldError::invalid_str(path, value, detail);
     let Some(ip) = names::parse_ip_sloppy(value) else {
-        return vec![refuse("must be a valid IP address".to_owned())];
+        return vec![reject("must be a valid IP address".to_owned())];
     };
     let (link_local, link_local_multicast) = match ip {
         std::net::IpAddr::V4(ip) => (ip.is_link_local(), ip.octets()[..3] == [224, 0, 0]),
@@ -87,17 +87,17 @@ pub fn endpoint_ip(path: &Path<'_>, value: &str) -> ErrorList {
     };
     let mut errors = Vec::new();
     if ip.is_unspecified() {
-        errors.push(refuse(format!("may not be unspecified ({value})")));
+        errors.push(reject(format!("may not be unspecified ({value})")));
     }
     if ip.is_loopback() {
-        errors.push(refuse("may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned()));
+        errors.push(reject("may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned()));
     }
     if link_local {
-        errors.push(refuse("may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned()));
+        errors.push(reject("may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned()));
     }
     if link_local_multicast {
         let detail = "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)";
-        errors.push(refuse(detail.to_owned()));
+        errors.push(reject(detail.to_owned()));
     }
     errors
 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoint_addresses() {
+    fn endpoint_addresses_are_validated() {
         let cases = [
             ("10.1.2.3", 0),
             ("fd00::1", 0),

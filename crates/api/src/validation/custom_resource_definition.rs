@@ -1,7 +1,7 @@
-//! The parts of a custom resource definition's spec: versions, names, printer columns, scale, conversion. What schemas
-//! may say is in [`crate::custom`].
+//! Spec of a custom resource definition: versions, names, printer columns, scale, conversion. Validation of schemas
+//! is in [`crate::custom`].
 //!
-//! Where all versions say the same, messages name a field of the spec itself, as if it stood there once.
+//! If a field is equal in all versions, messages refer to a field of the spec itself, as if it were set once.
 
 use super::checks::{invalid_each, required_one_of};
 use super::values::{contains, strings};
@@ -21,7 +21,7 @@ const COLUMN_FORMATS: &[&str] =
 const REVIEW_VERSIONS: &[&str] = &["v1", "v1beta1"];
 const WARNING_MAX: usize = 256;
 
-/// The parts of versions that messages name at the spec itself where all versions say the same.
+/// Version fields that messages report at the spec itself if they are equal in all versions.
 struct Shared {
     schema: bool,
     subresources: bool,
@@ -42,7 +42,7 @@ impl Shared {
     }
 }
 
-/// What is wrong with a spec. `old` is the one that it replaces: what that one got away with is not asked for now.
+/// Validation errors of a spec. Requirements that `old`, the replaced spec, violates are not enforced.
 pub fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>) -> ErrorList {
     let mut errors: ErrorList = group(spec.text("group"), &path.child("group")).into_iter().collect();
     errors.extend(required_one_of(&path.child("scope"), spec.text("scope"), &["Cluster", "Namespaced"]));
@@ -87,13 +87,13 @@ pub fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>) -> ErrorList {
         let detail = "must have exactly one version marked as storage version";
         errors.push(FieldError::invalid(&versions_path, spec.field("versions"), detail));
     }
-    let (given, names_path) = (spec.field("names"), path.child("names"));
+    let (submitted, names_path) = (spec.field("names"), path.child("names"));
     for field in ["plural", "singular", "kind", "listKind"] {
-        if given.text(field).is_empty() {
+        if submitted.text(field).is_empty() {
             errors.push(FieldError::required(&names_path.child(field), ""));
         }
     }
-    errors.extend(names_of(given, &names_path));
+    errors.extend(names_of(submitted, &names_path));
     if let Some(version) = versions.first() {
         if shared.schema {
             let has_status = versions.iter().any(has_status);
@@ -147,7 +147,7 @@ fn selectable_fields(
     }
 }
 
-/// Formats that mean nothing, unless the old spec had them already.
+/// Unrecognized formats that the old spec did not have.
 pub fn format_warnings(spec: &Value, old: Option<&Value>) -> Vec<String> {
     let formats = |spec: &Value| -> Vec<String> {
         let schemas = spec.items("versions").iter().filter_map(definition::schema_of);
@@ -158,7 +158,7 @@ pub fn format_warnings(spec: &Value, old: Option<&Value>) -> Vec<String> {
     new.map(|format| format!("unrecognized format {format:?}")).collect()
 }
 
-/// All problems of a string in one error.
+/// Joins all errors of a string into one.
 fn joined(path: &Path<'_>, value: &str, problems: Vec<String>, prefix: &str) -> Option<FieldError> {
     (!problems.is_empty())
         .then(|| FieldError::invalid_str(path, value, format!("{prefix}{}", problems.join(","))))
@@ -195,11 +195,11 @@ fn deprecation_warning(version: &Value, path: &Path<'_>) -> ErrorList {
     invalid_each(path, warning, details)
 }
 
-/// The names of a definition, asked for or accepted.
-pub fn names_of(given: &Value, path: &Path<'_>) -> ErrorList {
+/// Names of a definition, requested or accepted.
+pub fn names_of(submitted: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     for field in ["plural", "singular", "kind", "listKind"] {
-        let name = given.text(field);
+        let name = submitted.text(field);
         if name.is_empty() {
             continue;
         }
@@ -210,7 +210,7 @@ pub fn names_of(given: &Value, path: &Path<'_>) -> ErrorList {
     }
     let labels = |field: &'static str| -> ErrorList {
         let path = path.child(field);
-        let labels = strings(given.items(field)).enumerate();
+        let labels = strings(submitted.items(field)).enumerate();
         labels
             .filter_map(|(index, label)| {
                 joined(&path.index(index), label, names::dns1035_label(label, false), "")
@@ -218,7 +218,7 @@ pub fn names_of(given: &Value, path: &Path<'_>) -> ErrorList {
             .collect()
     };
     errors.extend(labels("shortNames"));
-    let (kind, list_kind) = (given.text("kind"), given.text("listKind"));
+    let (kind, list_kind) = (submitted.text("kind"), submitted.text("listKind"));
     if !kind.is_empty() && kind == list_kind {
         let detail = "kind and listKind may not be the same";
         errors.push(FieldError::invalid_str(&path.child("listKind"), list_kind, detail));
@@ -260,7 +260,7 @@ fn json_path(text: &str, path: &Path<'_>) -> Option<FieldError> {
     (!text.starts_with('.')).then(|| FieldError::invalid_str(path, text, detail))
 }
 
-/// Where a version's scale finds its numbers.
+/// Paths of a version's scale subresource.
 fn scale(owner: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     if !owner.field("subresources").has("scale") {
@@ -292,7 +292,7 @@ fn scale(owner: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// How versions become each other. Messages name the fields as the internal type has them.
+/// Conversion between versions. Messages have the field names of the internal type.
 fn conversion(conversion: &Value, path: &Path<'_>) -> ErrorList {
     if conversion.is_null() {
         return Vec::new();
@@ -338,7 +338,7 @@ fn conversion(conversion: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// Every version that objects were ever stored in must stay until they are migrated.
+/// Every stored version must remain until its objects are migrated.
 pub fn stored_versions(status: &Value, versions: &[Value], path: &Path<'_>) -> ErrorList {
     let stored = status.items("storedVersions");
     if stored.is_empty() {

@@ -1,4 +1,4 @@
-//! Devices as claims and classes ask for them: requests, constraints, configuration, expressions of selectors.
+//! Device requests of claims and classes: requests, constraints, configuration, selector expressions.
 
 use super::checks::{dns_label, dns_subdomain, invalid_each, one_of, required_one_of};
 use super::dump::{Field, Shape};
@@ -20,7 +20,7 @@ pub const PARAMETERS_MAX: usize = 10 * 1024;
 const ID_MAX: usize = 32;
 pub const EFFECTS: &[&str] = &["NoExecute", "NoSchedule", "None"];
 
-/// Items of a list that may not be too long: a long one is not looked into.
+/// Validates the items of a list of limited length; items of an over-long list are not validated.
 pub fn bounded(
     items: &[Value],
     max: usize,
@@ -33,7 +33,7 @@ pub fn bounded(
     items.iter().enumerate().flat_map(|(index, item)| check(item, &path.index(index))).collect()
 }
 
-/// The same where no key may come twice.
+/// Same as above, with unique keys.
 pub fn bounded_set<'a>(
     items: &'a [Value],
     max: usize,
@@ -63,11 +63,11 @@ fn name_of(item: &Value) -> &str {
     item.text("name")
 }
 
-/// The requests of a claim with the subrequests of each.
+/// Requests of a claim with the subrequests of each.
 pub struct RequestNames<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
 impl<'a> RequestNames<'a> {
-    /// Those of a claim's `spec`.
+    /// Requests of a claim's `spec`.
     pub fn of(spec: &'a Value) -> Self {
         let requests = spec.field("devices").items("requests").iter();
         let names = requests.map(|request| {
@@ -102,7 +102,7 @@ impl<'a> RequestNames<'a> {
         errors
     }
 
-    /// A list of references, none twice.
+    /// A list of unique references.
     pub fn validate_list(&self, owner: &Value, path: &Path<'_>) -> ErrorList {
         bounded_set(
             owner.items("requests"),
@@ -244,7 +244,7 @@ fn constraint(constraint: &Value, request_names: &RequestNames<'_>, path: &Path<
     errors
 }
 
-/// Configuration for a driver, opaque to everybody else.
+/// Opaque configuration for a driver.
 pub fn configuration(config: &Value, path: &Path<'_>) -> ErrorList {
     let path = path.child("opaque");
     if !config.has("opaque") {
@@ -256,7 +256,7 @@ pub fn configuration(config: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// Any JSON object that is not too large.
+/// A JSON object of limited size.
 pub fn raw_object(value: &Value, max: usize, path: &Path<'_>) -> ErrorList {
     if value.is_null() {
         return vec![FieldError::required(path, "")];
@@ -270,7 +270,7 @@ pub fn raw_object(value: &Value, max: usize, path: &Path<'_>) -> ErrorList {
     Vec::new()
 }
 
-/// The name of an attribute or capacity, with or without the domain it belongs to.
+/// Name of an attribute or capacity, with or without a domain.
 pub fn qualified_name(name: &str, path: &Path<'_>) -> ErrorList {
     let parts: Vec<&str> = name.split('/').collect();
     match parts[..] {
@@ -289,7 +289,7 @@ pub fn qualified_name(name: &str, path: &Path<'_>) -> ErrorList {
             }
             errors
         }
-        // Names with more slashes pass, as in Kubernetes.
+        // Names with more slashes are accepted, as in Kubernetes.
         _ => Vec::new(),
     }
 }
@@ -315,12 +315,11 @@ fn identifier(id: &str, path: &Path<'_>) -> ErrorList {
 /// Sets the time of a taint that has none.
 pub fn default_taint(taint: &mut Value) {
     if !taint.has("timeAdded") {
-        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        taint.set("timeAdded", now);
+        taint.set("timeAdded", crate::clock::now_text());
     }
 }
 
-/// A taint of a device; an effect that has not changed is not checked again.
+/// A taint of a device; an unchanged effect is not validated again.
 pub fn taint(taint: &Value, old: Option<&Value>, path: &Path<'_>) -> ErrorList {
     let mut errors = names::validate_label_name(taint.text("key"), &path.child("key"));
     let (value, effect) = (taint.text("value"), taint.text("effect"));
@@ -344,7 +343,7 @@ pub fn pool_name(name: &str, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// Conditions that must hold, or may not, before a device is bound: both lists or none.
+/// Binding conditions and binding failure conditions: both lists or none.
 pub fn binding_conditions(owner: &Value, path: &Path<'_>) -> ErrorList {
     const MAX: usize = 4;
     let fields = ["bindingConditions", "bindingFailureConditions"];
@@ -378,7 +377,7 @@ pub fn binding_conditions(owner: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// What omitted fields of the requests in a claim's `spec` mean.
+/// Sets defaults of the requests in a claim's `spec`.
 pub fn default_claim_spec(spec: &mut Value) {
     let Some(devices) = spec.field_mut("devices") else {
         return;
@@ -401,7 +400,7 @@ pub fn default_request(request: &mut Value) {
     }
 }
 
-/// A claim's `spec` as messages show it.
+/// A claim's `spec` in the form shown in messages.
 pub const CLAIM_SPEC: &[Field] = &[("devices", "Devices", Shape::Struct(DEVICES))];
 const DEVICES: &[Field] = &[
     ("requests", "Requests", Shape::List(REQUEST)),
@@ -460,7 +459,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_of_requests() {
+    fn request_references_resolve_to_requests_and_subrequests() {
         let spec = json!({"devices": {"requests": [
             {"name": "a"}, {"name": "b", "firstAvailable": [{"name": "c"}]},
         ]}});
@@ -473,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn device_requests_get_defaults() {
         let mut spec = json!({"devices": {"requests": [
             {"exactly": {}}, {"firstAvailable": [{"allocationMode": "All"}]},
         ]}});
@@ -488,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_come_in_pairs() {
+    fn binding_conditions_need_both_lists() {
         let cases = [
             (json!({}), 0),
             (json!({"bindingConditions": ["a"], "bindingFailureConditions": ["b"]}), 0),

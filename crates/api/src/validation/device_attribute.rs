@@ -1,4 +1,4 @@
-//! What devices say of themselves: attributes and capacities.
+//! Attributes and capacities of devices.
 
 use super::dump::{Field, Shape, dump};
 use super::values::strings;
@@ -22,13 +22,13 @@ const ATTRIBUTE: &[Field] = &[
     ("versions", "VersionValues", Shape::Optional),
 ];
 
-/// Whether a device has an attribute that is a list.
+/// True if a device has a list attribute.
 pub fn has_lists(device: &Value) -> bool {
     let mut attributes = device.entries("attributes").into_iter().flat_map(|map| map.values());
     attributes.any(|attribute| LISTS.iter().any(|field| attribute.has(field)))
 }
 
-/// How many values the attributes of a device have, items of lists counted each.
+/// Number of attribute values of a device; each list item counts.
 pub fn value_count(device: &Value) -> usize {
     let attributes = device.entries("attributes").into_iter().flat_map(|map| map.values());
     let count =
@@ -104,7 +104,7 @@ fn is_semantic_version(version: &str) -> bool {
         && build.is_none_or(|text| text.split('.').all(word))
 }
 
-/// One capacity, with the policy by which parts of it may be asked for.
+/// One capacity, with the policy for requests of parts of it.
 pub fn capacity(capacity: &Value, shared: bool, path: &Path<'_>) -> ErrorList {
     let (policy, path) = (capacity.field("requestPolicy"), path.child("requestPolicy"));
     if policy.is_null() {
@@ -187,35 +187,35 @@ fn valid_range(range: &Value, default: &Amount<'_>, capacity: &Amount<'_>, path:
         return vec![FieldError::required(&path.child("min"), "required when validRange is defined")];
     };
     let mut errors = Vec::new();
-    let mut refuse = |wrong: bool, field: &'static str, shown: &str, detail: String| {
+    let mut reject = |wrong: bool, field: &'static str, shown: &str, detail: String| {
         if wrong {
             errors.push(FieldError::invalid_str(&path.child(field), shown, detail));
         }
     };
     let capacity_text = capacity.text;
     let detail = format!("min is larger than capacity value: {capacity_text}");
-    refuse(min.value > capacity.value, "min", min.text, detail);
+    reject(min.value > capacity.value, "min", min.text, detail);
     let detail = format!("default is less than min: {}", min.text);
-    refuse(default.value < min.value, "min", default.text, detail);
+    reject(default.value < min.value, "min", default.text, detail);
     let max = quantity(range.field("max"));
     if let Some(max) = &max {
         let detail = format!("min is larger than max: {}", max.text);
-        refuse(min.value > max.value, "max", min.text, detail);
+        reject(min.value > max.value, "max", min.text, detail);
         let detail = format!("max is larger than capacity value: {capacity_text}");
-        refuse(max.value > capacity.value, "max", max.text, detail);
+        reject(max.value > capacity.value, "max", max.text, detail);
         let detail = format!("default is more than max: {}", max.text);
-        refuse(default.value > max.value, "max", default.text, detail);
+        reject(default.value > max.value, "max", default.text, detail);
     }
     if let Some(step) = quantity(range.field("step")) {
         let one_step = min.value.value().saturating_add(step.value.value());
         let detail = format!("one step {one_step} is larger than capacity value: {capacity_text}");
-        refuse(Quantity::new(one_step) > capacity.value, "step", step.text, detail);
+        reject(Quantity::new(one_step) > capacity.value, "step", step.text, detail);
         for amount in [Some(default), max.as_ref()].into_iter().flatten() {
             let distance = amount.value.value().saturating_sub(min.value.value());
             let detail =
                 format!("value is not a multiple of a given step ({}) from ({})", step.text, min.text);
             let off_step = distance.checked_rem(step.value.value()).is_none_or(|rest| rest != 0);
-            refuse(off_step, "step", amount.text, detail);
+            reject(off_step, "step", amount.text, detail);
         }
     }
     errors
@@ -227,7 +227,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn versions() {
+    fn attribute_versions_are_semantic() {
         for (version, ok) in [
             ("1.2.3", true),
             ("1.2.3-alpha.1+b.01", true),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn capacities() {
+    fn capacities_are_validated() {
         let cases = [
             (json!({"value": "10"}), 0),
             (json!({"value": "10", "requestPolicy": {"default": "1", "validValues": ["1", "2"]}}), 0),

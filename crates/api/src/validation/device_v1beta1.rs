@@ -1,4 +1,5 @@
-//! The form of `resource.k8s.io/v1beta1`: a request has the fields of `exactly` itself, a device those of `basic` below it.
+//! Form of `resource.k8s.io/v1beta1`: a request has the fields of `exactly` itself, a device has its fields in
+//! `basic`.
 
 use crate::kind::renamed;
 use crate::value::{Fields, is_zero};
@@ -8,7 +9,7 @@ use serde_json::{Map, json};
 const V1: &str = "resource.k8s.io/v1";
 const V1BETA1: &str = "resource.k8s.io/v1beta1";
 
-/// Fields of a request that `exactly` has in `v1`.
+/// Fields of a request that are in `exactly` in `v1`.
 const EXACTLY: [&str; 7] =
     ["deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity"];
 
@@ -95,14 +96,11 @@ pub fn default_template(template: &mut Value) {
     template.at_mut("spec.spec.devices").into_iter().for_each(default_requests);
 }
 
-/// Times of taints.
+/// Sets the times of taints.
 pub fn default_slice(slice: &mut Value) {
     for device in slice.at_mut("spec").into_iter().flat_map(|spec| spec.items_mut("devices")) {
         for taint in device.field_mut("basic").into_iter().flat_map(|basic| basic.items_mut("taints")) {
-            if !taint.has("timeAdded") {
-                let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-                taint.set("timeAdded", now);
-            }
+            super::device::default_taint(taint);
         }
     }
 }
@@ -154,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_leave_alternatives_without_a_class_alone() {
+    fn defaults_skip_request_without_class() {
         let mut claim = json!({"spec": {"devices": {"requests": [
             {"name": "a", "deviceClassName": "x"},
             {"name": "b", "firstAvailable": [{"name": "c"}]},

@@ -1,23 +1,23 @@
-//! Structs as messages show them: Kubernetes prints its internal Go types, with Go's field names in Go's order
-//! and every absent field in place.
+//! Structs in messages: Kubernetes prints its internal Go types, with Go's field names in Go's order, including
+//! absent fields.
 
 use crate::value::Fields;
 use machinery::Value;
-use machinery::field::{json, show_word};
+use machinery::field::{json, show_named};
 
-/// What stands in place of a field, and when.
+/// Form of a field, present or absent.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// The value as it is; `null` when absent (pointers, lists and maps of plain values).
+    /// The unmodified value; `null` if absent (pointers, lists and maps of plain values).
     Optional,
     Text,
     Int,
     Flag,
-    /// A struct, there even when empty.
+    /// A struct, present even if empty.
     Struct(&'static [Field]),
-    /// A struct, `null` when absent.
+    /// A struct, `null` if absent.
     Pointer(&'static [Field]),
-    /// A list of structs, `null` when absent.
+    /// A list of structs, `null` if absent.
     List(&'static [Field]),
 }
 
@@ -45,7 +45,7 @@ fn write_struct(out: &mut String, value: &Value, fields: &[Field]) {
 
 fn write_value(out: &mut String, value: &Value, shape: Shape) {
     match shape {
-        Shape::Text => out.push_str(&show_word(value.as_str().unwrap_or(""))),
+        Shape::Text => out.push_str(&show_named(value.as_str().unwrap_or(""))),
         Shape::Int => out.push_str(&value.as_i64().unwrap_or(0).to_string()),
         Shape::Flag => out.push_str(if value.as_bool() == Some(true) { "true" } else { "false" }),
         Shape::Struct(fields) => write_struct(out, value, fields),

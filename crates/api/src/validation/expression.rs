@@ -1,10 +1,10 @@
-//! Expressions of policies and hooks: they must compile, and be of the type that their place wants.
+//! CEL expressions of policies and webhooks: they must compile, and have the required type.
 
 use expressions::admission::{self, Options};
 use expressions::{Environment, Type, composed_type};
 use machinery::field::{FieldError, Path};
 
-/// What a policy's expressions may use, as it is read from the first to the last.
+/// CEL environment of a policy's expressions, extended by each variable in order.
 pub struct Scope {
     options: Options,
     /// Names and types of the variables so far.
@@ -25,7 +25,7 @@ impl Scope {
         environment
     }
 
-    /// Declares a variable; whatever it is, others may name it.
+    /// Declares a variable; others may refer to it even if it is invalid.
     pub fn variable(&mut self, name: &str, text: &str, path: &Path<'_>) -> Option<FieldError> {
         let compiled = self.environment(self.options).compile(text);
         let of = compiled.as_ref().map_or(Type::Dyn, |program| composed_type(program.result_type()));
@@ -33,31 +33,31 @@ impl Scope {
         compiled.err().map(|error| FieldError::invalid_str(path, text, error.to_string()))
     }
 
-    /// What is wrong with an expression that must be of one of these types. `shown` is how the error quotes it.
+    /// Error of an expression that must be of one of these types. `shown` is its text in the error.
     pub fn check(&self, text: &str, shown: &str, wanted: &[Type], path: &Path<'_>) -> Option<FieldError> {
-        refused(&self.environment(self.options), text, shown, wanted, path)
+        rejected(&self.environment(self.options), text, shown, wanted, path)
     }
 
-    /// As [`Scope::check`], where the authorizer cannot be asked.
+    /// Same as [`Scope::check`], without the authorizer.
     pub fn check_message(&self, text: &str, path: &Path<'_>) -> Option<FieldError> {
         let options = Options { has_authorizer: false, ..self.options };
-        refused(&self.environment(options), text, text, &[Type::String], path)
+        rejected(&self.environment(options), text, text, &[Type::String], path)
     }
 
-    /// As [`Scope::check`], where patches are made.
+    /// Same as [`Scope::check`], with the types of patches.
     pub fn check_patch(&self, text: &str, wanted: Type, path: &Path<'_>) -> Option<FieldError> {
         let options = Options { has_patch_types: true, ..self.options };
-        refused(&self.environment(options), text, text, &[wanted], path)
+        rejected(&self.environment(options), text, text, &[wanted], path)
     }
 }
 
-/// What is wrong with a match condition.
+/// Error of a match condition.
 pub fn condition(text: &str, has_params: bool, path: &Path<'_>) -> Option<FieldError> {
     let options = Options { has_params, has_authorizer: true, ..Options::default() };
-    refused(&admission::environment(options), text, text, &[Type::Bool], path)
+    rejected(&admission::environment(options), text, text, &[Type::Bool], path)
 }
 
-fn refused(
+fn rejected(
     environment: &Environment,
     text: &str,
     shown: &str,

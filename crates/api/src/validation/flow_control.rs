@@ -1,11 +1,11 @@
-//! What flow schemas and priority levels share.
+//! Validation shared by flow schemas and priority levels.
 
 use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 use std::collections::BTreeSet;
 
-/// Conditions of the status: a type each, none twice.
+/// Conditions of the status: each with a unique type.
 pub fn status_conditions(object: &Value) -> ErrorList {
     let mut errors = Vec::new();
     let path = Path::new("status");

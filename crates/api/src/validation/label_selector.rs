@@ -6,15 +6,14 @@ use machinery::names;
 
 pub use machinery::names::{validate_label_selector, validate_label_selector_requirement};
 
-/// Whether an expression of the selector has a value that could be no label's: an update may keep those of
-/// an old object.
+/// True if an expression of the selector has an invalid label value: an update may retain those of an old object.
 pub fn has_invalid_label_value(selector: &Value) -> bool {
     let expressions = selector.items("matchExpressions").iter();
     let mut values = expressions.flat_map(|expression| expression.items("values")).filter_map(Value::as_str);
     values.any(|value| !names::label_value(value).is_empty())
 }
 
-/// Whether the selector has no requirement at all: it selects everything.
+/// True if the selector has no requirements and selects everything.
 pub fn is_empty(selector: &Value) -> bool {
     selector.entries("matchLabels").is_none_or(|labels| labels.is_empty())
         && selector.items("matchExpressions").is_empty()
@@ -26,7 +25,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn emptiness_and_old_values() {
+    fn empty_selector_and_invalid_values_are_detected() {
         let cases = [
             (json!({}), true, false),
             (json!({"matchLabels": {}}), true, false),

@@ -1,4 +1,4 @@
-//! Validation shared by kinds, or too large for a kind's own file: one topic per file.
+//! Validation shared by kinds, or too large for the file of a kind: one topic per file.
 
 pub mod admission_policy;
 pub mod admission_rule;

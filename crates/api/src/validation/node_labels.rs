@@ -1,10 +1,10 @@
-//! Labels of nodes that have better names today: using an old one earns a warning.
+//! Deprecated node labels, whose use causes a warning.
 
 use crate::value::Fields;
 use machinery::Value;
 use machinery::field::Path;
 
-/// What is said of a deprecated label.
+/// Warning about a deprecated label.
 pub fn deprecation(label: &str) -> Option<&'static str> {
     Some(match label {
         "beta.kubernetes.io/arch" => "deprecated since v1.14; use \"kubernetes.io/arch\" instead",

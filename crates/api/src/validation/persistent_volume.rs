@@ -1,4 +1,4 @@
-//! The spec of a PersistentVolume, also where it stands inside another object.
+//! Spec of a PersistentVolume, also inside another object.
 
 use super::checks::{dns_label, dns_subdomain, one_of};
 use super::resource_names::quantities;
@@ -9,7 +9,7 @@ use machinery::field::{ErrorList, FieldError, Path};
 
 pub const ACCESS_MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
-/// The sources in the order in which they are looked at, and where their errors are reported.
+/// Sources in the order of their checks, with the paths of their errors.
 const SOURCES: &[(&str, &str)] = &[
     ("hostPath", "hostPath"),
     ("gcePersistentDisk", "persistentDisk"),
@@ -35,16 +35,16 @@ const SOURCES: &[(&str, &str)] = &[
     ("csi", "csi"),
 ];
 
-/// How strictly a spec is checked.
+/// Strictness of the validation of a spec.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The spec stands inside another object (a VolumeAttachment) and has no life of its own.
+    /// The spec is inside another object (a VolumeAttachment), without a volume of its own.
     pub inline: bool,
-    /// The old object's node affinity has label values that today's rules refuse.
+    /// The old object's node affinity has label values that the current rules reject.
     pub allow_bad_label_values: bool,
 }
 
-/// The sources that a spec has.
+/// Sources of a spec.
 pub fn sources(spec: &Value) -> impl Iterator<Item = &'static str> {
     SOURCES.iter().map(|(name, _)| *name).filter(move |name| spec.has(name))
 }
@@ -130,7 +130,7 @@ fn validate_capacity(spec: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// An amount that is not negative, shown as a whole number.
+/// A non-negative amount, shown as an integer.
 pub fn basic_quantity(path: &Path<'_>, amount: i64) -> Option<FieldError> {
     (amount < 0)
         .then(|| FieldError::invalid_shown(path, amount.to_string(), "must be a valid resource quantity"))
@@ -177,7 +177,7 @@ fn validate_sources(spec: &Value, volume_name: &str, options: Options, path: &Pa
     errors
 }
 
-/// Sources that pods have too are checked as theirs; these differ.
+/// Sources whose rules differ from those of pod volumes.
 fn validate_source(name: &str, source: &Value, volume_name: &str, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let required =
@@ -265,7 +265,7 @@ fn validate_iscsi(source: &Value, volume_name: &str, path: &Path<'_>, errors: &m
     }
 }
 
-/// A reference to a secret, if there is one, names it and its namespace.
+/// Requires name and namespace in a secret reference, if present.
 fn complete_reference(source: &Value, field: &str, path: &Path<'_>) -> ErrorList {
     let reference = source.field(field);
     if reference.is_null() {
@@ -325,7 +325,7 @@ fn validate_classes(spec: &Value, options: Options, path: &Path<'_>) -> ErrorLis
     errors
 }
 
-/// A path without empty and dot segments and without steps back.
+/// Normalizes a path: no empty, `.` or `..` segments.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_need_a_size_and_one_source() {
+    fn volume_needs_capacity_and_one_source() {
         let base = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}});
         let with = |extra: Value| {
             let mut spec = base.clone();

@@ -1,4 +1,4 @@
-//! Public keys that pods may have certificates for, and signatures that prove possession of them.
+//! Public keys of pod certificates, and signatures that prove their possession.
 
 use aws_lc_rs::signature::{self as sig, UnparsedPublicKey, VerificationAlgorithm};
 use x509_parser::certification_request::X509CertificationRequest;
@@ -11,14 +11,14 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// A reason why a key is not accepted.
+/// Error of a rejected key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum KeyProblem {
-    /// The text is no key at all.
+    /// The text is not a key.
     Malformed,
-    /// An elliptic curve by its name.
+    /// Unsupported elliptic curve, by name.
     Curve(String),
-    /// Bits of an RSA modulus.
+    /// Unsupported size of an RSA modulus, in bits.
     Modulus(usize),
     Type,
 }
@@ -53,7 +53,7 @@ pub fn request(der: &[u8]) -> Option<X509CertificationRequest<'_>> {
     }
 }
 
-/// The reason why a key is not accepted.
+/// Error of a rejected key.
 pub fn problem(key: &SubjectPublicKeyInfo<'_>) -> Option<KeyProblem> {
     type_of(key).err()
 }
@@ -75,7 +75,7 @@ fn type_of(key: &SubjectPublicKeyInfo<'_>) -> Result<KeyType, KeyProblem> {
     }
     if *algorithm == OID_PKCS1_RSAENCRYPTION {
         let Ok(PublicKey::RSA(rsa)) = key.parsed() else { return Err(KeyProblem::Malformed) };
-        // The size counts whole bytes.
+        // The size is rounded to whole bytes.
         return match rsa.key_size() {
             3072 | 4096 => Ok(KeyType::Rsa),
             bits => Err(KeyProblem::Modulus(bits)),
@@ -84,7 +84,7 @@ fn type_of(key: &SubjectPublicKeyInfo<'_>) -> Result<KeyType, KeyProblem> {
     Err(KeyProblem::Type)
 }
 
-/// Reports whether a request is signed with its own key. Signatures with SHA-1 are none.
+/// Reports whether a request is signed with its own key. SHA-1 signatures are invalid.
 pub fn is_signed(request: &X509CertificationRequest<'_>) -> bool {
     let key = &request.certification_request_info.subject_pki;
     let algorithm = &request.signature_algorithm.algorithm;
@@ -106,7 +106,7 @@ pub fn is_signed(request: &X509CertificationRequest<'_>) -> bool {
     }
 }
 
-/// Reports whether the signature over the text was made with the key: RSA keys sign by PSS, others than Ed25519 with
+/// Reports whether the signature over the text was made with the key: RSA keys use PSS, and all but Ed25519 use
 /// SHA-256.
 pub fn proves_possession(key: &SubjectPublicKeyInfo<'_>, text: &[u8], signature: &[u8]) -> bool {
     let verification: &'static dyn VerificationAlgorithm = match type_of(key) {

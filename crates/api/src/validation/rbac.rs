@@ -1,4 +1,4 @@
-//! Rules of roles, and who and what role bindings name.
+//! Rules of roles, and role references and subjects of role bindings.
 
 use super::checks::invalid_each;
 use crate::value::Fields;
@@ -8,18 +8,18 @@ use machinery::names;
 
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// A plain string that has to be one of a few.
+/// A string from a fixed set.
 fn known(path: &Path<'_>, value: &str, supported: &[&str]) -> ErrorList {
     let is_known = supported.contains(&value);
     (!is_known).then(|| FieldError::not_supported_str(path, value, supported)).into_iter().collect()
 }
 
-/// Names of roles and bindings may be anything that fits into a URL's path, also where they are generated.
+/// Names of roles and bindings are arbitrary path segments, also if generated.
 pub fn name(name: &str, _prefix: bool) -> Vec<String> {
     names::path_segment_name(name, false)
 }
 
-/// The rules of a role; those of a namespaced one cannot be about URLs.
+/// Rules of a role; those of a namespaced one cannot have non-resource URLs.
 pub fn rules(role: &Value, namespaced: bool) -> ErrorList {
     let path = Path::new("rules");
     let rules = role.items("rules").iter().enumerate();
@@ -56,7 +56,7 @@ fn rule(rule: &Value, namespaced: bool, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// The role and the subjects of a binding.
+/// Role reference and subjects of a binding.
 pub fn binding(binding: &Value, namespaced: bool) -> ErrorList {
     let mut errors = Vec::new();
     let (path, role) = (Path::new("roleRef"), binding.field("roleRef"));
@@ -101,7 +101,7 @@ fn subject(subject: &Value, namespaced: bool, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// What a binding grants is fixed; only to whom may change.
+/// The role reference of a binding is immutable; only the subjects may change.
 pub fn binding_update(new: &Value, old: &Value) -> Option<FieldError> {
     let (new, old) = (new.field("roleRef"), old.field("roleRef"));
     let fields = ["apiGroup", "kind", "name"];
@@ -113,7 +113,7 @@ pub fn binding_update(new: &Value, old: &Value) -> Option<FieldError> {
     Some(FieldError::invalid_shown(&Path::new("roleRef"), shown, "cannot change roleRef"))
 }
 
-/// The API groups that an omitted field means.
+/// Sets the default API groups.
 pub fn default_binding(binding: &mut Value) {
     binding.child_mut("roleRef").default_if_zero("apiGroup", GROUP);
     for subject in binding.items_mut("subjects") {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_roles() {
+    fn role_rules_are_validated() {
         let cases = [
             (json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}), true, vec![]),
             (
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn bindings() {
+    fn role_bindings_are_validated() {
         let mut object = json!({"roleRef": {"kind": "ClusterRole", "name": "r"}, "subjects": [
             {"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}, {"kind": "X", "name": "x"},
         ]});

@@ -36,7 +36,7 @@ fn is_quota_huge_page(name: &str) -> bool {
     is_huge_page(name) || name.starts_with("requests.hugepages-")
 }
 
-/// Whether Kubernetes itself gives the name its meaning in a quota.
+/// True for standard resource names of quotas.
 pub fn is_standard_for_quota(name: &str) -> bool {
     [CONTAINER, OBJECT_COUNTS, QUOTA_COMPUTE].iter().any(|names| names.contains(&name))
         || is_quota_huge_page(name)
@@ -50,14 +50,14 @@ fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// `example.com/gpu`: what a device plugin offers.
+/// Extended resource of a device plugin: `example.com/gpu`.
 pub fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with("requests.")
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Whether limits may exceed requests.
+/// True if limits may exceed requests.
 pub fn overcommit_allowed(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
@@ -66,13 +66,13 @@ fn is_integer(name: &str) -> bool {
     OBJECT_COUNTS.contains(&name) || is_extended(name)
 }
 
-/// A known resource, or a qualified name.
+/// A standard resource, or a qualified name.
 pub fn resource_name(path: &Path<'_>, name: &str) -> ErrorList {
     let mut messages = names::qualified_name(name);
     if messages.is_empty() && !name.contains('/') && !is_standard(name) {
         messages.push("must be a standard resource type or fully qualified".to_owned());
     }
-    messages.into_iter().map(|message| FieldError::invalid_word(path, name, message)).collect()
+    messages.into_iter().map(|message| FieldError::invalid_named(path, name, message)).collect()
 }
 
 /// A resource that containers consume.
@@ -97,7 +97,7 @@ pub fn quota_resource_name(path: &Path<'_>, name: &str) -> ErrorList {
     errors
 }
 
-/// An amount: not negative, and whole if the resource comes in pieces.
+/// A non-negative amount, an integer for integer resources.
 pub fn quantity_value(path: &Path<'_>, name: &str, value: &Quantity) -> ErrorList {
     let mut errors = Vec::new();
     if value.sign() < 0 {
@@ -115,13 +115,13 @@ pub fn quantities<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = (&
     object.entries(field).into_iter().flatten().map(|(name, value)| (name.as_str(), quantity(value)))
 }
 
-/// One amount of a resource list, if it is there.
+/// One amount of a resource list, if present.
 pub fn quantity_of(object: &Value, field: &str, name: &str) -> Option<Quantity> {
     let value = object.field(field).field(name);
     (!value.is_null()).then(|| quantity(value))
 }
 
-/// A quantity in an object. The codec has refused bad ones before rules run; they count as nothing.
+/// A quantity in an object. The codec has rejected malformed ones before rules run; they count as zero.
 pub fn quantity(value: &Value) -> Quantity {
     match value {
         Value::String(text) => Quantity::parse(text).unwrap_or_default(),
@@ -129,7 +129,7 @@ pub fn quantity(value: &Value) -> Quantity {
     }
 }
 
-/// Amounts finer than a thousandth are rounded up, as decoding always did. Part of defaulting.
+/// Rounds amounts up to thousandths, as decoding in Kubernetes does. Part of defaulting.
 pub fn round_up_to_milli(object: &mut Value, field: &str) {
     let Some(Value::Object(list)) = object.field_mut(field) else {
         return;
@@ -153,7 +153,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_of_resources() {
+    fn resource_names_are_classified() {
         let path = Path::new("x");
         let cases = [
             ("cpu", 0, 0, 0),

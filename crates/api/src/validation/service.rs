@@ -1,4 +1,4 @@
-//! What makes a Service valid. Its cluster IPs are in [`super::service_addresses`].
+//! Validation of Services. Cluster IPs are in [`super::service_addresses`].
 
 use super::checks::{
     PROTOCOLS, dns_label, dns_subdomain, endpoint_ip, legacy_cidr, legacy_ip, one_of, port_number,
@@ -23,7 +23,7 @@ pub fn ports(service: &Value) -> &[Value] {
     service.field("spec").items("ports")
 }
 
-/// Whether traffic from outside the cluster may reach a service of this spec.
+/// True if a service of this spec can receive traffic from outside the cluster.
 pub fn externally_accessible(spec: &Value) -> bool {
     match spec.text("type") {
         "LoadBalancer" | "NodePort" => true,
@@ -36,18 +36,18 @@ pub fn is_externally_accessible(service: &Value) -> bool {
     externally_accessible(service.field("spec"))
 }
 
-/// Whether load balancers ask nodes on a port of their own if they have endpoints of this service.
+/// True if load balancers check nodes for endpoints of this service on a health check node port.
 pub fn needs_health_check(service: &Value) -> bool {
     let spec = service.field("spec");
     spec.text("type") == "LoadBalancer" && spec.text("externalTrafficPolicy") == "Local"
 }
 
-/// `clusterIPs: ["None"]`.
+/// True for headless services: `clusterIPs: ["None"]`.
 pub fn is_headless(service: &Value) -> bool {
     matches!(service.field("spec").items("clusterIPs"), [only] if only == "None")
 }
 
-/// A new service, or an update's new one with the old one beside it.
+/// Validates a service; on update, `old` is the stored one.
 pub fn validate(service: &Value, old: Option<&Value>) -> ErrorList {
     let spec = service.field("spec");
     let path = Path::new("spec");
@@ -70,7 +70,7 @@ pub fn validate(service: &Value, old: Option<&Value>) -> ErrorList {
     errors
 }
 
-/// What may not change, then the new service by itself.
+/// Validates immutable fields, then the new service itself.
 pub fn validate_update(service: &Value, old: &Value) -> ErrorList {
     let path = Path::new("spec");
     let mut errors = service_addresses::validate_cluster_ips_change(service, old);
@@ -84,7 +84,7 @@ pub fn validate_update(service: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// The status that load-balancer controllers report.
+/// Status reported by load-balancer controllers.
 pub fn validate_status_update(service: &Value, old: &Value) -> ErrorList {
     let status_path = Path::new("status");
     let balancer_path = status_path.child("loadBalancer");
@@ -118,7 +118,7 @@ pub fn validate_status_update(service: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// The DNS name of a load balancer's ingress point, of services and ingresses alike.
+/// DNS name of a load balancer's ingress point, for services and ingresses.
 pub fn balancer_hostname(point: &Value, path: &Path<'_>) -> ErrorList {
     let hostname = point.text("hostname");
     if hostname.is_empty() {
@@ -255,7 +255,7 @@ fn external_ips(spec: &Value, old: Option<&Value>, path: &Path<'_>) -> ErrorList
     errors
 }
 
-/// Node ports where there are none, and ports given twice for one protocol.
+/// Rejects node ports of types without them, and duplicate ports of one protocol.
 fn port_numbers(spec: &Value, path: &Path<'_>) -> ErrorList {
     let ports = spec.items("ports");
     let path = path.child("ports");
@@ -278,7 +278,7 @@ fn port_numbers(spec: &Value, path: &Path<'_>) -> ErrorList {
         }
     }
     for (i, port) in ports.iter().enumerate().filter(|(i, _)| repeats("port", *i)) {
-        // The shown value is a port of which nothing but the key is filled in, under Go's field names.
+        // The shown value is a port in which only the key is set, under Go's field names.
         let mut error = FieldError::duplicate(&path.index(i), &Value::Null);
         error.value = Some(format!(
             r#"{{"Name":"","Protocol":{},"AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
@@ -396,7 +396,7 @@ fn traffic_policies(service: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// What is odd about the addresses in the status of a service or an ingress.
+/// Warnings about addresses in the status of a service or an ingress.
 pub fn balancer_warnings(object: &Value) -> Vec<String> {
     let path = Path::new("status");
     let path = path.child("loadBalancer");

@@ -1,5 +1,5 @@
-//! How a Service's `clusterIP`, `clusterIPs`, `ipFamilies` and `ipFamilyPolicy` fit together, and how they may
-//! change. Allocation checks the same before it fills in what is missing.
+//! Validation of a Service's `clusterIP`, `clusterIPs`, `ipFamilies` and `ipFamilyPolicy`, and of their changes.
+//! Allocation runs the same checks before it fills in missing values.
 
 use super::checks::{legacy_ip, one_of};
 use super::service::{is_headless, service_type};
@@ -11,7 +11,7 @@ use machinery::names;
 const FAMILIES: &[&str] = &["IPv4", "IPv6"];
 const POLICIES: &[&str] = &["PreferDualStack", "RequireDualStack", "SingleStack"];
 
-/// The four fields against each other.
+/// Validates the four fields against each other.
 pub fn validate(service: &Value, old: Option<&Value>) -> ErrorList {
     if service_type(service) == "ExternalName" {
         return Vec::new();
@@ -21,14 +21,14 @@ pub fn validate(service: &Value, old: Option<&Value>) -> ErrorList {
     let ips_path = path.child("clusterIPs");
     let ips: Vec<&str> = texts(spec.items("clusterIPs")).collect();
     let families: Vec<&str> = texts(spec.items("ipFamilies")).collect();
-    let refuse = |detail: &str| FieldError::invalid(&ips_path, spec.field("clusterIPs"), detail);
+    let reject = |detail: &str| FieldError::invalid(&ips_path, spec.field("clusterIPs"), detail);
     let mut errors = Vec::new();
 
     match (spec.text("clusterIP"), ips.first()) {
-        ("", Some(_)) => errors.push(refuse("must be empty when `clusterIP` is not specified")),
+        ("", Some(_)) => errors.push(reject("must be empty when `clusterIP` is not specified")),
         ("", None) => {}
         (_, None) => errors.push(FieldError::required(&ips_path, "")),
-        (first, Some(other)) if first != *other => errors.push(refuse("first value must match `clusterIP`")),
+        (first, Some(other)) if first != *other => errors.push(reject("first value must match `clusterIP`")),
         _ => {}
     }
 
@@ -51,7 +51,7 @@ pub fn validate(service: &Value, old: Option<&Value>) -> ErrorList {
         if i == 0 && *ip == "None" {
             if ips.len() > 1 {
                 unreadable = true;
-                errors.push(refuse("'None' must be the first and only value"));
+                errors.push(reject("'None' must be the first and only value"));
             }
             continue;
         }
@@ -60,13 +60,13 @@ pub fn validate(service: &Value, old: Option<&Value>) -> ErrorList {
         errors.extend(problems);
     }
     if ips.len() > 2 {
-        errors.push(refuse("may only hold up to 2 values"));
+        errors.push(reject("may only hold up to 2 values"));
     }
     if unreadable {
         return errors;
     }
     if ips.len() > 1 && !(ips.iter().any(|ip| is_v6(ip)) && ips.iter().any(|ip| !is_v6(ip))) {
-        errors.push(refuse("may specify no more than one IP for each IP family"));
+        errors.push(reject("may specify no more than one IP for each IP family"));
     }
     if !is_headless(service) {
         for (i, (ip, family)) in ips.iter().zip(&families).enumerate() {
@@ -84,7 +84,7 @@ pub fn validate(service: &Value, old: Option<&Value>) -> ErrorList {
     errors
 }
 
-/// A cluster IP stays; a second one may come, and go when the policy says so.
+/// The first cluster IP is immutable; a second one may be added, and removed by changing the policy.
 pub fn validate_cluster_ips_change(service: &Value, old: &Value) -> ErrorList {
     if service_type(service) == "ExternalName" || service_type(old) == "ExternalName" {
         return Vec::new();
@@ -119,7 +119,7 @@ pub fn validate_cluster_ips_change(service: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// The same for families. Headless services may change theirs.
+/// Same for families. Those of headless services may change.
 pub fn validate_families_change(service: &Value, old: &Value) -> ErrorList {
     if service_type(service) == "ExternalName" || service_type(old) == "ExternalName" {
         return Vec::new();
@@ -166,7 +166,7 @@ fn policy_of_release(service: &Value, detail: &str) -> Option<FieldError> {
     (policy != "SingleStack").then(|| FieldError::invalid(&path.child("ipFamilyPolicy"), policy, detail))
 }
 
-/// As Kubernetes tells families apart: what has a colon and parses.
+/// Kubernetes' test for IPv6: the text has a colon and parses.
 fn is_v6(ip: &str) -> bool {
     names::parse_ip_sloppy(ip).is_some_and(|ip| ip.is_ipv6())
 }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_fit_together() {
+    fn address_fields_must_be_consistent() {
         let cases = [
             (json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"]}), vec![]),
             (json!({"clusterIP": "10.0.0.1"}), vec!["spec.clusterIPs: Required value"]),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_stay() {
+    fn cluster_ips_are_immutable() {
         let service = |ips: Value, policy: &str| json!({"spec": {"type": "ClusterIP", "clusterIPs": ips, "ipFamilyPolicy": policy}});
         let old = service(json!(["10.0.0.1", "fd00::1"]), "RequireDualStack");
         let cases = [

@@ -1,4 +1,4 @@
-//! What storage kinds share: names of drivers, parameters of classes.
+//! Validation shared by storage kinds: names of drivers, parameters of classes.
 
 use super::checks::invalid_each;
 use crate::value::Fields;
@@ -10,7 +10,7 @@ const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_SIZE_MAX: usize = 256 * 1024;
 const DRIVER_NAME_MAX: usize = 63;
 
-/// Who provisions volumes of a class: a qualified name, whatever its case.
+/// Provisioner of a class: a case-insensitive qualified name.
 pub fn provisioner(provisioner: &str, path: &Path<'_>) -> ErrorList {
     if provisioner.is_empty() {
         return vec![FieldError::required(path, "")];
@@ -19,7 +19,7 @@ pub fn provisioner(provisioner: &str, path: &Path<'_>) -> ErrorList {
     invalid_each(path, &lower, names::qualified_name(&lower))
 }
 
-/// The parameters of a class.
+/// Parameters of a class.
 pub fn parameters(class: &Value, required: bool) -> ErrorList {
     let path = Path::new("parameters");
     let mut errors = Vec::new();
@@ -43,7 +43,7 @@ pub fn parameters(class: &Value, required: bool) -> ErrorList {
     errors
 }
 
-/// The name of a CSI driver: a DNS subdomain, whatever its case.
+/// Name of a CSI driver: a case-insensitive DNS subdomain.
 pub fn driver_name(name: &str, path: &Path<'_>) -> ErrorList {
     if name.is_empty() {
         return vec![FieldError::required(path, "")];

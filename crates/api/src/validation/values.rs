@@ -1,22 +1,22 @@
-//! Comparing and walking values as Kubernetes does.
+//! Comparison and traversal of values with the semantics of Kubernetes.
 
 use machinery::Value;
 use machinery::field::{FieldError, Path};
 
-/// What an update says of a field that may not change.
+/// Message about a changed immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// Refuses a changed value. A field that is absent and one that is empty are the same.
+/// Rejects a changed value. Absent and empty fields are equal.
 pub fn unchanged(path: &Path<'_>, new: &Value, old: &Value) -> Option<FieldError> {
     (!same(new, old)).then(|| FieldError::invalid(path, new, IMMUTABLE))
 }
 
-/// Whether two values mean the same: absent, `null`, empty maps and empty lists are alike, at any depth.
+/// Semantic equality: absent, `null`, empty maps and empty lists are equal, at any depth.
 pub fn same(left: &Value, right: &Value) -> bool {
     alike(left, right, is_empty)
 }
 
-/// The same for what consists of structs: one without fields is not an absent one.
+/// Same for structs: one without fields differs from an absent one.
 pub fn same_structs(left: &Value, right: &Value) -> bool {
     alike(left, right, |value| !value.is_object() && is_empty(value))
 }
@@ -50,7 +50,7 @@ pub fn strings(items: &[Value]) -> impl Iterator<Item = &str> {
     items.iter().map(|item| item.as_str().unwrap_or(""))
 }
 
-/// Whether a list of strings has this one.
+/// True if a list of strings contains this one.
 pub fn contains(items: &[Value], text: &str) -> bool {
     strings(items).any(|item| item == text)
 }
@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn sameness() {
+    fn absent_and_empty_values_are_equal() {
         let cases = [
             (json!(null), json!({}), true),
             (json!({"a": null}), json!({}), true),

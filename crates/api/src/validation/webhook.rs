@@ -1,4 +1,4 @@
-//! Admission webhooks, and where any webhook is called (also conversion and API services).
+//! Admission webhooks, and client configurations of all webhooks (also conversion and API services).
 
 use super::admission_rule::{self, FAILURE_POLICIES, REINVOCATION_POLICIES, match_policy};
 use super::checks::{invalid_each, one_of};
@@ -14,8 +14,8 @@ const NO_SIDE_EFFECTS: &[&str] = &["None", "NoneOnDryRun"];
 const SIDE_EFFECTS: &[&str] = &["None", "NoneOnDryRun", "Some", "Unknown"];
 const REVIEW_VERSIONS: &[&str] = &["v1", "v1beta1"];
 
-/// Which rules an update is excused from, because the old object broke them already.
-struct Excuses {
+/// Rules that are not enforced on an update because the old object violates them.
+struct Relaxations {
     side_effects: bool,
     review_versions: bool,
     duplicate_names: bool,
@@ -23,16 +23,16 @@ struct Excuses {
     label_values: bool,
 }
 
-/// A new configuration, validating or mutating.
+/// Validates a new configuration, validating or mutating.
 pub fn configuration(configuration: &Value, mutating: bool) -> ErrorList {
-    let excuses = Excuses {
+    let relaxations = Relaxations {
         side_effects: false,
         review_versions: false,
         duplicate_names: false,
         match_conditions: false,
         label_values: false,
     };
-    hooks(configuration, mutating, &excuses)
+    hooks(configuration, mutating, &relaxations)
 }
 
 pub fn configuration_update(new: &Value, old: &Value, mutating: bool) -> ErrorList {
@@ -43,7 +43,7 @@ pub fn configuration_update(new: &Value, old: &Value, mutating: bool) -> ErrorLi
     };
     let names: BTreeSet<&str> = old_hooks.iter().map(|hook| hook.text("name")).collect();
     let bad_selector = |selector: &Value| !validate_label_selector(selector, false, &Path::ROOT).is_empty();
-    let excuses = Excuses {
+    let relaxations = Relaxations {
         side_effects: !old_hooks.iter().all(|hook| NO_SIDE_EFFECTS.contains(&hook.text("sideEffects"))),
         review_versions: !old_hooks.iter().all(recognized),
         duplicate_names: names.len() != old_hooks.len(),
@@ -56,30 +56,30 @@ pub fn configuration_update(new: &Value, old: &Value, mutating: bool) -> ErrorLi
             bad_selector(hook.field("namespaceSelector")) || bad_selector(hook.field("objectSelector"))
         }),
     };
-    hooks(new, mutating, &excuses)
+    hooks(new, mutating, &relaxations)
 }
 
-fn hooks(configuration: &Value, mutating: bool, excuses: &Excuses) -> ErrorList {
+fn hooks(configuration: &Value, mutating: bool, relaxations: &Relaxations) -> ErrorList {
     let mut errors = Vec::new();
     let mut seen = BTreeSet::new();
     let hooks_path = Path::new("webhooks");
     for (index, entry) in configuration.items("webhooks").iter().enumerate() {
         let path = hooks_path.index(index);
-        errors.extend(hook(entry, mutating, excuses, &path));
+        errors.extend(hook(entry, mutating, relaxations, &path));
         errors.extend(review_versions(
             entry.field("admissionReviewVersions"),
-            excuses.review_versions,
+            relaxations.review_versions,
             &path.child("admissionReviewVersions"),
         ));
         let name = entry.text("name");
-        if !excuses.duplicate_names && !name.is_empty() && !seen.insert(name) {
+        if !relaxations.duplicate_names && !name.is_empty() && !seen.insert(name) {
             errors.push(FieldError::duplicate(&path.child("name"), &name.into()));
         }
     }
     errors
 }
 
-fn hook(hook: &Value, mutating: bool, excuses: &Excuses, path: &Path<'_>) -> ErrorList {
+fn hook(hook: &Value, mutating: bool, relaxations: &Relaxations, path: &Path<'_>) -> ErrorList {
     let mut errors = names::fully_qualified_name(&path.child("name"), hook.text("name"));
     let rules_path = path.child("rules");
     for (index, rule) in hook.items("rules").iter().enumerate() {
@@ -91,7 +91,7 @@ fn hook(hook: &Value, mutating: bool, excuses: &Excuses, path: &Path<'_>) -> Err
     if let Some(policy) = hook.opt_text("matchPolicy") {
         errors.extend(match_policy(&path.child("matchPolicy"), policy));
     }
-    let allowed = if excuses.side_effects { SIDE_EFFECTS } else { NO_SIDE_EFFECTS };
+    let allowed = if relaxations.side_effects { SIDE_EFFECTS } else { NO_SIDE_EFFECTS };
     let side_effects_path = path.child("sideEffects");
     match hook.opt_text("sideEffects") {
         Some(side_effects) => errors.extend(one_of(&side_effects_path, side_effects, allowed)),
@@ -105,13 +105,17 @@ fn hook(hook: &Value, mutating: bool, excuses: &Excuses, path: &Path<'_>) -> Err
         errors.push(FieldError::invalid(&path.child("timeoutSeconds"), &seconds.into(), detail));
     }
     for field in ["namespaceSelector", "objectSelector"] {
-        errors.extend(validate_label_selector(hook.field(field), excuses.label_values, &path.child(field)));
+        errors.extend(validate_label_selector(
+            hook.field(field),
+            relaxations.label_values,
+            &path.child(field),
+        ));
     }
     if mutating && let Some(policy) = hook.opt_text("reinvocationPolicy") {
         errors.extend(one_of(&path.child("reinvocationPolicy"), policy, REINVOCATION_POLICIES));
     }
     errors.extend(client_config(hook.field("clientConfig"), &path.child("clientConfig")));
-    if !excuses.match_conditions {
+    if !relaxations.match_conditions {
         errors.extend(admission_rule::match_conditions(hook, &path.child("matchConditions")));
     }
     errors
@@ -140,13 +144,13 @@ fn review_versions(versions: &Value, excused: bool, path: &Path<'_>) -> ErrorLis
     errors
 }
 
-/// A URL or a service, one of the two.
+/// Requires either a URL or a service.
 pub fn client_config(config: &Value, path: &Path<'_>) -> ErrorList {
     match (config.opt_text("url"), config.has("service")) {
         (Some(text), false) => url(text, &path.child("url")),
         (None, true) => {
             let service = config.field("service");
-            // Kubernetes passes the two in the wrong order, so that each is blamed for the other.
+            // Kubernetes passes the two in the wrong order, so that errors name the wrong field.
             let (name, namespace) = (service.text("namespace"), service.text("name"));
             self::service(
                 name,
@@ -246,7 +250,7 @@ fn service_path(url_path: &str, path: &Path<'_>) -> ErrorList {
     if !url_path.starts_with('/') {
         errors.push(invalid("must start with a '/'".to_owned()));
     }
-    // The first character is not looked at, whatever it is.
+    // The first character is not checked, as in Kubernetes.
     let mut rest = url_path.chars();
     rest.next();
     let rest = rest.as_str();
@@ -261,7 +265,7 @@ fn service_path(url_path: &str, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// What omitted fields of hooks mean.
+/// Sets defaults of webhooks.
 pub fn default_configuration(configuration: &mut Value, mutating: bool) {
     for hook in configuration.items_mut("webhooks") {
         hook.default_to("failurePolicy", "Fail");
@@ -284,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_and_paths() {
+    fn webhook_urls_and_paths_are_validated() {
         let path = Path::new("p");
         let texts = |errors: ErrorList| -> Vec<String> { errors.iter().map(FieldError::body).collect() };
         let form = "; desired format: https://host[/path]";

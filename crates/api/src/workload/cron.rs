@@ -1,9 +1,9 @@
-//! Cron schedules and time zones of cron jobs, with the words of the parser that Kubernetes uses.
+//! Cron schedules and time zones of cron jobs, with the messages of the parser that Kubernetes uses.
 
-/// The names of the IANA time zones, one per line.
+/// Names of the IANA time zones, one per line.
 const ZONES: &str = include_str!("zones.txt");
 
-/// Lowest and highest value of a field, and names that stand for values.
+/// Minimum and maximum of a field, and names of values.
 struct Bounds {
     min: u64,
     max: u64,
@@ -22,7 +22,7 @@ const FIELDS: [Bounds; 5] = [
     Bounds { min: 0, max: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] },
 ];
 
-/// Why a schedule cannot be read.
+/// Error of an invalid schedule.
 pub fn schedule_problem(schedule: &str) -> Option<String> {
     let mut spec = schedule;
     if spec.is_empty() {
@@ -129,7 +129,7 @@ fn number(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Why a `timeZone` cannot be used.
+/// Error of an invalid `timeZone`.
 pub fn time_zone_problems(zone: &str) -> Vec<String> {
     if zone.is_empty() {
         return vec!["timeZone must be nil or non-empty string".to_owned()];
@@ -154,7 +154,7 @@ pub fn time_zone_problems(zone: &str) -> Vec<String> {
     problems
 }
 
-/// Whether the zone exists. Names are exact, apart from `UTC` and `Local`, which are always there.
+/// True if the zone exists. Names are matched exactly; `UTC` and `Local` always exist.
 fn is_time_zone(zone: &str) -> bool {
     matches!(zone, "" | "UTC" | "Local") || ZONES.lines().any(|known| known == zone)
 }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules() {
+    fn schedule_errors_match_kubernetes() {
         for (schedule, want) in [
             ("*/5 * * * *", ""),
             ("0 0 1 JAN sun", ""),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn time_zones() {
+    fn time_zones_are_validated() {
         for (zone, problems) in [
             ("Etc/UTC", 0),
             ("Europe/Vienna", 0),

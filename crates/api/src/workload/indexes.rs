@@ -2,7 +2,7 @@
 
 use machinery::field::show_str;
 
-/// How many indexes the list names, or what is wrong with it.
+/// Number of indexes in the list; the error is that of a malformed list.
 pub fn count(list: &str, completions: i64) -> Result<i64, String> {
     if list.is_empty() {
         return Ok(0);
@@ -43,7 +43,7 @@ fn index(text: &str, completions: i64) -> Result<i64, String> {
     if index >= completions { Err(format!("too large index: {text:?}")) } else { Ok(index) }
 }
 
-/// The first index that both lists name; parts that do not parse are left out.
+/// First index in both lists; malformed parts are ignored.
 pub fn overlap(completed: &str, failed: &str, completions: i64) -> Option<i64> {
     if completed.is_empty() || failed.is_empty() {
         return None;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists() {
+    fn index_lists_are_counted_and_validated() {
         assert_eq!(count("", 5), Ok(0));
         assert_eq!(count("0,2-4", 5), Ok(4));
         for (list, problem) in [

@@ -1,4 +1,4 @@
-//! The spec of a job, alone or inside a cron job's template.
+//! Spec of a job, also in a cron job's template.
 
 use super::indexes;
 use super::template;
@@ -10,7 +10,7 @@ use machinery::{Value, names};
 
 const MAX_PARALLELISM: i64 = 100_000;
 const MAX_FAILED_INDEXES: i64 = 100_000;
-/// Above this many completions the limits below hold.
+/// Number of completions above which the limits below apply.
 const MANY_COMPLETIONS: i64 = 100_000;
 const MAX_PARALLELISM_FOR_MANY: i64 = 10_000;
 const MAX_FAILED_INDEXES_FOR_MANY: i64 = 10_000;
@@ -19,12 +19,12 @@ const MAX_EXIT_CODES: usize = 255;
 const MAX_MANAGED_BY: usize = 63;
 const MAX_SUCCEEDED_INDEXES: usize = 64 * 1024;
 
-/// An error that shows no value.
+/// An error without a value.
 pub fn invalid_without_value(path: &Path<'_>, detail: &str) -> FieldError {
     FieldError { kind: ErrorKind::Invalid, field: path.to_string(), value: None, detail: detail.to_owned() }
 }
 
-/// Everything but the selector. `old` is the stored template of pods.
+/// Validates everything but the selector. `old` is the stored pod template.
 pub fn validate_job_spec(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut ErrorList) {
     for name in [
         "parallelism",
@@ -91,13 +91,13 @@ fn validate_restart_policy(spec: &Value, path: &Path<'_>, errors: &mut ErrorList
 fn validate_completion_mode(spec: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     let mode = spec.opt_text("completionMode").unwrap_or("NonIndexed");
     one_of(mode, &["NonIndexed", "Indexed"], &path.child("completionMode"), errors);
-    let mut refuse = |name: &str, detail: String| {
+    let mut reject = |name: &str, detail: String| {
         errors.push(FieldError::invalid(&path.child(name), spec.field(name), detail));
     };
     if mode == "NonIndexed" {
         for name in ["backoffLimitPerIndex", "maxFailedIndexes"] {
             if spec.has(name) {
-                refuse(name, "requires indexed completion mode".to_owned());
+                reject(name, "requires indexed completion mode".to_owned());
             }
         }
     }
@@ -110,21 +110,21 @@ fn validate_completion_mode(spec: &Value, path: &Path<'_>, errors: &mut ErrorLis
         let detail = "when completion mode is Indexed";
         errors.push(FieldError::required(&path.child("completions"), detail));
     }
-    let mut refuse = |name: &str, detail: String| {
+    let mut reject = |name: &str, detail: String| {
         errors.push(FieldError::invalid(&path.child(name), spec.field(name), detail));
     };
     if parallelism > MAX_PARALLELISM {
         let detail =
             format!("must be less than or equal to {MAX_PARALLELISM} when completion mode is Indexed");
-        refuse("parallelism", detail);
+        reject("parallelism", detail);
     }
     if let (Some(failed), Some(completions)) = (max_failed, completions)
         && failed > completions
     {
-        refuse("maxFailedIndexes", "must be less than or equal to completions".to_owned());
+        reject("maxFailedIndexes", "must be less than or equal to completions".to_owned());
     }
     if max_failed.is_some_and(|failed| failed > MAX_FAILED_INDEXES) {
-        refuse("maxFailedIndexes", format!("must be less than or equal to {MAX_FAILED_INDEXES}"));
+        reject("maxFailedIndexes", format!("must be less than or equal to {MAX_FAILED_INDEXES}"));
     }
     if completions.is_none_or(|completions| completions <= MANY_COMPLETIONS)
         || !spec.has("backoffLimitPerIndex")
@@ -134,10 +134,10 @@ fn validate_completion_mode(spec: &Value, path: &Path<'_>, errors: &mut ErrorLis
     let above =
         format!("when completions are above {MANY_COMPLETIONS} and used with backoff limit per index");
     if parallelism > MAX_PARALLELISM_FOR_MANY {
-        refuse("parallelism", format!("must be less than or equal to {MAX_PARALLELISM_FOR_MANY} {above}"));
+        reject("parallelism", format!("must be less than or equal to {MAX_PARALLELISM_FOR_MANY} {above}"));
     }
     if max_failed.is_some_and(|failed| failed > MAX_FAILED_INDEXES_FOR_MANY) {
-        refuse(
+        reject(
             "maxFailedIndexes",
             format!("must be less than or equal to {MAX_FAILED_INDEXES_FOR_MANY} {above}"),
         );
@@ -275,15 +275,15 @@ fn validate_success_policy(spec: &Value, policy: &Value, path: &Path<'_>, errors
         let Some(count) = count else { continue };
         let path = path.child("succeededCount");
         non_negative(count, &path, errors);
-        let mut refuse = |limit: i64, what: &str| {
+        let mut reject = |limit: i64, what: &str| {
             if count > limit {
                 let detail = format!("must be less than or equal to {limit} ({what})");
                 errors.push(FieldError::invalid(&path, &Value::from(count), detail));
             }
         };
-        refuse(completions, "the number of specified completions");
+        reject(completions, "the number of specified completions");
         if list.is_some() {
-            refuse(total, "the number of indexes in the specified succeededIndexes field");
+            reject(total, "the number of indexes in the specified succeededIndexes field");
         }
     }
 }

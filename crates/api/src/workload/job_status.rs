@@ -1,5 +1,5 @@
-//! The status subresource of jobs. Most rules hold only where the update changes what they are about, so that
-//! statuses of older controllers can still be written.
+//! Status subresource of jobs. Most rules apply only if the update changes the fields they concern, so that statuses
+//! of older controllers can still be written.
 
 use super::indexes;
 use super::job_spec::invalid_without_value;
@@ -9,7 +9,7 @@ use crate::value::{Fields, is_zero};
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
-/// A job's status and what its conditions say.
+/// A job's status and the state of its conditions.
 struct Job<'a> {
     spec: &'a Value,
     status: &'a Value,
@@ -87,12 +87,12 @@ fn validate_conditions_and_times(job: &Job<'_>, before: &Job<'_>, path: &Path<'_
     let failed_changed = job.failed() != before.failed();
     let target = |job: &Job<'_>| job.is("FailureTarget", "True");
     let met = |job: &Job<'_>| job.is("SuccessCriteriaMet", "True");
-    let mut refuse = |detail: &str| errors.push(invalid_without_value(&conditions, detail));
+    let mut reject = |detail: &str| errors.push(invalid_without_value(&conditions, detail));
     if (complete_changed || failed_changed) && job.complete() && job.failed() {
-        refuse("cannot set Complete=True and Failed=true conditions");
+        reject("cannot set Complete=True and Failed=true conditions");
     }
     if (complete_changed || target(job) != target(before)) && job.complete() && target(job) {
-        refuse("cannot set Complete=True and FailureTarget=true conditions");
+        reject("cannot set Complete=True and FailureTarget=true conditions");
     }
     let (start, completion) = (job.status.field("startTime"), job.status.field("completionTime"));
     let completion_path = path.child("completionTime");
@@ -107,7 +107,7 @@ fn validate_conditions_and_times(job: &Job<'_>, before: &Job<'_>, path: &Path<'_
             errors.push(FieldError::required(&completion_path, detail));
         }
     }
-    // Both are written in UTC with seconds, so texts compare as times do.
+    // Both are in UTC with seconds, so comparing texts compares times.
     if let (Some(start), Some(end)) = (start.as_str(), completion.as_str())
         && (changed(job, before, "startTime") || completion_changed)
         && end < start
@@ -115,12 +115,12 @@ fn validate_conditions_and_times(job: &Job<'_>, before: &Job<'_>, path: &Path<'_
         let detail = "must be equal to or after `startTime`";
         errors.push(FieldError::invalid(&completion_path, completion, detail));
     }
-    let mut refuse = |detail: &str| errors.push(invalid_without_value(&conditions, detail));
+    let mut reject = |detail: &str| errors.push(invalid_without_value(&conditions, detail));
     if (failed_changed || changed(job, before, "failedIndexes")) && job.failed() && !target(job) {
-        refuse("cannot set Failed=True condition without the FailureTarget=true condition");
+        reject("cannot set Failed=True condition without the FailureTarget=true condition");
     }
     if (complete_changed || met(job) != met(before)) && job.complete() && !met(job) {
-        refuse("cannot set Complete=True condition without the SuccessCriteriaMet=true condition");
+        reject("cannot set Complete=True condition without the SuccessCriteriaMet=true condition");
     }
 }
 
@@ -201,15 +201,15 @@ fn validate_counts(job: &Job<'_>, before: &Job<'_>, path: &Path<'_>, errors: &mu
 
 fn validate_success(job: &Job<'_>, path: &Path<'_>, errors: &mut ErrorList) {
     let met = job.is("SuccessCriteriaMet", "True");
-    let mut refuse = |detail: &str| errors.push(invalid_without_value(path, detail));
+    let mut reject = |detail: &str| errors.push(invalid_without_value(path, detail));
     if met && job.failed() {
-        refuse("cannot set SuccessCriteriaMet=True and Failed=true conditions");
+        reject("cannot set SuccessCriteriaMet=True and Failed=true conditions");
     }
     if met && job.is("FailureTarget", "True") {
-        refuse("cannot set SuccessCriteriaMet=True and FailureTarget=true conditions");
+        reject("cannot set SuccessCriteriaMet=True and FailureTarget=true conditions");
     }
     if job.spec.has("successPolicy") && !met && job.complete() {
-        refuse("cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True");
+        reject("cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True");
     }
 }
 

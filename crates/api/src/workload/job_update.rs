@@ -1,4 +1,4 @@
-//! What an update may change about a job.
+//! Validation of job updates.
 
 use super::template::show_selector;
 use crate::pod_spec::checks::{IMMUTABLE, immutable};
@@ -7,7 +7,7 @@ use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
-/// Differences between two jobs; the new one's own rules are checked elsewhere.
+/// Validates differences between two jobs; the new one itself is validated elsewhere.
 pub fn validate_changes(new: &Value, old: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
     let (spec, old_spec) = (new.field("spec"), old.field("spec"));
@@ -45,7 +45,7 @@ fn immutable_struct(
     }
 }
 
-/// Only an indexed job's number of completions may change, together with its parallelism.
+/// Only the completions of an indexed job may change, together with its parallelism.
 fn validate_completions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     let completions = new.field("completions");
     if completions == old.field("completions") {
@@ -54,7 +54,7 @@ fn validate_completions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut 
     if new.text("completionMode") != "Indexed" {
         immutable(completions, old.field("completions"), path, errors);
         if completions.is_null() || old.field("completions").is_null() {
-            // A zero is not the same as nothing here.
+            // Zero and absent are different here.
             if errors.last().is_none_or(|error| error.field != path.to_string()) {
                 errors.push(FieldError::invalid(path, completions, IMMUTABLE));
             }
@@ -65,7 +65,7 @@ fn validate_completions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut 
     }
 }
 
-/// Whether nothing has run yet, or all of it has been stopped again.
+/// True if the job is suspended and has not started, or all its pods have terminated.
 fn may_change_template(old: &Value) -> bool {
     let status = old.field("status");
     let suspended =
@@ -84,7 +84,7 @@ fn validate_template(new: &Value, old: &Value, may_change: bool, path: &Path<'_>
         }
         return;
     }
-    // Where pods run may still be decided, and what they may use.
+    // Scheduling directives and resources of the pods may still change.
     allow_scheduling(template, &mut old_template);
     let pod = template.field("spec");
     let old_pod = old_template.child_mut("spec");

@@ -1,4 +1,4 @@
-//! What the workload kinds share around their pod template.
+//! Rules of the pod template that the workload kinds share.
 
 pub mod cron;
 pub mod indexes;
@@ -28,7 +28,7 @@ pub fn zero_status(object: &mut Value, counters: &[&str]) {
     object.set("status", Value::Object(zeros));
 }
 
-/// Takes the template's labels as the object's own if it has none.
+/// Copies the template's labels to the object if it has none.
 pub fn default_labels_from_template(object: &mut Value, template: &str) {
     let has_labels = object.field("metadata").entries("labels").is_some_and(|labels| !labels.is_empty());
     let labels = object.at(template).field("metadata").field("labels");
@@ -39,7 +39,7 @@ pub fn default_labels_from_template(object: &mut Value, template: &str) {
     object.child_mut("metadata").set("labels", labels);
 }
 
-/// `prepare_status_update` of most workload kinds: spec stays the old one's.
+/// `prepare_status_update` of most workload kinds: restores spec.
 pub fn keep_spec(new: &mut Value, old: &Value) {
     match old.field("spec") {
         Value::Null => {
@@ -50,13 +50,13 @@ pub fn keep_spec(new: &mut Value, old: &Value) {
     }
 }
 
-/// Keeps a field of metadata as it was.
+/// Restores a field of metadata.
 pub fn keep_metadata(new: &mut Value, old: &Value, name: &str) {
     match old.field("metadata").field(name) {
         Value::Null => {
             new.child_mut("metadata").unset(name);
         }
-        kept => new.child_mut("metadata").set(name, kept.clone()),
+        previous => new.child_mut("metadata").set(name, previous.clone()),
     }
 }
 

@@ -4,11 +4,11 @@ use crate::pod_spec::checks::non_negative;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, names};
 
-/// A whole number that is not negative, or a percentage.
+/// A non-negative integer, or a percentage.
 pub fn validate_int_or_percent(value: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     match value.as_str() {
         Some(text) => {
-            errors.extend(names::percent(text).into_iter().map(|m| FieldError::invalid_word(path, text, m)));
+            errors.extend(names::percent(text).into_iter().map(|m| FieldError::invalid_named(path, text, m)));
         }
         None => non_negative(value.as_i64().unwrap_or(0), path, errors),
     }
@@ -28,7 +28,7 @@ fn percent(value: &Value) -> Option<i64> {
     Some(text.strip_suffix('%')?.parse().unwrap_or(i64::MAX))
 }
 
-/// The number, percentages counting as theirs and other texts as the number they spell.
+/// Numeric value of a number, a percentage or a numeric text.
 pub fn amount(value: &Value) -> i64 {
     percent(value).or(value.as_i64()).or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
 }

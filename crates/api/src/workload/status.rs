@@ -5,21 +5,21 @@ use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
 
-/// None of the counters may be negative.
+/// Rejects negative counters.
 pub fn validate_counters(status: &Value, names: &[&str], path: &Path<'_>, errors: &mut ErrorList) {
     for name in names {
         non_negative_field(status, name, path, errors);
     }
 }
 
-/// None of the counters may be above `status.replicas`.
+/// Rejects counters above `status.replicas`.
 pub fn validate_at_most_replicas(status: &Value, names: &[&str], path: &Path<'_>, errors: &mut ErrorList) {
     for name in names {
         validate_at_most(status, name, "replicas", "cannot be greater than status.replicas", path, errors);
     }
 }
 
-/// What is available is also ready.
+/// Rejects more available than ready replicas.
 pub fn validate_available(status: &Value, detail: &str, path: &Path<'_>, errors: &mut ErrorList) {
     validate_at_most(status, "availableReplicas", "readyReplicas", detail, path, errors);
 }
@@ -38,7 +38,7 @@ fn validate_at_most(
     }
 }
 
-/// `collisionCount` only grows.
+/// Rejects a decrease of `collisionCount`.
 pub fn validate_collisions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     if let (Some(new), Some(old)) = (new.opt_int("collisionCount"), old.opt_int("collisionCount"))
         && new < old

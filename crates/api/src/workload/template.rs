@@ -7,7 +7,7 @@ use machinery::field::{ErrorList, FieldError, Path};
 use machinery::selector::LabelSelector;
 use machinery::{Value, names};
 
-/// What a kind says where others say its name.
+/// Names of a kind in messages.
 pub struct Wording {
     /// `empty selector is invalid for …`.
     pub empty_selector: &'static str,
@@ -15,12 +15,12 @@ pub struct Wording {
     pub deadline: &'static str,
 }
 
-/// `spec.selector` as messages show it.
+/// `spec.selector` in the form shown in messages.
 pub fn show_selector(selector: &Value) -> String {
     if selector.is_null() { "null".to_owned() } else { layout::internal_json("LabelSelector", selector) }
 }
 
-/// A selector that must be there and select something.
+/// Requires a non-empty selector.
 pub fn validate_selector(selector: &Value, wording: &Wording, path: &Path<'_>, errors: &mut ErrorList) {
     if selector.is_null() {
         errors.push(FieldError::required(path, ""));
@@ -33,12 +33,12 @@ pub fn validate_selector(selector: &Value, wording: &Wording, path: &Path<'_>, e
     }
 }
 
-/// Whether the selector can be used at all.
+/// True if the selector is valid.
 pub fn is_usable(selector: &Value) -> bool {
     LabelSelector::from_object(Some(selector)).is_ok()
 }
 
-/// The template must carry labels that the selector selects. An empty selector is not asked.
+/// Requires template labels that match the selector. An empty selector is not checked.
 pub fn validate_match(selector: &Value, template: &Value, path: &Path<'_>, errors: &mut ErrorList) {
     let Ok(selector) = LabelSelector::from_object(Some(selector)) else { return };
     let labels = template.at("metadata.labels");
@@ -47,22 +47,22 @@ pub fn validate_match(selector: &Value, template: &Value, path: &Path<'_>, error
     }
 }
 
-/// What is said of a template at `path` whose labels are not those of the selector.
+/// Error of a template at `path` whose labels do not match the selector.
 pub fn mismatch(labels: &Value, path: &Path<'_>) -> FieldError {
     let metadata = path.child("metadata");
     let detail = "`selector` does not match template `labels`";
     FieldError::invalid(&metadata.child("labels"), labels, detail)
 }
 
-/// The template's own rules; what the `old` one breaks already may stay.
+/// Validates the template; violations of the `old` one are tolerated.
 pub fn validate_pod_template(template: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut ErrorList) {
-    let kept = old.map(|old| (old.field("spec"), old.at("metadata.annotations")));
-    relaxed::with_old(false, kept, errors, |options, errors| {
+    let old_pod = old.map(|old| (old.field("spec"), old.at("metadata.annotations")));
+    relaxed::with_old(false, old_pod, errors, |options, errors| {
         validate_template(template, options, path, errors);
     });
 }
 
-/// Pods that a controller replaces restart for ever and have no deadline.
+/// Requires `restartPolicy: Always` and no deadline for pods that a controller replaces.
 pub fn validate_runs_forever(template: &Value, wording: &Wording, path: &Path<'_>, errors: &mut ErrorList) {
     let spec = template.field("spec");
     let path = path.child("spec");
@@ -77,7 +77,26 @@ pub fn validate_runs_forever(template: &Value, wording: &Wording, path: &Path<'_
     }
 }
 
-/// The selector may not change.
+/// Messages of ReplicaSets, which Deployments share.
+const REPLICATED: Wording = Wording { empty_selector: "deployment", deadline: "ReplicaSet" };
+
+/// Validates `spec.selector` and `spec.template` of a Deployment or ReplicaSet.
+pub fn validate_replicated(object: &Value, old: Option<&Value>, errors: &mut ErrorList) {
+    let (path, spec) = (Path::new("spec"), object.field("spec"));
+    let (selector, selector_path) = (spec.field("selector"), path.child("selector"));
+    validate_selector(selector, &REPLICATED, &selector_path, errors);
+    if !is_usable(selector) {
+        let shown = show_selector(selector);
+        errors.push(FieldError::invalid_shown(&selector_path, shown, "invalid label selector"));
+        return;
+    }
+    let (template, template_path) = (spec.field("template"), path.child("template"));
+    validate_match(selector, template, &template_path, errors);
+    validate_pod_template(template, old.map(|old| old.at("spec.template")), &template_path, errors);
+    validate_runs_forever(template, &REPLICATED, &template_path, errors);
+}
+
+/// Rejects a changed selector.
 pub fn validate_selector_unchanged(new: &Value, old: &Value, errors: &mut ErrorList) {
     let (new, old) = (new.at("spec.selector"), old.at("spec.selector"));
     if new != old {

@@ -1,14 +1,15 @@
-//! Memory of compiled definitions, and of validating hostile objects. One test, so that nothing else allocates meanwhile.
+//! Memory of compiled definitions, and of validating hostile objects. A single test, so that nothing else allocates
+//! meanwhile.
 
 use api::custom::{CompiledVersion, Malformed, compile};
 use machinery::schema::{SchemaRef, Shape};
 use serde_json::{Map, Value, json};
 
-/// Definitions that are compiled.
+/// Number of compiled definitions.
 const DEFINITIONS: usize = 100;
-/// Memory that one of them may take. Kubernetes takes more than a megabyte for a definition with a pod template.
+/// Memory limit of one definition. Kubernetes takes more than a megabyte for a definition with a pod template.
 const MAX_BYTES: u64 = 64 << 10;
-/// Memory that validating one object may take at the most.
+/// Memory limit of validating one object.
 const MAX_VALIDATION: u64 = 256 << 20;
 
 fn memory(field: &str) -> u64 {
@@ -18,7 +19,7 @@ fn memory(field: &str) -> u64 {
     kilobytes.expect("a number") << 10
 }
 
-/// The schema of a built-in type, as authors of definitions embed it.
+/// Schema of a built-in type in the form embedded in definitions.
 fn written(of: SchemaRef<'_>, depth: usize) -> Value {
     let node = of.node();
     let element = || of.element().map_or(json!({"type": "string"}), |of| written(of, depth + 1));
@@ -62,7 +63,7 @@ fn definition(number: usize, template: &Value) -> Value {
 }
 
 #[test]
-fn definitions_and_hostile_objects_stay_within_memory() {
+fn definitions_and_hostile_objects_stay_within_memory_limits() {
     let pod = api::schema::schema().named("io.k8s.api.core.v1.PodTemplateSpec").expect("a type");
     let template = written(pod, 0);
     let compiled_one = |number: usize| compile(&definition(number, &template), "v1").expect("a version");
@@ -86,7 +87,7 @@ fn hostile(template: &CompiledVersion) {
     let errors = template.validate(&object, Some(&object));
     assert!(errors.is_empty(), "an unchanged object is ratcheted: {} errors", errors.len());
     assert!(template.validate(&object, None).len() >= 10_000);
-    // A schema and an object as deep as the decoder lets them be.
+    // A schema and an object of the maximum depth of the decoder.
     let (mut schema, mut value) = (json!({"type": "string", "maxLength": 1}), json!("too long"));
     for _ in 0..50 {
         schema = json!({"type": "object", "properties": {"a": schema}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]});

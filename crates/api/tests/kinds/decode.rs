@@ -12,7 +12,7 @@ fn decode(kind: (&str, &str, &str), text: &str) -> Result<Decoded, JsonError> {
 const POD: (&str, &str, &str) = ("", "v1", "Pod");
 
 #[test]
-fn absent_zero_and_null_come_out_as_kubernetes_writes_them() {
+fn absent_zero_and_null_encode_like_kubernetes() {
     let pod = decode(POD, r#"{"spec":{"containers":[{"name":"c","ports":[],"tty":false},null],"hostname":"","nodeSelector":{"a":null},"priority":null,"terminationGracePeriodSeconds":0}}"#).unwrap();
     assert_eq!(
         pod.value,
@@ -44,7 +44,7 @@ fn scalars_become_canonical() {
 }
 
 #[test]
-fn strict_findings_come_in_document_order() {
+fn strict_findings_are_in_document_order() {
     let text = r#"{"zzz":1,"spec":{"Replicas":1,"replicas":1,"replicas":2,"template":{"spec":{"containers":[{"name":"a","foo":1}]}}},"aaa":{"b":1,"b":2}}"#;
     let deployment = decode(("apps", "v1", "Deployment"), text).unwrap();
     assert_eq!(deployment.value["spec"]["replicas"], 2);
@@ -64,7 +64,7 @@ fn strict_findings_come_in_document_order() {
 }
 
 #[test]
-fn fields_that_come_again_are_read_on_top() {
+fn duplicate_fields_merge_into_earlier_values() {
     let kind = ("apps", "v1", "Deployment");
     for (first, again, want) in [
         (r#""replicas":1"#, r#""replicas":2"#, json!({"replicas": 2})),
@@ -106,7 +106,7 @@ fn bytes_are_text_or_numbers() {
 }
 
 #[test]
-fn empty_lists_and_maps_are_noted() {
+fn decode_records_paths_of_empty_lists_and_maps() {
     let text = r#"{"metadata":{"labels":{}},"spec":{"rules":[],"tls":[{"hosts":[]}]}}"#;
     let decoded = decode(("networking.k8s.io", "v1", "Ingress"), text).unwrap();
     let noted: Vec<_> =
@@ -115,20 +115,20 @@ fn empty_lists_and_maps_are_noted() {
 }
 
 #[test]
-fn merged_data_is_read_by_rules_of_its_own() {
+fn restore_decodes_merged_data_by_its_own_rules() {
     let restore = |kind: (&str, &str, &str), mut value: Value| {
         let schema = api::schema::schema().kind(kind.0, kind.1, kind.2).unwrap();
         restore::restore(&mut value, schema).map(|()| value).map_err(|error| error.to_string())
     };
     let deployment = ("apps", "v1", "Deployment");
-    for (given, want) in [
+    for (input, want) in [
         (json!(2_147_483_648_i64), json!(-2_147_483_648_i64)),
         (json!(4_294_967_296_i64), json!(0)),
         (json!(1e300), json!(0)),
         (json!(3.0), json!(3)),
     ] {
-        let restored = restore(deployment, json!({"spec": {"replicas": given}})).unwrap();
-        assert_eq!(restored["spec"]["replicas"], want, "{given}");
+        let restored = restore(deployment, json!({"spec": {"replicas": input}})).unwrap();
+        assert_eq!(restored["spec"]["replicas"], want, "{input}");
     }
     for (kind, value, want) in [
         (deployment, json!({"spec": {"replicas": 1.5}}), "cannot convert float64 to int32"),
@@ -162,7 +162,7 @@ fn merged_data_is_read_by_rules_of_its_own() {
 }
 
 #[test]
-fn type_errors_have_kubernetes_words() {
+fn type_errors_match_kubernetes() {
     let cases = [
         (
             POD,
@@ -227,7 +227,7 @@ fn type_errors_have_kubernetes_words() {
 }
 
 #[test]
-fn syntax_errors_have_kubernetes_words() {
+fn syntax_errors_match_kubernetes() {
     for (text, want) in [
         ("", "unexpected end of JSON input"),
         ("{", "unexpected end of JSON input"),

@@ -1,10 +1,10 @@
-//! Lists and maps that are always written come back from the store as `null` when they are empty.
+//! Required lists and maps that are empty are read from the store as `null`.
 
 use machinery::codec::typed;
 use serde_json::json;
 
 #[test]
-fn empty_lists_are_forgotten_where_they_are_always_written() {
+fn empty_required_lists_are_stored_as_null() {
     let schema = api::schema::schema().kind("storage.k8s.io", "v1", "CSINode").expect("a built-in kind");
     let mut node = json!({"metadata": {"labels": {}}, "spec": {"drivers": [
         {"name": "a", "nodeID": "n", "topologyKeys": []}, {"name": "b", "nodeID": "n", "topologyKeys": ["z"]},

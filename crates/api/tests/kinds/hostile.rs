@@ -1,5 +1,5 @@
-//! Arbitrary input to every decoder: a value or an error, never a panic, a hang or a blown stack; and what
-//! was encoded decodes to itself.
+//! Arbitrary input to every decoder: a value or an error, never a panic, a hang or a stack overflow; and encoded
+//! objects decode to themselves.
 
 use machinery::codec::{cbor, json, protobuf, typed, yaml};
 use machinery::schema::SchemaRef;
@@ -43,7 +43,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// 400 cases, or as many as `PROPTEST_CASES` asks for.
+/// 400 cases, or the number in `PROPTEST_CASES`.
 fn config() -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(400);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
@@ -53,7 +53,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn arbitrary_bytes_are_a_value_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0usize..6) {
+    fn arbitrary_bytes_return_value_or_error(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0usize..6) {
         let _ = json::decode(&bytes);
         let _ = json::decode_typed(&bytes, schema(kind));
         let _ = yaml::decode(&bytes);
@@ -63,13 +63,13 @@ proptest! {
     }
 
     #[test]
-    fn texts_that_look_like_documents(text in "[\\[\\]{}:,\"'a-c0-9 \\n\\-&*!|>#%@\\\\.]{0,80}", kind in 0usize..6) {
+    fn document_like_texts_return_value_or_error(text in "[\\[\\]{}:,\"'a-c0-9 \\n\\-&*!|>#%@\\\\.]{0,80}", kind in 0usize..6) {
         let _ = json::decode_typed(text.as_bytes(), schema(kind));
         let _ = yaml::decode(text.as_bytes());
     }
 
     #[test]
-    fn cut_and_flipped_messages(seed in any_value(), cut in 0usize..400, flip in 0usize..400, kind in 0usize..6) {
+    fn truncated_and_corrupted_messages_return_value_or_error(seed in any_value(), cut in 0usize..400, flip in 0usize..400, kind in 0usize..6) {
         let mut object = serde_json::json!({ "metadata": {"name": "x", "labels": {"a": "b"}}, "spec": seed });
         if typed::normalize(&mut object, schema(kind)).is_ok() {
             let mut bytes = protobuf::encode_object(&object, schema(kind));
@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn values_survive_json_yaml_and_cbor(value in any_value()) {
+    fn values_round_trip_through_json_yaml_and_cbor(value in any_value()) {
         prop_assert_eq!(json::decode(&json::encode(&value)).map(|d| d.value), Ok(value.clone()));
         prop_assert_eq!(cbor::decode(&cbor::encode(&value, None)), Ok(value.clone()));
         let text = yaml::encode(&value);
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn normal_values_stay_as_they_are(value in any_value(), kind in 0usize..6) {
+    fn normalized_values_are_unchanged(value in any_value(), kind in 0usize..6) {
         let schema = schema(kind);
         let mut once = value.clone();
         if typed::normalize(&mut once, schema).is_ok() {
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn typed_objects_survive_protobuf(value in any_value(), kind in 0usize..6) {
+    fn typed_objects_round_trip_through_protobuf(value in any_value(), kind in 0usize..6) {
         let schema = schema(kind);
         let mut object = value;
         if typed::normalize(&mut object, schema).is_ok() {
@@ -118,9 +118,9 @@ proptest! {
     }
 }
 
-/// Bodies whose values take far more memory than their bytes: each is refused before that memory is allocated.
+/// Bodies whose values take far more memory than their bytes: each is rejected before that memory is allocated.
 #[test]
-fn small_values_beyond_memory_budget_are_refused() {
+fn small_values_beyond_memory_budget_are_rejected() {
     const BYTES: usize = 2 << 20;
     let json_list = |item: &str| format!("[{}{item}]", format!("{item},").repeat(BYTES / (item.len() + 1)));
     let pods_of = |item: &str| format!(r#"{{"spec":{{"containers":{}}}}}"#, json_list(item));
@@ -157,7 +157,7 @@ fn small_values_beyond_memory_budget_are_refused() {
     assert!(protobuf::decode_object(&message, pod).is_err(), "protobuf list of empty messages");
 }
 
-/// Large bodies of the shapes that exist stay within the budget in every encoding.
+/// Large bodies of realistic shapes stay within the budget in every encoding.
 #[test]
 fn large_ordinary_bodies_stay_within_memory_budget() {
     let properties = (0..40_000).map(|i| (format!("p{i:05}"), serde_json::json!({"type": "string"})));

@@ -1,4 +1,4 @@
-//! Every kind in and out of its encodings, and as recorded: one binary, since each takes long to link.
+//! Encodings and recordings of every kind: one binary, since each takes long to link.
 
 mod decode;
 mod empty_lists;

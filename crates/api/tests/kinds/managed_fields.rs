@@ -1,4 +1,4 @@
-//! Replays recorded writes: the managedFields, merged objects and conflicts that Kubernetes answered.
+//! Replays recorded writes: managedFields, merged objects and conflicts of Kubernetes.
 
 use machinery::Value;
 use machinery::apply::{Context, Reset, apply, update};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 const NOW: &str = "<time>";
 
-/// Kinds whose creation adds fields after managedFields are computed: the answer does not show what was sent.
+/// Kinds whose creation adds fields after managedFields are computed: the response does not show the request.
 const COMPLETED_LATER: [&str; 9] = [
     "Job",
     "Namespace",
@@ -19,9 +19,9 @@ const COMPLETED_LATER: [&str; 9] = [
     "TokenRequest",
     "VolumeAttributesClass",
 ];
-/// Recordings that turn on something else: user agents, mutating policies, conversion between versions, fields
-/// that a door takes back after managedFields are computed.
-const ELSEWHERE: [&str; 7] = [
+/// Recordings that depend on something else: user agents, mutating policies, conversion between versions, fields that
+/// a subresource resets after managedFields are computed.
+const EXCLUDED: [&str; 7] = [
     "map/",
     "autoscaling/conversion",
     "ssa/manager-names",
@@ -35,7 +35,7 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or("")
 }
 
-/// Recorded entries come in another order: times are masked there.
+/// Recorded entries are in another order, because their times are masked.
 fn sorted_entries(object: &Value) -> Vec<String> {
     let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
     let mut entries: Vec<String> = entries.map(Value::to_string).collect();
@@ -43,7 +43,7 @@ fn sorted_entries(object: &Value) -> Vec<String> {
     entries
 }
 
-/// What the step answers when it is computed here; `None` where there is nothing to compute.
+/// Computed response of the step; `None` if there is nothing to compute.
 fn replay(step: &Value, before: Option<&Value>) -> Option<Result<Value, Status>> {
     let (method, path) = (text(step, "/method"), text(step, "/path"));
     let is_apply = step["headers"].to_string().contains("apply-patch");
@@ -86,10 +86,10 @@ fn replay(step: &Value, before: Option<&Value>) -> Option<Result<Value, Status>>
 }
 
 #[test]
-fn recorded_writes() {
+fn recorded_writes_produce_same_managed_fields() {
     let recordings = reference::RECORDINGS.values();
     let (mut replayed, mut wrong) = (0, Vec::new());
-    for (name, recording) in recordings.iter().filter(|(n, _)| !ELSEWHERE.iter().any(|e| n.starts_with(e))) {
+    for (name, recording) in recordings.iter().filter(|(n, _)| !EXCLUDED.iter().any(|e| n.starts_with(e))) {
         let mut live: HashMap<String, Value> = HashMap::new();
         for (i, step) in recording["steps"].as_array().into_iter().flatten().enumerate() {
             let want = &step["want"]["body"];

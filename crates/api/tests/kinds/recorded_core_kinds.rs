@@ -1,5 +1,5 @@
-//! Replays, without a server, what Kubernetes answered to creations and updates of core and networking objects:
-//! defaults, preparation, allocation and validation must give the recorded fields or the recorded causes.
+//! Replays recorded creations and updates of core and networking objects without a server: defaults, preparation,
+//! allocation and validation must produce the recorded fields or causes.
 
 use api::allocation::ip::IpRange;
 use api::allocation::port::PortRange;
@@ -34,14 +34,14 @@ const KINDS: &[&Kind] = &[
 ];
 
 /// Fields whose values are chosen by a server.
-const CHOSEN: &[&str] =
+const SERVER_CHOSEN: &[&str] =
     &["clusterIP", "clusterIPs", "lastPhaseTransitionTime", "nodePort", "healthCheckNodePort"];
 
-/// Areas whose answers depend on more than the kinds' own rules.
+/// Areas whose responses depend on more than the kinds' own rules.
 const OTHER_AREAS: &[&str] = &["admission", "crd", "map", "negotiation", "rbac", "vap"];
 
 #[test]
-fn recorded_writes() {
+fn recorded_core_writes_match() {
     let mut failures = Vec::new();
     let mut steps = 0;
     for (name, recording) in reference::RECORDINGS.values() {
@@ -52,7 +52,7 @@ fn recorded_writes() {
         let mut replay = Replay::new();
         for step in recording["steps"].as_array().into_iter().flatten() {
             if matches!(step["method"].as_str(), Some("DELETE" | "PATCH")) {
-                // What follows may depend on it.
+                // Later steps may depend on it.
                 break;
             }
             let Some(kind) = kind_of(step) else {
@@ -68,7 +68,7 @@ fn recorded_writes() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// The kind that a step writes, if it is one of ours and its answer depends on its rules alone.
+/// Kind written by a step, if it is tested here and its response depends on its rules alone.
 fn kind_of(step: &Value) -> Option<&'static Kind> {
     let update = step["method"] == "PUT" && step["body"] == "${obj}";
     let create = step["method"] == "POST" && step["body"].is_object();
@@ -102,7 +102,7 @@ fn kind_of(step: &Value) -> Option<&'static Kind> {
     })
 }
 
-/// One recording under way.
+/// State of the replay of one recording.
 struct Replay {
     allocators: Allocators,
     captured: Option<Value>,
@@ -128,13 +128,13 @@ impl Replay {
         if kind.scope == api::Scope::Namespaced {
             object.child_mut("metadata").set("namespace", "ad-u");
         }
-        let refused = self.write(kind, &mut object, old.as_ref(), dry_run)?;
+        let rejected = self.write(kind, &mut object, old.as_ref(), dry_run)?;
         if step["capture"].get("obj").is_some() {
             self.captured = Some(object.clone());
         }
         if step["want"]["code"] != 422 {
-            if !refused.is_empty() {
-                return Err(format!("refused: {refused:?}"));
+            if !rejected.is_empty() {
+                return Err(format!("rejected: {rejected:?}"));
             }
             let warnings = (kind.warnings)(&object, old.as_ref());
             same_warnings(&warnings, &step["want"]["headers"]["warning"])?;
@@ -145,20 +145,20 @@ impl Replay {
             .map(|cause| (cause.text("field").to_owned(), cause.text("message").to_owned()))
             .filter(|(field, _)| is_own(field))
             .collect();
-        // The recordings call addresses that a server chose by numbers, and tell empty lists from absent ones.
+        // Recordings number the addresses chosen by a server, and distinguish empty lists from absent ones.
         let chosen = old.map(|old| old.field("spec").text("clusterIP").to_owned()).unwrap_or_default();
         let alike = |message: String| {
             let message = if chosen.is_empty() { message } else { message.replace(&chosen, "<ip:1>") };
             message.replace("value: []:", "value: null:")
         };
-        let own = refused.into_iter().filter(|(field, _)| is_own(field));
+        let own = rejected.into_iter().filter(|(field, _)| is_own(field));
         let got: Vec<(String, String)> = own.map(|(field, message)| (field, alike(message))).collect();
         let wanted: Vec<(String, String)> =
             wanted.into_iter().map(|(field, message)| (field, alike(message))).collect();
         if got == wanted { Ok(()) } else { Err(format!("got  {got:?}\nwant {wanted:?}")) }
     }
 
-    /// What the server does between decoding and storing; the causes if it refuses.
+    /// Steps of the server between decoding and storing; the error has the causes of a rejection.
     fn write(
         &mut self,
         kind: &Kind,
@@ -174,7 +174,7 @@ impl Replay {
             match plan(object, old, &mut self.allocators, dry_run) {
                 Ok(plan) if old.is_some() => self.allocators.revert(&plan),
                 Ok(_) => {}
-                Err(AllocationError::Invalid(refused)) => errors = refused,
+                Err(AllocationError::Invalid(rejected)) => errors = rejected,
                 Err(AllocationError::Internal(text)) => return Err(text),
             }
         }
@@ -186,7 +186,7 @@ impl Replay {
                 }
                 Some(old) => {
                     (kind.prepare_update)(object, old);
-                    // Versions and uids of recordings are placeholders: metadata is looked at elsewhere.
+                    // Versions and uids of recordings are placeholders: metadata is tested elsewhere.
                     (kind.validate_update)(object, old)
                         .into_iter()
                         .filter(|error| is_own(&error.field))
@@ -216,31 +216,31 @@ fn mutated(object: &Value, edits: &Value) -> Value {
         let Some((last, parents)) = path.split_last() else {
             continue;
         };
-        let mut place = &mut object;
+        let mut target = &mut object;
         for part in parents {
-            let index = part.parse::<usize>().ok().filter(|_| place.is_array());
-            place = match index {
-                Some(index) => &mut place[index],
-                None if place.has(part) => &mut place[part],
-                None => place.child_mut(part),
+            let index = part.parse::<usize>().ok().filter(|_| target.is_array());
+            target = match index {
+                Some(index) => &mut target[index],
+                None if target.has(part) => &mut target[part],
+                None => target.child_mut(part),
             };
         }
-        let index = last.parse::<usize>().ok().filter(|_| place.is_array());
+        let index = last.parse::<usize>().ok().filter(|_| target.is_array());
         match (index, edit.text("op")) {
             (None, "remove") => {
-                place.unset(last);
+                target.unset(last);
             }
-            (None, _) if place.is_array() => {
-                place.as_array_mut().expect("a list").push(filled_in(edit.field("value")));
+            (None, _) if target.is_array() => {
+                target.as_array_mut().expect("a list").push(filled_in(edit.field("value")));
             }
-            (None, _) => place.set(last, filled_in(edit.field("value"))),
-            (Some(index), _) => place[index] = filled_in(edit.field("value")),
+            (None, _) => target.set(last, filled_in(edit.field("value"))),
+            (Some(index), _) => target[index] = filled_in(edit.field("value")),
         }
     }
     object
 }
 
-/// Warnings of the kind's own rules; decoding and deprecated versions have theirs.
+/// Warnings of the kind's own rules, without those of decoding and deprecated versions.
 fn same_warnings(got: &[String], want: &Value) -> Result<(), String> {
     let got: Vec<String> = got.iter().map(|text| format!("299 - {}", show_str(text))).collect();
     let foreign = ["unknown field", "duplicate field", "v1 Endpoints is deprecated", "metadata.finalizers"];
@@ -262,12 +262,12 @@ fn is_own(field: &str) -> bool {
         || field.starts_with("metadata.annotations[")
 }
 
-/// Whether the object has what Kubernetes shows of it, and no more; metadata aside.
+/// True if the object has exactly the recorded fields, except metadata.
 fn covers(got: &Value, want: &Value, path: &str) -> Result<(), String> {
     match (got, want) {
         (Value::Object(got), Value::Object(want)) => {
             for (key, value) in want {
-                if (path.is_empty() && key == "metadata") || CHOSEN.contains(&key.as_str()) {
+                if (path.is_empty() && key == "metadata") || SERVER_CHOSEN.contains(&key.as_str()) {
                     continue;
                 }
                 if path == ".spec" && key == "taints" && is_admissions(got.get(key), value) {

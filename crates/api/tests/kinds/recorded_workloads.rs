@@ -1,5 +1,5 @@
-//! Replays recorded creates and updates of pods and workload kinds against their rules: accepted objects must come
-//! out with the same spec, refusals must name the same fields with the same words.
+//! Replays recorded creates and updates of pods and workload kinds against their rules: accepted objects must have
+//! the same spec, rejections must have the same fields and messages.
 
 use api::kinds::KINDS;
 use api::value::Fields;
@@ -23,17 +23,17 @@ const KIND_NAMES: [&str; 12] = [
     "StatefulSet",
 ];
 
-/// What the differences of one recording look like, for the report.
+/// Differences of one recording, for the report.
 #[derive(Default)]
-struct Outcome {
+struct RecordedOutcome {
     checked: usize,
     wrong: Vec<String>,
 }
 
 #[test]
-fn recorded_workloads() {
-    let mut outcome = Outcome::default();
-    // Admission's changes are not made by the kinds.
+fn recorded_workload_writes_match() {
+    let mut outcome = RecordedOutcome::default();
+    // Changes by admission are not made by the kinds.
     for (name, text) in reference::RECORDINGS.records() {
         if name.starts_with("admission/") {
             continue;
@@ -54,7 +54,7 @@ fn recorded_workloads() {
     assert!(outcome.checked > 300);
 }
 
-fn replay(recording: &Value, file: &str, outcome: &mut Outcome) {
+fn replay(recording: &Value, file: &str, outcome: &mut RecordedOutcome) {
     let mut captured: HashMap<String, Value> = HashMap::new();
     for (index, step) in recording.items("steps").iter().enumerate() {
         let answer = step.at("want.body");
@@ -112,7 +112,7 @@ fn replay(recording: &Value, file: &str, outcome: &mut Outcome) {
     }
 }
 
-/// The object a step sends: its body, or a captured one with changes.
+/// Object sent by a step: its body, or a captured one with changes.
 fn body(step: &Value, captured: &HashMap<String, Value>) -> Option<Value> {
     let mut object = match step.field("body") {
         Value::Object(_) => step.field("body").clone(),
@@ -157,7 +157,7 @@ fn create(new: &mut Value, kind: &Kind, answer: &Value) -> Vec<machinery::field:
     let uid = if meta::uid(answer).is_empty() { "uid-1" } else { meta::uid(answer) };
     new.child_mut("metadata").set("uid", uid);
     if kind.kind == "Pod" {
-        // Admission gives every pod a service account and a priority.
+        // Admission sets a service account and a priority on every pod.
         let spec = new.child_mut("spec");
         spec.default_to("serviceAccountName", "default");
         (kind.default)(new);
@@ -172,7 +172,7 @@ fn create(new: &mut Value, kind: &Kind, answer: &Value) -> Vec<machinery::field:
     (kind.validate)(new)
 }
 
-/// The recorded spec without what admission adds to pods.
+/// The recorded spec without the fields that admission adds to pods.
 fn expected_spec(kind: &Kind, answer: &Value, ours: &Value) -> Value {
     let mut spec = answer.field("spec").clone();
     if kind.kind != "Pod" {
@@ -206,7 +206,7 @@ fn retain(holder: &mut Value, list: &str, keep: impl Fn(&Value) -> bool) {
     }
 }
 
-/// What a refusal complains about, except in metadata, which is not the kinds' to check.
+/// Causes of a rejection, except in metadata, which is not validated by the kinds.
 fn causes(answer: &Value) -> Vec<(String, String)> {
     let causes = answer.at("details.causes").as_array().cloned().unwrap_or_default();
     let own = |cause: &&Value| {
@@ -217,7 +217,7 @@ fn causes(answer: &Value) -> Vec<(String, String)> {
     causes.iter().filter(own).map(pair).collect()
 }
 
-/// Errors about maps come in any order, and those about metadata are left out.
+/// Errors about maps are in any order, and those about metadata are left out.
 fn sorted(causes: Vec<(String, String)>) -> BTreeMap<(String, String), usize> {
     let mut counted = BTreeMap::new();
     for cause in causes {
@@ -245,7 +245,7 @@ fn kind_of(step: &Value) -> Option<&'static Kind> {
 }
 
 #[test]
-fn a_pod_is_cheap_to_check() {
+fn pod_validation_cost_is_printed() {
     let kind = KINDS.iter().find(|kind| kind.kind == "Pod").expect("pods are a kind");
     let mut pod = json!({
         "metadata": {"name": "x", "namespace": "n", "labels": {"app": "a"}},

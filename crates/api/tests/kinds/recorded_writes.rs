@@ -1,5 +1,5 @@
 //! Replays recorded creates and updates of the policy-like kinds against their rules: the same objects must be
-//! accepted, and refusals must name the same fields with the same words.
+//! accepted, and rejections must have the same fields and messages.
 
 use api::kinds::KINDS;
 use api::{Kind, Scope};
@@ -21,12 +21,12 @@ const GROUPS: &[&str] = &[
     "apiextensions.k8s.io",
 ];
 
-/// Refusals that need a CEL compiler or the schemas of custom resources.
-const NOT_YET: &[&str] =
+/// Rejections that need a CEL compiler or the schemas of custom resources.
+const EXCLUDED: &[&str] =
     &["compilation failed", "must evaluate to", "CEL", "openAPIV3Schema", "selectableFields"];
 
 #[test]
-fn recorded_writes() {
+fn recorded_policy_writes_match() {
     let (mut checked, mut wrong) = (0, Vec::new());
     for (name, text) in reference::RECORDINGS.records() {
         let text = text.replace("${u}", "uuu").replace("<U>", "uuu").replace("${ns}", "ad-uuu");
@@ -87,7 +87,8 @@ fn replay(recording: &Value, file: &str, checked: &mut usize, wrong: &mut Vec<St
         };
         let expected = if code == 422 { answer["message"].as_str().unwrap_or("") } else { "" };
         let expected = expected.split_once(" is invalid: ").map_or("", |(_, errors)| errors);
-        if NOT_YET.iter().any(|text| expected.contains(text)) || expected.contains("metadata.resourceVersion")
+        if EXCLUDED.iter().any(|text| expected.contains(text))
+            || expected.contains("metadata.resourceVersion")
         {
             continue;
         }
@@ -115,7 +116,7 @@ fn summary(errors: &ErrorList) -> String {
     }
 }
 
-/// The kind a path is about, and the subresource, if it is one of ours.
+/// Kind and subresource of a path, if the kind is tested here.
 fn kind_of(path: &str) -> Option<(&'static Kind, String)> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let ["apis", group, version, rest @ ..] = &parts[..] else { return None };

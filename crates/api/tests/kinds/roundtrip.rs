@@ -1,11 +1,11 @@
-//! One fully filled object of every kind, as JSON, YAML and protobuf: all three are the same object, and each
-//! encoding comes out again as it went in.
+//! One complete object of every kind, as JSON, YAML and protobuf: all three decode to the same object, and each
+//! encoding is reproduced exactly.
 
 use base64::Engine as _;
 use machinery::codec::{cbor, json, protobuf, typed, yaml};
 use serde_json::Value;
 
-/// API version and kind of an object, or of the sample's name where the object has none.
+/// API version and kind of an object, or of the sample's name if the object has none.
 fn kind_of(name: &str, object: &Value) -> (String, String) {
     let (group_version, kind) = name.rsplit_once('.').unwrap();
     let (group, version) = group_version.rsplit_once('.').unwrap();
@@ -15,7 +15,7 @@ fn kind_of(name: &str, object: &Value) -> (String, String) {
 }
 
 #[test]
-fn every_sample_survives_every_encoding() {
+fn every_sample_round_trips_through_every_encoding() {
     let samples = reference::SAMPLES.values();
     assert!(samples.len() > 150, "{} samples", samples.len());
     let mut failures = Vec::new();

@@ -1,9 +1,9 @@
-//! ClusterTrustBundleAttest: who writes a bundle of a signer has to be allowed to attest for it.
+//! ClusterTrustBundleAttest: writing a bundle of a signer needs the verb `attest` on that signer.
 
 use super::{Attributes, Operation, Plugin, signers};
 use crate::registry::Registry;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::Value;
 use machinery::status::Result;
 
@@ -11,6 +11,7 @@ const RESOURCE: &str = "clustertrustbundles";
 
 pub struct ClusterTrustBundleAttest;
 
+#[async_trait]
 impl Plugin for ClusterTrustBundleAttest {
     fn name(&self) -> &'static str {
         "ClusterTrustBundleAttest"
@@ -21,28 +22,26 @@ impl Plugin for ClusterTrustBundleAttest {
             && attributes.is(signers::GROUP, RESOURCE)
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(new) = object else { return Ok(()) };
-            let signer = new.field("spec").text("signerName");
-            if signer.is_empty() || old.is_some_and(|old| only_collection_fields_differ(new, old)) {
-                return Ok(());
-            }
-            if signers::may(registry, attributes.context.user, "attest", signer).await? {
-                return Ok(());
-            }
-            Err(attributes.forbidden(format!("user not permitted to attest for signerName {signer:?}")))
-        })
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(new) = object else { return Ok(()) };
+        let signer = new.field("spec").text("signerName");
+        if signer.is_empty() || old.is_some_and(|old| only_collection_fields_differ(new, old)) {
+            return Ok(());
+        }
+        if signers::may(registry, attributes.context.user, "attest", signer).await? {
+            return Ok(());
+        }
+        Err(attributes.forbidden(format!("user not permitted to attest for signerName {signer:?}")))
     }
 }
 
-/// Reports whether an update changes nothing but owners, finalizers and what goes with them.
+/// Reports whether an update changes only owner references, finalizers and bookkeeping metadata.
 fn only_collection_fields_differ(new: &Value, old: &Value) -> bool {
     let rest = |object: &Value| {
         let mut object = object.clone();
@@ -60,7 +59,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn change_of_owners_needs_no_permission() {
+    fn owner_change_needs_no_attest_permission() {
         let old = json!({"metadata": {"name": "a"}, "spec": {"signerName": "s", "trustBundle": "x"}});
         let mut new = old.clone();
         new["metadata"]["ownerReferences"] = json!([{"name": "o"}]);

@@ -1,4 +1,4 @@
-//! `AdmissionConfiguration`: settings of plugins, by file.
+//! `AdmissionConfiguration`: plugin settings from a file.
 
 use super::event_rate_limit::{self, Limit};
 use super::pod_security::{self, PodSecuritySettings};
@@ -29,11 +29,11 @@ struct Row {
     configuration: Option<Value>,
 }
 
-/// The settings that plugins have.
+/// Settings of the configurable plugins.
 #[derive(Clone, Debug, Default)]
 pub struct PluginSettings {
     pub pod_security: PodSecuritySettings,
-    /// Users for the servers of mutating and of validating webhooks.
+    /// Credentials for the servers of mutating and of validating webhooks.
     pub mutating_users: Users,
     pub validating_users: Users,
     pub limited_resources: Vec<LimitedResource>,
@@ -50,7 +50,7 @@ struct WebhookConfiguration {
     kube_config_file: PathBuf,
 }
 
-/// The users in the kubeconfig that a webhook plugin's configuration names.
+/// Users of the kubeconfig that a webhook plugin's configuration references.
 fn webhook_users(text: &[u8]) -> Result<Users, String> {
     let decoded = machinery::codec::yaml::decode(text).map_err(|error| error.to_string())?;
     let found: WebhookConfiguration =

@@ -1,26 +1,26 @@
-//! DefaultStorageClass and DefaultIngressClass: an object that names no class gets the default one.
+//! DefaultStorageClass and DefaultIngressClass: set the default class on objects without a class.
 
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::status::Result;
 use machinery::{Value, meta};
 
-/// What the annotations of all default classes contain.
+/// Common part of all default-class annotations.
 const HINT: &str = "is-default-class";
 
-/// What is classified, and how.
+/// A resource with a class and the resource of its classes.
 pub struct DefaultClass {
     name: &'static str,
-    /// Group and resource of the objects that name a class.
+    /// Group and resource of the objects that reference a class.
     objects: (&'static str, &'static str),
-    /// The field of their spec that does, and the annotation that did before there was a field.
+    /// Their spec field for the class, and the annotation that preceded it.
     field: &'static str,
     old: &'static str,
     /// Group, version and resource of the classes.
     classes: (&'static str, &'static str, &'static str),
-    /// The annotations of a default class.
+    /// Annotations of a default class.
     defaults: &'static [&'static str],
 }
 
@@ -45,6 +45,7 @@ pub static INGRESS: DefaultClass = DefaultClass {
     defaults: &["ingressclass.kubernetes.io/is-default-class"],
 };
 
+#[async_trait]
 impl Plugin for DefaultClass {
     fn name(&self) -> &'static str {
         self.name
@@ -54,28 +55,26 @@ impl Plugin for DefaultClass {
         attributes.operation == Operation::Create && attributes.is(self.objects.0, self.objects.1)
     }
 
-    fn mutate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        _attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(object) = object else { return Ok(()) };
-            if object.field("spec").has(self.field) || meta::annotation(object, self.old).is_some() {
-                return Ok(());
-            }
-            let classes = registry.find_all(self.classes, "", HINT).await?;
-            if let Some(name) = choose(&classes, self.defaults) {
-                object.child_mut("spec").set(self.field, name);
-            }
-            Ok(())
-        })
+    async fn mutate(
+        &self,
+        registry: &Registry,
+        _attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(object) = object else { return Ok(()) };
+        if object.field("spec").has(self.field) || meta::annotation(object, self.old).is_some() {
+            return Ok(());
+        }
+        let classes = registry.find_all(self.classes, "", HINT).await?;
+        if let Some(name) = choose(&classes, self.defaults) {
+            object.child_mut("spec").set(self.field, name);
+        }
+        Ok(())
     }
 }
 
-/// The newest of the classes that carry one of the annotations with the value `true`; among equals the first name.
+/// Newest class with one of the annotations set to `true`; ties are broken by name.
 fn choose<'a>(classes: &'a [Value], annotations: &[&str]) -> Option<&'a str> {
     let marked = |class: &&Value| annotations.iter().any(|key| meta::annotation(class, key) == Some("true"));
     let created = |class: &Value| meta::text(class, "creationTimestamp").to_owned();
@@ -92,7 +91,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_newest_default_wins() {
+    fn newest_default_class_wins() {
         let class = |name: &str, created: &str, default: &str| json!({"metadata": {"name": name, "creationTimestamp": created, "annotations": {"d": default}}});
         let classes = [
             class("old", "2026-01-01T00:00:00Z", "true"),

@@ -1,10 +1,10 @@
-//! DefaultTolerationSeconds: pods stay five minutes on a node that is not ready or unreachable, unless they say
-//! otherwise.
+//! DefaultTolerationSeconds: pods tolerate not-ready and unreachable nodes for five minutes, unless they have
+//! tolerations of their own.
 
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::Value;
 use machinery::status::Result;
 use serde_json::json;
@@ -13,6 +13,7 @@ const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/u
 
 pub struct DefaultTolerationSeconds;
 
+#[async_trait]
 impl Plugin for DefaultTolerationSeconds {
     fn name(&self) -> &'static str {
         "DefaultTolerationSeconds"
@@ -22,24 +23,22 @@ impl Plugin for DefaultTolerationSeconds {
         attributes.operation != Operation::Delete && attributes.is("", "pods")
     }
 
-    fn mutate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        _attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            if let Some(pod) = object {
-                let tuning = &registry.tuning;
-                tolerate(pod, [tuning.not_ready_toleration, tuning.unreachable_toleration]);
-            }
-            Ok(())
-        })
+    async fn mutate(
+        &self,
+        registry: &Registry,
+        _attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        if let Some(pod) = object {
+            let tuning = &registry.tuning;
+            tolerate(pod, [tuning.not_ready_toleration, tuning.unreachable_toleration]);
+        }
+        Ok(())
     }
 }
 
-/// Adds tolerations of the taints for as many seconds each.
+/// Adds tolerations of the taints with these seconds.
 fn tolerate(pod: &mut Value, seconds: [i64; 2]) {
     let tolerations = pod.field("spec").items("tolerations");
     let missing: Vec<Value> = TAINTS
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_not_tolerated_is_added() {
+    fn missing_tolerations_are_added() {
         for (tolerations, added) in [
             (json!([]), 2),
             (json!([{"operator": "Exists"}]), 0),

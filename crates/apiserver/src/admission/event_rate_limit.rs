@@ -1,10 +1,10 @@
-//! EventRateLimit: bounds how many events are written, in all, per namespace, per user, or per source and object. Off
-//! unless it is enabled, and useless without a configuration.
+//! EventRateLimit: limits the rate of event writes per server, namespace, user, or source and object. Off by default,
+//! and without effect unless it is configured.
 
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::Value;
 use machinery::status::{Result, Status};
 use parking_lot::Mutex;
@@ -70,10 +70,10 @@ pub fn read(text: &[u8]) -> Result<Vec<Limit>, String> {
 
 pub const NO_LIMITS: &str = "limits: Invalid value: null: must not be empty";
 
-/// Digest of a key: users choose how long keys are, but not how much memory a bucket takes.
+/// Digest of a key: users choose the length of keys, but must not choose the memory of a bucket.
 type Key = [u8; 32];
 
-/// Token buckets by key, the least recently used ones forgotten.
+/// Token buckets by key, in an LRU cache.
 pub struct Enforcer {
     limit: Limit,
     buckets: Mutex<Buckets>,
@@ -82,7 +82,7 @@ pub struct Enforcer {
 #[derive(Default)]
 struct Buckets {
     by_key: HashMap<Key, Bucket>,
-    /// Keys by the number of their last use.
+    /// Keys by sequence number of their last use.
     by_use: BTreeMap<u64, Key>,
     uses: u64,
 }
@@ -106,7 +106,7 @@ impl Enforcer {
         }
     }
 
-    /// Takes a token of the key's bucket; `false`: there is none.
+    /// Takes a token from the key's bucket; `false` if it is empty.
     fn accept(&self, key: &str, now: Instant) -> bool {
         let (qps, burst) = (f64::from(self.limit.qps), f64::from(self.limit.burst));
         let key: Key = Sha256::digest(key).into();
@@ -152,6 +152,7 @@ fn source_and_object(event: &Value) -> String {
     [source.text("component"), source.text("host")].into_iter().chain(of_object).collect()
 }
 
+#[async_trait]
 impl Plugin for EventRateLimit {
     fn name(&self) -> &'static str {
         "EventRateLimit"
@@ -167,30 +168,28 @@ impl Plugin for EventRateLimit {
             && !attributes.context.dry_run
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(event) = object else { return Ok(()) };
-            let now = Instant::now();
-            let mut refusals = Vec::new();
-            for enforcer in &registry.admission.event_limits {
-                let key = enforcer.key(attributes, event);
-                if !enforcer.accept(&key, now) {
-                    refusals.push(format!("limit reached on type {:?} for key {key}", enforcer.limit.r#type));
-                }
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(event) = object else { return Ok(()) };
+        let now = Instant::now();
+        let mut refusals = Vec::new();
+        for enforcer in &registry.admission.event_limits {
+            let key = enforcer.key(attributes, event);
+            if !enforcer.accept(&key, now) {
+                refusals.push(format!("limit reached on type {:?} for key {key}", enforcer.limit.r#type));
             }
-            let why = match &refusals[..] {
-                [] => return Ok(()),
-                [one] => one.clone(),
-                several => format!("[{}]", several.join(", ")),
-            };
-            Err(Status::new(429, "TooManyRequests", format!("Too many requests: {why}")))
-        })
+        }
+        let why = match &refusals[..] {
+            [] => return Ok(()),
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        Err(Status::new(429, "TooManyRequests", format!("Too many requests: {why}")))
     }
 }
 
@@ -224,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_limited_apart_and_the_oldest_is_forgotten() {
+    fn buckets_are_per_key_and_evict_least_recently_used() {
         let enforcer = enforcer(r#"[{"type": "User", "qps": 1, "burst": 1, "cacheSize": 2}]"#);
         let now = Instant::now();
         assert!(enforcer.accept("a", now));
         assert!(enforcer.accept("b", now));
         assert!(!enforcer.accept("a", now));
-        // The third key takes the place of b, which was used before a.
+        // The third key evicts b, which was used before a.
         assert!(enforcer.accept("c", now));
         assert!(!enforcer.accept("a", now));
         assert!(enforcer.accept("b", now));
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn many_long_keys_take_bounded_memory() {
+    fn long_keys_use_bounded_memory() {
         let enforcer = enforcer(r#"[{"type": "SourceAndObject", "qps": 1, "burst": 1, "cacheSize": 100}]"#);
         let now = Instant::now();
         let long = "x".repeat(64 << 10);
@@ -252,7 +251,7 @@ mod tests {
         assert_eq!(size_of::<Key>(), 32);
     }
 
-    /// A cluster whose events are limited.
+    /// A cluster with event rate limits.
     fn limited_cluster(limits: &str) -> Cluster {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("admission.yaml");
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_beyond_the_limits_are_refused() {
+    async fn events_beyond_limits_are_rejected() {
         let cluster = limited_cluster(
             "[{type: Namespace, qps: 1, burst: 3}, {type: User, qps: 1, burst: 2}, {type: SourceAndObject, qps: 1, burst: 4}]",
         );
@@ -287,7 +286,7 @@ mod tests {
         for name in ["a", "b"] {
             cluster.try_create(events, event("n", name)).await.expect("within the limits");
         }
-        // The third is within the namespace's limit only, the fourth in none.
+        // The third is within the namespace's limit only, the fourth within none.
         let third = cluster.try_create(events, event("n", "c")).await.expect_err("refused");
         assert_eq!((third.code, third.reason), (429, "TooManyRequests"));
         assert_eq!(third.message, "Too many requests: limit reached on type User for key alice");

@@ -1,24 +1,25 @@
-//! LimitRanger: a namespace's limit ranges give containers their default resources and bound what they may ask for.
+//! LimitRanger: applies the default resources of a namespace's limit ranges to containers and enforces their bounds.
 
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::pod_spec::resources::quantity;
 use api::pod_spec::totals::container_totals;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::quantity::Quantity;
 use machinery::status::Result;
 use machinery::{Map, Value, meta};
 use std::collections::BTreeMap;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
-/// Above this, thousandths do not fit.
+/// Larger values overflow in thousandths.
 const MAX_MILLI: i64 = i64::MAX / 1000;
 
 type Amounts = BTreeMap<String, Quantity>;
 
 pub struct LimitRanger;
 
+#[async_trait]
 impl Plugin for LimitRanger {
     fn name(&self) -> &'static str {
         "LimitRanger"
@@ -34,50 +35,46 @@ impl Plugin for LimitRanger {
         }
     }
 
-    fn mutate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(pod) = object.filter(|_| attributes.served.kind.resource() == "pods") else {
-                return Ok(());
-            };
-            if old.is_some_and(|old| meta::deletion_timestamp(old).is_some()) {
-                return Ok(());
-            }
-            for range in ranges(registry, attributes).await? {
-                fill(pod, &range);
-            }
-            Ok(())
-        })
+    async fn mutate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(pod) = object.filter(|_| attributes.served.kind.resource() == "pods") else {
+            return Ok(());
+        };
+        if old.is_some_and(|old| meta::deletion_timestamp(old).is_some()) {
+            return Ok(());
+        }
+        for range in ranges(registry, attributes).await? {
+            fill(pod, &range);
+        }
+        Ok(())
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(object) = object else { return Ok(()) };
-            if old.is_some_and(|old| meta::deletion_timestamp(old).is_some()) {
-                return Ok(());
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(object) = object else { return Ok(()) };
+        if old.is_some_and(|old| meta::deletion_timestamp(old).is_some()) {
+            return Ok(());
+        }
+        for range in ranges(registry, attributes).await? {
+            let found = match attributes.served.kind.resource() {
+                "pods" => check_pod(object, &range),
+                _ => check_claim(object, &range),
+            };
+            if !found.is_empty() {
+                return Err(attributes.forbidden(machinery::status::aggregate_texts(&found)));
             }
-            for range in ranges(registry, attributes).await? {
-                let found = match attributes.served.kind.resource() {
-                    "pods" => check_pod(object, &range),
-                    _ => check_claim(object, &range),
-                };
-                if !found.is_empty() {
-                    return Err(attributes.forbidden(machinery::status::aggregate_texts(&found)));
-                }
-            }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }
 
@@ -89,7 +86,7 @@ fn limits<'a>(range: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value
     range.field("spec").items("limits").iter().filter(move |limit| limit.text("type") == kind)
 }
 
-/// Gives containers what they do not say themselves, and notes it.
+/// Sets missing requests and limits of containers, and records that in an annotation.
 fn fill(pod: &mut Value, range: &Value) {
     let mut requests = Map::new();
     let mut maxima = Map::new();
@@ -164,7 +161,7 @@ fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
     found
 }
 
-/// What the whole pod asks for: its own word counts more than its containers' for CPU and memory.
+/// Requests or limits of the pod: pod-level resources override the containers' for CPU and memory.
 fn pod_amounts(spec: &Value, list: &str) -> Amounts {
     let mut total = container_totals(spec, list);
     for (name, amount) in amounts(spec.field("resources").field(list)) {
@@ -180,7 +177,7 @@ fn amounts(list: &Value) -> Amounts {
     entries.map(|(name, value)| (name.clone(), quantity(value))).collect()
 }
 
-/// What is held against a limit.
+/// Requests and limits that are checked against a limit.
 struct Subject<'a> {
     kind: &'a str,
     requests: &'a Amounts,
@@ -195,7 +192,7 @@ impl Subject<'_> {
         found.extend(ratios.iter().filter_map(|(name, most)| self.ratio(name, *most)));
     }
 
-    /// Request, limit and bound at one precision.
+    /// Request, limit and bound at the same precision.
     fn values(&self, name: &str, bound: Quantity) -> (i64, i64, i64) {
         let request = self.requests.get(name).copied().unwrap_or_default();
         let limit = self.limits.get(name).copied().unwrap_or_default();
@@ -211,11 +208,11 @@ impl Subject<'_> {
     fn min(&self, name: &str, least: Quantity) -> Option<String> {
         let (request, limit, bound) = self.values(name, least);
         let start = format!("minimum {name} usage per {} is {least}", self.kind);
-        let Some(asked) = self.requests.get(name) else {
+        let Some(requested) = self.requests.get(name) else {
             return Some(format!("{start}.  No request is specified"));
         };
         if request < bound {
-            return Some(format!("{start}, but request is {asked}"));
+            return Some(format!("{start}, but request is {requested}"));
         }
         let allowed = self.limits.get(name).filter(|_| limit < bound)?;
         Some(format!("{start}, but limit is {allowed}"))
@@ -226,7 +223,7 @@ impl Subject<'_> {
         let start = format!("maximum {name} usage per {} is {most}", self.kind);
         match self.requests.get(name) {
             None => Some(format!("{start}.  No request is specified")),
-            Some(asked) if request > bound => Some(format!("{start}, but request is {asked}")),
+            Some(requested) if request > bound => Some(format!("{start}, but request is {requested}")),
             Some(_) => None,
         }
     }
@@ -240,8 +237,8 @@ impl Subject<'_> {
         if limit > bound {
             return Some(format!("{start}, but limit is {allowed}"));
         }
-        let asked = self.requests.get(name).filter(|_| request > bound)?;
-        Some(format!("{start}, but request is {asked}"))
+        let requested = self.requests.get(name).filter(|_| request > bound)?;
+        Some(format!("{start}, but request is {requested}"))
     }
 
     fn ratio(&self, name: &str, most: Quantity) -> Option<String> {
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_filled_and_noted() {
+    fn container_defaults_are_set_and_annotated() {
         let range = range(
             json!({"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}, "defaultRequest": {"cpu": "500m"}}),
         );
@@ -289,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_worded_as_clients_know_them() {
+    fn limit_violations_have_kubernetes_messages() {
         let pod = json!({"spec": {"containers": [
             {"name": "a", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "4"}}},
         ]}});

@@ -1,4 +1,4 @@
-//! Which writes hooks and policies want to see, and in which version: rules about resources, selectors of labels.
+//! Matching of writes for webhooks and policies: resource rules, match policy and label selectors.
 
 use super::Attributes;
 use crate::registry::Version;
@@ -6,64 +6,63 @@ use api::value::{Fields, texts};
 use machinery::selector::label::LabelSelector;
 use machinery::{Map, Value, meta};
 
-/// The group of what decides about writes.
+/// API group of webhook and policy configurations.
 pub const GROUP: &str = "admissionregistration.k8s.io";
-/// Policies do not decide about policies: whoever may call them off can.
+/// Policies do not apply to policies, so that an administrator can always remove them.
 pub const POLICIES: [&str; 4] = [
     "mutatingadmissionpolicies",
     "mutatingadmissionpolicybindings",
     "validatingadmissionpolicies",
     "validatingadmissionpolicybindings",
 ];
-/// Nor do hooks decide about hooks.
+/// Webhooks do not apply to webhook configurations.
 pub const HOOKS: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
 
-/// Whether a write is a matter of rules that users make, these resources of their own group aside.
-pub fn is_concerned(attributes: &Attributes<'_>, exempt: &[&[&str]]) -> bool {
+/// Reports whether user-defined rules apply to a write; the `exempt` resources of their own group are excluded.
+pub fn is_subject_to_rules(attributes: &Attributes<'_>, exempt: &[&[&str]]) -> bool {
     let kind = &attributes.served.kind;
     let is_exempt =
         kind.group() == GROUP && exempt.iter().any(|resources| resources.contains(&kind.resource()));
-    // What the server itself writes keeps the cluster alive; a rule that is wrong, or a hook that is down, must not stop
-    // it.
+    // The server's own writes keep the cluster alive; a wrong rule or an unavailable webhook must not block them.
     !is_exempt && !attributes.context.is_server
 }
 
-/// What a hook, a policy or a binding wants to see.
+/// Rules and selectors of a webhook, a policy or a binding.
 pub struct Matcher {
     rules: Vec<Value>,
     excluded: Vec<Value>,
-    /// Without rules everything is wanted, or nothing.
-    wants_all: bool,
-    /// Rules are about all versions of the resources they name.
+    /// Result without rules: match everything, or nothing.
+    matches_all: bool,
+    /// `matchPolicy: Equivalent`: rules match all versions of their resources.
     is_equivalent: bool,
     selectors: Selectors,
 }
 
 impl Matcher {
-    /// The rules and selectors of a hook.
+    /// Rules and selectors of a webhook.
     pub fn of_hook(hook: &Value) -> Self {
-        Self { wants_all: false, ..Self::new(hook, "rules") }
+        Self { matches_all: false, ..Self::new(hook, "rules") }
     }
 
     /// Match constraints of a policy, or match resources of a binding.
     pub fn of_policy(resources: &Value) -> Self {
-        Self { wants_all: true, ..Self::new(resources, "resourceRules") }
+        Self { matches_all: true, ..Self::new(resources, "resourceRules") }
     }
 
     fn new(owner: &Value, rules: &str) -> Self {
         Self {
             rules: owner.items(rules).to_vec(),
             excluded: owner.items("excludeResourceRules").to_vec(),
-            wants_all: false,
+            matches_all: false,
             is_equivalent: owner.text("matchPolicy") == "Equivalent",
             selectors: Selectors::new(owner),
         }
     }
 
-    /// The cheap half: the version in which the write is wanted, if the rules are about it.
+    /// Cheap first test: the version in which the rules match the write, if they do.
     ///
-    /// That is the client's own if a rule names it; else, unless versions must match exactly, another version of the same
-    /// resource that a rule names. Objects must be converted for that: [`Attributes::in_version`].
+    /// That is the client's own version if a rule has it; else, unless versions must match exactly, another version
+    /// of the same resource that a rule has. Objects must be converted to it: [`Attributes::in_version`].
     pub fn wanted<'a>(&self, attributes: &Attributes<'a>) -> Option<Attributes<'a>> {
         let excluded = |served| has_rule_for(&self.excluded, served, attributes);
         let others = || {
@@ -74,22 +73,22 @@ impl Matcher {
             return None;
         }
         let named = |served| has_rule_for(&self.rules, served, attributes);
-        if (self.rules.is_empty() && self.wants_all) || named(attributes.served) {
+        if (self.rules.is_empty() && self.matches_all) || named(attributes.served) {
             return Some(*attributes);
         }
         others().find(|other| named(other)).map(|other| Attributes { served: other, ..*attributes })
     }
 
-    /// Whether the selectors want the write; `namespace` are the namespace's labels, if it has one.
+    /// Reports whether the selectors match the write; `namespace` holds the labels of its namespace, if any.
     pub fn selects(&self, namespace: Option<&Value>, object: Option<&Value>, old: Option<&Value>) -> bool {
         self.selectors.select(namespace, object, old)
     }
 }
 
-/// Whether one of these rules is about the write in this version.
+/// Reports whether one of these rules matches the write in this version.
 fn has_rule_for(rules: &[Value], served: &Version, attributes: &Attributes<'_>) -> bool {
     let kind = &served.kind;
-    let place = match attributes.subresource() {
+    let path = match attributes.subresource() {
         "" => kind.resource().to_owned(),
         subresource => format!("{}/{subresource}", kind.resource()),
     };
@@ -108,14 +107,14 @@ fn has_rule_for(rules: &[Value], served: &Version, attributes: &Attributes<'_>) 
             && lists("operations", &operation)
             && lists("apiGroups", kind.group())
             && lists("apiVersions", kind.version())
-            && texts(rule.items("resources")).any(|pattern| names_resource(pattern, &place))
+            && texts(rule.items("resources")).any(|pattern| names_resource(pattern, &path))
             && (names.is_empty() || texts(names).any(|name| name == attributes.name))
     })
 }
 
 /// `pods`, `pods/status`, `pods/*`, `*/status`, `*` (no subresources) or `*/*`.
-fn names_resource(pattern: &str, place: &str) -> bool {
-    let (resource, subresource) = place.split_once('/').unwrap_or((place, ""));
+fn names_resource(pattern: &str, path: &str) -> bool {
+    let (resource, subresource) = path.split_once('/').unwrap_or((path, ""));
     let (wanted, below) = pattern.split_once('/').unwrap_or((pattern, ""));
     let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
     fits(wanted, resource) && (fits(below, subresource) || pattern == "*/*")
@@ -137,7 +136,7 @@ impl Selectors {
         Self { namespaces: selector("namespaceSelector"), objects: selector("objectSelector") }
     }
 
-    /// Whether they want this write; `namespace` are the namespace's labels, if it has one.
+    /// Reports whether both match this write; `namespace` holds the labels of its namespace, if any.
     fn select(&self, namespace: Option<&Value>, object: Option<&Value>, old: Option<&Value>) -> bool {
         let empty = Map::new();
         if let Some(labels) = namespace {
@@ -159,30 +158,30 @@ mod tests {
     use super::*;
     use crate::admission::Operation;
     use crate::admission::test_cluster::Cluster;
-    use crate::registry::{Warnings, WriteContext};
+    use crate::registry::{WriteContext, WriteRecord};
     use crate::user::UserInfo;
 
     #[tokio::test]
-    async fn client_named_like_the_server_is_concerned() {
+    async fn user_named_like_the_server_is_subject_to_rules() {
         let cluster = Cluster::empty();
         let served = cluster.registry.builtin("", "v1", "configmaps").expect("served");
-        let warnings = Warnings::default();
-        let concerned = |user: &UserInfo| {
-            let context = WriteContext::server(user, &warnings, "n");
-            is_concerned(&Attributes::new(served, &context, Operation::Create), &[])
+        let record = WriteRecord::default();
+        let is_subject = |user: &UserInfo| {
+            let context = WriteContext::server(user, &record, "n");
+            is_subject_to_rules(&Attributes::new(served, &context, Operation::Create), &[])
         };
-        assert!(!concerned(&UserInfo::server()), "the server's own writes are exempt");
+        assert!(!is_subject(&UserInfo::server()), "the server's own writes are exempt");
         let named = UserInfo { name: UserInfo::server().name, ..UserInfo::default() };
-        assert!(concerned(&named));
+        assert!(is_subject(&named));
         // No request counts as the server's own.
         let server = UserInfo::server();
-        let context = WriteContext { is_server: false, ..WriteContext::server(&server, &warnings, "n") };
-        assert!(is_concerned(&Attributes::new(served, &context, Operation::Create), &[]));
+        let context = WriteContext { is_server: false, ..WriteContext::server(&server, &record, "n") };
+        assert!(is_subject_to_rules(&Attributes::new(served, &context, Operation::Create), &[]));
     }
 
     #[test]
-    fn patterns_of_resources() {
-        for (pattern, place, want) in [
+    fn resource_patterns_match_subresources() {
+        for (pattern, path, want) in [
             ("pods", "pods", true),
             ("pods", "pods/status", false),
             ("pods/status", "pods/status", true),
@@ -196,7 +195,7 @@ mod tests {
             ("*/*", "pods/status", true),
             ("services", "pods", false),
         ] {
-            assert_eq!(names_resource(pattern, place), want, "{pattern} {place}");
+            assert_eq!(names_resource(pattern, path), want, "{pattern} {path}");
         }
     }
 }

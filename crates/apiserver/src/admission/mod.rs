@@ -1,4 +1,4 @@
-//! Admission: what may still change or stop a write after authorization. One file per plugin, one row here.
+//! Admission chain: plugins that mutate or reject a write after authorization. One file per plugin, one row here.
 
 mod certificate_approval;
 mod certificate_signing;
@@ -10,6 +10,7 @@ mod default_toleration_seconds;
 mod event_rate_limit;
 mod limit_ranger;
 mod matching;
+mod metrics;
 mod namespace_lifecycle;
 mod node_restriction;
 mod persistent_volume_claim_resize;
@@ -30,48 +31,59 @@ mod taint_nodes_by_condition;
 pub(crate) mod test_cluster;
 pub mod webhooks;
 
-pub(crate) use webhooks::call::{Failure as CallFailure, service as service_address, with_query, words};
+pub(crate) use webhooks::call::{
+    Failure as CallFailure, call_error_text, service as service_address, with_query,
+};
 
 use crate::configuration::ConfigurationError;
 use crate::registry::{Registry, Served, Version, WriteContext};
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
+use base::metrics::{Metrics, MetricsError};
 use machinery::Value;
 use machinery::meta;
 use machinery::status::{Result, Status};
+use metrics::{AdmissionMetrics, Step};
 use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Create,
     Update,
     Delete,
-    /// Not a write: somebody wants to reach a pod, a service or a node.
+    /// Not a write: a connection to a pod, a service or a node.
     Connect,
 }
 
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Operation {
+    pub fn label(self) -> &'static str {
+        match self {
             Self::Create => "CREATE",
             Self::Update => "UPDATE",
             Self::Delete => "DELETE",
             Self::Connect => "CONNECT",
-        })
+        }
     }
 }
 
-/// The write that is to be admitted.
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+/// Attributes of a write in the admission chain.
 #[derive(Clone, Copy)]
 pub struct Attributes<'a> {
-    /// The version in which the write is looked at.
+    /// Version that the plugin sees.
     pub served: &'a Version,
-    /// The version that the client uses.
+    /// Version of the client's request.
     pub requested: &'a Served,
     pub context: &'a WriteContext<'a>,
     pub operation: Operation,
-    /// As messages name the object: while its name is still to be generated, what it will begin with.
+    /// Object name in messages: `generateName` while the name is not generated yet.
     pub name: &'a str,
 }
 
@@ -86,7 +98,7 @@ impl<'a> Attributes<'a> {
         self
     }
 
-    /// Whether the write goes to this resource itself.
+    /// Reports whether the write is to this resource, not to a subresource.
     pub fn is(&self, group: &str, resource: &str) -> bool {
         self.is_subresource(group, resource, "")
     }
@@ -100,12 +112,12 @@ impl<'a> Attributes<'a> {
         self.context.subresource
     }
 
-    /// Whether the object of the write is of the resource's own kind; some subresources have others.
+    /// Reports whether the object is of the resource's own kind; some subresources have another kind.
     pub fn is_whole(&self) -> bool {
         matches!(self.subresource(), "" | "status" | "ephemeralcontainers" | "resize")
     }
 
-    /// An object of the write in the version in which it is looked at.
+    /// Converts an object to the version that the plugin sees.
     pub async fn in_version<'o>(&self, object: &'o Value) -> Result<Cow<'o, Value>> {
         if !self.is_whole() {
             return Ok(Cow::Borrowed(object));
@@ -114,7 +126,7 @@ impl<'a> Attributes<'a> {
         Ok(converted.map_or(Cow::Borrowed(object), Cow::Owned))
     }
 
-    /// The same for an object that may not be there.
+    /// As [`Self::in_version`], for an optional object.
     pub async fn optional_in_version<'o>(&self, object: Option<&'o Value>) -> Result<Option<Cow<'o, Value>>> {
         match object {
             None => Ok(None),
@@ -122,9 +134,9 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// Takes over what has become of an object in the version in which it is looked at.
-    pub async fn give_back(&self, seen: Value, object: &mut Value) -> Result<()> {
-        // What has not changed need not survive the way there and back.
+    /// Converts a mutated object back to the client's version.
+    pub async fn convert_back(&self, seen: Value, object: &mut Value) -> Result<()> {
+        // An unchanged object is not converted, because the round trip may lose data.
         if *self.in_version(object).await? != seen {
             let requested = Self { served: self.requested, ..*self };
             *object = requested.in_version(&seen).await?.into_owned();
@@ -132,13 +144,13 @@ impl<'a> Attributes<'a> {
         Ok(())
     }
 
-    /// The refusal of a plugin.
+    /// Rejection by a plugin.
     pub fn forbidden(&self, why: impl fmt::Display) -> Status {
         Status::forbidden(self.requested.kind.group(), self.requested.kind.resource(), self.name, why)
     }
 }
 
-/// What messages call an object that may not have its name yet.
+/// Name in messages of an object that may not have its name yet.
 pub fn shown_name(object: &Value) -> &str {
     [meta::name(object), meta::text(object, "generateName")]
         .into_iter()
@@ -147,40 +159,51 @@ pub fn shown_name(object: &Value) -> &str {
 }
 
 /// One admission plugin. Both steps may read the cluster through the registry.
+#[async_trait]
 pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Whether the plugin has anything to say about this write; the cheap test comes first.
+    /// Reports whether the plugin handles this write; a cheap test before the rest.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
+
+    /// False if the plugin certainly has no configuration objects; its steps are skipped then.
+    fn is_configured(&self, _registry: &Registry) -> bool {
+        true
+    }
 
     /// Reports whether the plugin is on unless it is disabled; others are on only if they are enabled.
     fn is_default(&self) -> bool {
         true
     }
 
-    /// Whether the plugin has a say in connections, too.
+    /// Reports whether the plugin calls other servers.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// Reports whether the plugin handles CONNECT.
     fn admits_connections(&self) -> bool {
         false
     }
 
-    fn mutate<'a>(
-        &'a self,
-        _registry: &'a Registry,
-        _attributes: &'a Attributes<'a>,
-        _object: Option<&'a mut Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { Ok(()) })
+    async fn mutate(
+        &self,
+        _registry: &Registry,
+        _attributes: &Attributes<'_>,
+        _object: Option<&mut Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        Ok(())
     }
 
-    fn validate<'a>(
-        &'a self,
-        _registry: &'a Registry,
-        _attributes: &'a Attributes<'a>,
-        _object: Option<&'a Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { Ok(()) })
+    async fn validate(
+        &self,
+        _registry: &Registry,
+        _attributes: &Attributes<'_>,
+        _object: Option<&Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -213,26 +236,27 @@ static PLUGINS: &[&dyn Plugin] = &[
     &resource_quota::ResourceQuota,
 ];
 
-/// The plugins that are switched on.
+/// Enabled plugins and their state.
 pub struct Admission {
     plugins: Vec<&'static dyn Plugin>,
     settings: configuration::PluginSettings,
     policies: policies::Policies,
     hooks: webhooks::Hooks,
-    quota_turns: resource_quota::Turns,
+    quota_locks: resource_quota::ChargeLocks,
     event_limits: Vec<event_rate_limit::Enforcer>,
+    pub(crate) metrics: Option<AdmissionMetrics>,
 }
 
-/// Which plugins are on, by name. All of the chain are, unless told otherwise.
+/// Enabled and disabled plugins, by name. By default the whole chain is on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionConfig {
     pub enable: Vec<String>,
     pub disable: Vec<String>,
-    /// An `AdmissionConfiguration`: settings of plugins.
+    /// Path of an `AdmissionConfiguration` with plugin settings.
     pub file: Option<PathBuf>,
 }
 
-/// The names of all plugins, in the order in which they are asked.
+/// Names of all plugins, in the order of the chain.
 pub fn names() -> impl Iterator<Item = &'static str> {
     PLUGINS.iter().map(|plugin| plugin.name())
 }
@@ -244,7 +268,7 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// A plugin that is both switched on and off is on.
+    /// A plugin that is both enabled and disabled is on.
     pub fn new(config: &AdmissionConfig) -> Result<Self, ConfigurationError> {
         let settings = match &config.file {
             Some(path) => configuration::read(path)?,
@@ -272,14 +296,55 @@ impl Admission {
             settings,
             policies: policies::Policies::default(),
             hooks: webhooks::Hooks::default(),
-            quota_turns: resource_quota::Turns::default(),
+            quota_locks: resource_quota::ChargeLocks::default(),
+            metrics: None,
         }
     }
-}
 
-impl Admission {
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.plugins.iter().map(|plugin| plugin.name())
+    }
+
+    /// Registers the metrics of the plugins.
+    pub fn observe(&mut self, metrics: &Metrics) -> std::result::Result<(), MetricsError> {
+        self.metrics = Some(AdmissionMetrics::new(metrics, self.names())?);
+        Ok(())
+    }
+
+    /// Plugins that handle a write, with their places in the chain.
+    fn applicable<'a>(
+        &'a self,
+        registry: &'a Registry,
+        attributes: &'a Attributes<'_>,
+    ) -> impl Iterator<Item = (usize, &'static dyn Plugin)> + 'a {
+        let plugins = self.plugins.iter().copied().enumerate();
+        plugins.filter(move |(_, plugin)| plugin.handles(attributes) && plugin.is_configured(registry))
+    }
+
+    /// Measures one plugin. The time of webhooks is not the server's own.
+    async fn measured(
+        &self,
+        (index, plugin): (usize, &dyn Plugin),
+        step: Step,
+        attributes: &Attributes<'_>,
+        running: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        let Some(metrics) = &self.metrics else { return running.await };
+        let begin = Instant::now();
+        let outcome = running.await;
+        let took = begin.elapsed();
+        metrics.plugin(index, (step, attributes.operation, outcome.is_err()), took);
+        if plugin.is_remote() {
+            attributes.context.record.add_wait(took);
+        }
+        outcome
+    }
+
+    /// Measures the whole chain.
+    fn measured_step(&self, step: Step, attributes: &Attributes<'_>, begin: Instant, outcome: &Result<()>) {
+        if let Some(metrics) = &self.metrics {
+            metrics.step((step, attributes.operation, outcome.is_err()), begin.elapsed());
+        }
     }
 
     pub async fn mutate(
@@ -289,28 +354,34 @@ impl Admission {
         mut object: Option<&mut Value>,
         old: Option<&Value>,
     ) -> Result<()> {
-        for plugin in &self.plugins {
-            if plugin.handles(attributes) {
-                plugin.mutate(registry, attributes, object.as_deref_mut(), old).await?;
+        let begin = Instant::now();
+        let mut outcome = Ok(());
+        for one in self.applicable(registry, attributes) {
+            let running = one.1.mutate(registry, attributes, object.as_deref_mut(), old);
+            outcome = self.measured(one, Step::Admit, attributes, running).await;
+            if outcome.is_err() {
+                break;
             }
         }
-        Ok(())
+        self.measured_step(Step::Admit, attributes, begin, &outcome);
+        outcome
     }
 
-    /// Admits a connection; `options` say what is asked for.
+    /// Admits a connection with these options.
     pub async fn connect(
         &self,
         registry: &Registry,
         attributes: &Attributes<'_>,
         mut options: Value,
     ) -> Result<()> {
-        let plugins = self.plugins.iter().filter(|plugin| plugin.admits_connections());
-        let plugins: Vec<_> = plugins.filter(|plugin| plugin.handles(attributes)).collect();
-        for plugin in &plugins {
-            plugin.mutate(registry, attributes, Some(&mut options), None).await?;
+        let plugins = || self.applicable(registry, attributes).filter(|one| one.1.admits_connections());
+        for one in plugins() {
+            let running = one.1.mutate(registry, attributes, Some(&mut options), None);
+            self.measured(one, Step::Admit, attributes, running).await?;
         }
-        for plugin in &plugins {
-            plugin.validate(registry, attributes, Some(&options), None).await?;
+        for one in plugins() {
+            let running = one.1.validate(registry, attributes, Some(&options), None);
+            self.measured(one, Step::Validate, attributes, running).await?;
         }
         Ok(())
     }
@@ -322,11 +393,16 @@ impl Admission {
         object: Option<&Value>,
         old: Option<&Value>,
     ) -> Result<()> {
-        for plugin in &self.plugins {
-            if plugin.handles(attributes) {
-                plugin.validate(registry, attributes, object, old).await?;
+        let begin = Instant::now();
+        let mut outcome = Ok(());
+        for one in self.applicable(registry, attributes) {
+            let running = one.1.validate(registry, attributes, object, old);
+            outcome = self.measured(one, Step::Validate, attributes, running).await;
+            if outcome.is_err() {
+                break;
             }
         }
-        Ok(())
+        self.measured_step(Step::Validate, attributes, begin, &outcome);
+        outcome
     }
 }

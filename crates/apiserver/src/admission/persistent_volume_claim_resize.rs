@@ -1,9 +1,9 @@
-//! PersistentVolumeClaimResize: claims grow only when bound and when their storage class allows it.
+//! PersistentVolumeClaimResize: only bound claims whose storage class allows expansion may grow.
 
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::quantity::Quantity;
 use machinery::status::Result;
 use machinery::{Value, meta};
@@ -13,6 +13,7 @@ const NOT_EXPANDABLE: &str = "only dynamically provisioned pvc can be resized an
 
 pub struct PersistentVolumeClaimResize;
 
+#[async_trait]
 impl Plugin for PersistentVolumeClaimResize {
     fn name(&self) -> &'static str {
         "PersistentVolumeClaimResize"
@@ -22,31 +23,29 @@ impl Plugin for PersistentVolumeClaimResize {
         attributes.operation == Operation::Update && attributes.is("", "persistentvolumeclaims")
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let (Some(new), Some(old)) = (object, old) else { return Ok(()) };
-            if size(new) <= size(old) {
-                return Ok(());
-            }
-            if old.at("status.phase") != "Bound" {
-                return Err(attributes.forbidden(UNBOUND));
-            }
-            let class = class(new);
-            let resource = ("storage.k8s.io", "v1", "storageclasses");
-            let expandable = !class.is_empty()
-                && class == self::class(old)
-                && registry
-                    .find(resource, "", class)
-                    .await?
-                    .is_some_and(|class| class.flag("allowVolumeExpansion"));
-            if expandable { Ok(()) } else { Err(attributes.forbidden(NOT_EXPANDABLE)) }
-        })
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let (Some(new), Some(old)) = (object, old) else { return Ok(()) };
+        if size(new) <= size(old) {
+            return Ok(());
+        }
+        if old.at("status.phase") != "Bound" {
+            return Err(attributes.forbidden(UNBOUND));
+        }
+        let class = class(new);
+        let resource = ("storage.k8s.io", "v1", "storageclasses");
+        let expandable = !class.is_empty()
+            && class == self::class(old)
+            && registry
+                .find(resource, "", class)
+                .await?
+                .is_some_and(|class| class.flag("allowVolumeExpansion"));
+        if expandable { Ok(()) } else { Err(attributes.forbidden(NOT_EXPANDABLE)) }
     }
 }
 

@@ -1,11 +1,11 @@
-//! PodResizeValidator: a pod on a node grows only as far as the node could ever carry it.
+//! PodResizeValidator: rejects resizes that exceed the allocatable resources of the pod's node.
 
 use super::resource_quota::pod_total;
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::pod_spec::resources::quantity;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::Value;
 use machinery::status::{Cause, Result};
 
@@ -14,6 +14,7 @@ const OS_LABEL: &str = "kubernetes.io/os";
 
 pub struct PodResizeValidator;
 
+#[async_trait]
 impl Plugin for PodResizeValidator {
     fn name(&self) -> &'static str {
         "PodResizeValidator"
@@ -23,45 +24,43 @@ impl Plugin for PodResizeValidator {
         attributes.operation == Operation::Update && attributes.is_subresource("", "pods", "resize")
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let (Some(new), Some(old)) = (object, old) else { return Ok(()) };
-            let name = new.at("spec").text("nodeName");
-            let unchanged = new.at("metadata.generation") == old.at("metadata.generation");
-            if name.is_empty() || unchanged {
-                return Ok(());
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let (Some(new), Some(old)) = (object, old) else { return Ok(()) };
+        let name = new.at("spec").text("nodeName");
+        let unchanged = new.at("metadata.generation") == old.at("metadata.generation");
+        if name.is_empty() || unchanged {
+            return Ok(());
+        }
+        let Some(node) = registry.find(NODES, "", name).await? else {
+            return Err(attributes.forbidden(format_args!("node {name:?} not found")));
+        };
+        check(new, &node, name).map_err(|ResizeRejection { why, reason }| {
+            let mut status = attributes.forbidden(why);
+            if let Some(details) = &mut status.details {
+                details.causes.push(Cause { reason: reason.to_owned(), ..Cause::default() });
             }
-            let Some(node) = registry.find(NODES, "", name).await? else {
-                return Err(attributes.forbidden(format_args!("node {name:?} not found")));
-            };
-            check(new, &node, name).map_err(|Refusal { why, reason }| {
-                let mut status = attributes.forbidden(why);
-                if let Some(details) = &mut status.details {
-                    details.causes.push(Cause { reason: reason.to_owned(), ..Cause::default() });
-                }
-                status
-            })
+            status
         })
     }
 }
 
-/// Why a pod cannot be resized where it is.
+/// Reason why a pod cannot be resized on its node.
 #[derive(Debug, PartialEq, Eq)]
-struct Refusal {
+struct ResizeRejection {
     why: String,
     reason: &'static str,
 }
 
-fn check(pod: &Value, node: &Value, name: &str) -> Result<(), Refusal> {
+fn check(pod: &Value, node: &Value, name: &str) -> Result<(), ResizeRejection> {
     if let Some(os) = node.at("metadata.labels").opt_text(OS_LABEL).filter(|os| *os != "linux") {
         let why = format!("pod resize is only supported on linux nodes, node {name:?} is {os:?}");
-        return Err(Refusal { why, reason: "UnsupportedPlatform" });
+        return Err(ResizeRejection { why, reason: "UnsupportedPlatform" });
     }
     let requests = pod_total(pod.field("spec"), "requests");
     let allocatable = node.at("status.allocatable");
@@ -79,7 +78,7 @@ fn check(pod: &Value, node: &Value, name: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     let why = format!("node didn't have enough allocatable resources: {}", missing.join("; "));
-    Err(Refusal { why, reason: "NodeCapacity" })
+    Err(ResizeRejection { why, reason: "NodeCapacity" })
 }
 
 #[cfg(test)]
@@ -88,7 +87,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn pods_grow_as_far_as_their_node_goes() {
+    fn resize_beyond_node_capacity_is_rejected() {
         let pod = |cpu: &str, memory: &str| {
             json!({"spec": {"containers": [
                 {"name": "a", "resources": {"requests": {"cpu": cpu}}},
@@ -101,7 +100,7 @@ mod tests {
                 "status": {"allocatable": {"cpu": "2", "memory": "1Gi"}},
             })
         };
-        let refusal = |why: &str, reason| Err(Refusal { why: why.to_owned(), reason });
+        let refusal = |why: &str, reason| Err(ResizeRejection { why: why.to_owned(), reason });
         assert_eq!(check(&pod("2", "1Gi"), &node("linux"), "n"), Ok(()));
         assert_eq!(
             check(&pod("2500m", "2Gi"), &node("linux"), "n"),

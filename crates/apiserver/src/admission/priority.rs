@@ -1,21 +1,21 @@
-//! Priority: what a pod's priority class means in numbers, that only one class is the default, and that the
-//! cluster's own stay.
+//! Priority: sets a pod's priority from its class, allows a single default class, and protects the system classes.
 
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::status::Result;
 use machinery::{Value, meta};
 use serde_json::json;
 
 const CLASSES: (&str, &str, &str) = ("scheduling.k8s.io", "v1", "priorityclasses");
 
-/// Classes whose names begin like this are the cluster's own.
+/// Name prefix of system classes.
 const SYSTEM: &str = "system-";
 
 pub struct Priority;
 
+#[async_trait]
 impl Plugin for Priority {
     fn name(&self) -> &'static str {
         "Priority"
@@ -26,74 +26,68 @@ impl Plugin for Priority {
             || attributes.operation != Operation::Delete && attributes.is("", "pods")
     }
 
-    fn mutate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(pod) = object.filter(|_| attributes.is("", "pods")) else { return Ok(()) };
-            if attributes.operation == Operation::Update {
-                if let Some(old) = old {
-                    keep(pod, old);
-                }
-                return Ok(());
+    async fn mutate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(pod) = object.filter(|_| attributes.is("", "pods")) else { return Ok(()) };
+        if attributes.operation == Operation::Update {
+            if let Some(old) = old {
+                keep(pod, old);
             }
-            let name = pod.field("spec").text("priorityClassName");
-            let class = if name.is_empty() {
-                default_class(registry).await?
-            } else {
-                let class = registry.find(CLASSES, "", name).await?;
-                let none = || attributes.forbidden(format!("no PriorityClass with name {name} was found"));
-                Some(class.ok_or_else(none)?)
-            };
-            resolve(pod, class.as_ref()).map_err(|why| attributes.forbidden(why))
-        })
+            return Ok(());
+        }
+        let name = pod.field("spec").text("priorityClassName");
+        let class = if name.is_empty() {
+            default_class(registry).await?
+        } else {
+            let class = registry.find(CLASSES, "", name).await?;
+            let none = || attributes.forbidden(format!("no PriorityClass with name {name} was found"));
+            Some(class.ok_or_else(none)?)
+        };
+        resolve(pod, class.as_ref()).map_err(|why| attributes.forbidden(why))
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            if attributes.operation == Operation::Delete {
-                let name = old.map_or("", meta::name);
-                return match name.starts_with(SYSTEM) {
-                    true => {
-                        Err(attributes.forbidden("this is a system priority class and cannot be deleted"))
-                    }
-                    false => Ok(()),
-                };
-            }
-            let Some(class) = object.filter(|_| !attributes.is("", "pods")) else { return Ok(()) };
-            if !class.flag("globalDefault") {
-                return Ok(());
-            }
-            let Some(present) = default_class(registry).await? else { return Ok(()) };
-            let present = meta::name(&present);
-            if attributes.operation == Operation::Update && present == meta::name(class) {
-                return Ok(());
-            }
-            Err(attributes.forbidden(format!(
-                "PriorityClass {present} is already marked as default. Only one default can exist"
-            )))
-        })
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        if attributes.operation == Operation::Delete {
+            let name = old.map_or("", meta::name);
+            return match name.starts_with(SYSTEM) {
+                true => Err(attributes.forbidden("this is a system priority class and cannot be deleted")),
+                false => Ok(()),
+            };
+        }
+        let Some(class) = object.filter(|_| !attributes.is("", "pods")) else { return Ok(()) };
+        if !class.flag("globalDefault") {
+            return Ok(());
+        }
+        let Some(present) = default_class(registry).await? else { return Ok(()) };
+        let present = meta::name(&present);
+        if attributes.operation == Operation::Update && present == meta::name(class) {
+            return Ok(());
+        }
+        Err(attributes.forbidden(format!(
+            "PriorityClass {present} is already marked as default. Only one default can exist"
+        )))
     }
 }
 
-/// The class that pods without one get; if there are several, the one with the lowest value.
+/// Default class; if there are several, the one with the lowest value.
 async fn default_class(registry: &Registry) -> Result<Option<Value>> {
     let classes = registry.find_all(CLASSES, "", "\"globalDefault\":true").await?;
     let defaults = classes.into_iter().filter(|class| class.flag("globalDefault"));
     Ok(defaults.min_by_key(|class| class.int("value")))
 }
 
-/// Clients that know nothing of these fields leave them out of updates.
+/// Restores fields that older clients omit in updates.
 fn keep(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
         let value = old.field("spec").field(field);
@@ -103,7 +97,7 @@ fn keep(pod: &mut Value, old: &Value) {
     }
 }
 
-/// Writes the class's numbers into a new pod; what it says itself has to agree.
+/// Sets the class's values on a new pod; values in the pod must agree.
 fn resolve(pod: &mut Value, class: Option<&Value>) -> Result<(), String> {
     let spec = pod.child_mut("spec");
     let value = class.map_or(0, |class| class.int("value"));
@@ -114,18 +108,18 @@ fn resolve(pod: &mut Value, class: Option<&Value>) -> Result<(), String> {
     if let Some(class) = class {
         spec.set("priorityClassName", meta::name(class));
     }
-    if let Some(given) = spec.opt_int("priority").filter(|given| *given != value) {
+    if let Some(submitted) = spec.opt_int("priority").filter(|submitted| *submitted != value) {
         return Err(format!(
-            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+            "the integer value of priority ({submitted}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
         ));
     }
     spec.set("priority", json!(value));
     if policy.is_empty() {
         return Ok(());
     }
-    if let Some(given) = spec.opt_text("preemptionPolicy").filter(|given| *given != policy) {
+    if let Some(submitted) = spec.opt_text("preemptionPolicy").filter(|submitted| *submitted != policy) {
         return Err(format!(
-            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+            "the string value of PreemptionPolicy ({submitted}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
         ));
     }
     spec.set("preemptionPolicy", policy);
@@ -137,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_decides_and_contradictions_are_refused() {
+    fn priority_class_sets_values_and_rejects_mismatch() {
         let class = json!({"metadata": {"name": "high"}, "value": 7, "preemptionPolicy": "Never"});
         for (spec, class, want) in [
             (json!({}), None, Ok(json!({"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}))),

@@ -1,13 +1,13 @@
-//! What plugins read of the cluster: objects straight from the watch caches.
+//! Reads of plugins: objects straight from the watch caches.
 
 use crate::cache::Entry;
-use crate::registry::{Registry, store_error};
+use crate::registry::{OrStatus, Registry};
 use machinery::Value;
 use machinery::status::Result;
 use std::sync::Arc;
 
-/// Why no client could ask for an object of that name.
-pub(super) fn unaskable(name: &str) -> Option<String> {
+/// Reason why a name cannot be requested by a client.
+pub(super) fn invalid_name_reason(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("resource name may not be empty".to_owned());
     }
@@ -17,7 +17,7 @@ pub(super) fn unaskable(name: &str) -> Option<String> {
 }
 
 impl Registry {
-    /// An object, or `None` if there is none of that name.
+    /// Returns an object; `None` if it does not exist.
     pub(crate) async fn find(
         &self,
         resource: (&str, &str, &str),
@@ -27,7 +27,7 @@ impl Registry {
         self.find_if(resource, namespace, name, "").await
     }
 
-    /// An object if it is there and its stored JSON contains `mention`.
+    /// Returns an object if it exists and its stored JSON contains `mention`.
     pub(crate) async fn find_if(
         &self,
         resource: (&str, &str, &str),
@@ -39,7 +39,7 @@ impl Registry {
         Ok(entry.filter(|entry| mentions(&entry.bytes, mention)).map(|entry| entry.value()))
     }
 
-    /// An object as it is stored, for those who can do without decoding it.
+    /// Returns an object as stored, for callers that need not decode it.
     pub(crate) async fn find_entry(
         &self,
         (group, version, resource): (&str, &str, &str),
@@ -49,18 +49,18 @@ impl Registry {
         let served = self.builtin(group, version, resource)?;
         let cache = &served.storage.cache;
         let key = served.key(namespace, name);
-        cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
+        cache.ready_for(&key).await.or_status()?;
         let mut entry = cache.get(&key);
         if entry.is_none() {
-            // The cache of a remote store may lag behind: ask before saying no.
-            cache.fresh(&key).await.map_err(|e| store_error(&e))?;
+            // The cache of a remote store may lag: sync before reporting the object as missing.
+            cache.fresh(&key).await.or_status()?;
             entry = cache.get(&key);
         }
         Ok(entry)
     }
 
-    /// The objects of a namespace (or of the cluster) whose stored JSON contains `mention`. Most objects can be
-    /// passed over without decoding them.
+    /// Returns the objects of a namespace (or of the cluster) whose stored JSON contains `mention`, so that most
+    /// objects are skipped undecoded.
     pub(crate) async fn find_all(
         &self,
         (group, version, resource): (&str, &str, &str),
@@ -70,14 +70,14 @@ impl Registry {
         let served = self.builtin(group, version, resource)?;
         let cache = &served.storage.cache;
         let scope = served.scope_key(namespace);
-        let now = cache.fresh(&scope).await.map_err(|e| store_error(&e))?;
+        let now = cache.fresh(&scope).await.or_status()?;
         let view = cache.list(&scope, None, 0, now, |entry| mentions(&entry.bytes, mention));
         Ok(view.entries.iter().map(|entry| entry.value()).collect())
     }
 }
 
-/// Whether stored JSON contains a text. Getting ready for a quick search costs more than looking through one object, so
-/// this looks for a byte of the text that most JSON has few of.
+/// Reports whether stored JSON contains a text. Preparing a fast searcher costs more than scanning one object, so
+/// this scans for the byte of the text that is rarest in JSON.
 pub(super) fn mentions(json: &[u8], text: &str) -> bool {
     let text = text.as_bytes();
     let rarity = |byte: u8| match byte {
@@ -99,14 +99,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_fit_into_no_path_cannot_be_asked_for() {
-        assert_eq!(unaskable("a"), None);
-        assert_eq!(unaskable("").as_deref(), Some("resource name may not be empty"));
-        assert_eq!(unaskable("/a").as_deref(), Some("invalid resource name \"/a\": [may not contain '/']"));
+    fn invalid_path_segment_names_have_a_reason() {
+        assert_eq!(invalid_name_reason("a"), None);
+        assert_eq!(invalid_name_reason("").as_deref(), Some("resource name may not be empty"));
+        assert_eq!(
+            invalid_name_reason("/a").as_deref(),
+            Some("invalid resource name \"/a\": [may not contain '/']")
+        );
     }
 
     #[test]
-    fn mentions_are_found_wherever_they_are() {
+    fn mentions_finds_text_at_any_position() {
         let json = br#"{"metadata":{"name":"a/b"},"globalDefault":true,"aa":"aaab"}"#;
         for text in ["", "{", "\"globalDefault\":true", "aaab\"}", "a/b", "\"metadata\"", "aab", "}"] {
             assert!(mentions(json, text), "{text}");

@@ -1,10 +1,10 @@
-//! RuntimeClass: a pod takes overhead and scheduling constraints from its runtime class.
+//! RuntimeClass: sets overhead and scheduling constraints of a pod from its runtime class.
 
-use super::reading::unaskable;
+use super::reading::invalid_name_reason;
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::Value;
 use machinery::status::{Result, Status};
 
@@ -13,6 +13,7 @@ const UNFOUNDED: &str = "pod rejected: Pod Overhead set without corresponding Ru
 
 pub struct RuntimeClass;
 
+#[async_trait]
 impl Plugin for RuntimeClass {
     fn name(&self) -> &'static str {
         "RuntimeClass"
@@ -22,43 +23,39 @@ impl Plugin for RuntimeClass {
         attributes.operation == Operation::Create && attributes.is("", "pods")
     }
 
-    fn mutate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(pod) = object else { return Ok(()) };
-            let Some(class) = class_of(registry, attributes, pod).await? else { return Ok(()) };
-            complete(pod, &class).map_err(|why| attributes.forbidden(why))
-        })
+    async fn mutate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(pod) = object else { return Ok(()) };
+        let Some(class) = class_of(registry, attributes, pod).await? else { return Ok(()) };
+        complete(pod, &class).map_err(|why| attributes.forbidden(why))
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(pod) = object else { return Ok(()) };
-            let overhead = pod.at("spec.overhead");
-            let class = class_of(registry, attributes, pod).await?;
-            match class.as_ref().map(|class| class.at("overhead.podFixed")).filter(|fixed| !fixed.is_null()) {
-                Some(fixed) if fixed != overhead => Err(attributes.forbidden(DIFFERS)),
-                None if !overhead.is_null() => Err(attributes.forbidden(UNFOUNDED)),
-                _ => Ok(()),
-            }
-        })
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(pod) = object else { return Ok(()) };
+        let overhead = pod.at("spec.overhead");
+        let class = class_of(registry, attributes, pod).await?;
+        match class.as_ref().map(|class| class.at("overhead.podFixed")).filter(|fixed| !fixed.is_null()) {
+            Some(fixed) if fixed != overhead => Err(attributes.forbidden(DIFFERS)),
+            None if !overhead.is_null() => Err(attributes.forbidden(UNFOUNDED)),
+            _ => Ok(()),
+        }
     }
 }
 
 async fn class_of(registry: &Registry, attributes: &Attributes<'_>, pod: &Value) -> Result<Option<Value>> {
     let Some(name) = pod.field("spec").opt_text("runtimeClassName") else { return Ok(None) };
-    if let Some(why) = unaskable(name) {
+    if let Some(why) = invalid_name_reason(name) {
         return Err(Status::new(500, "", why));
     }
     let class = registry.find(("node.k8s.io", "v1", "runtimeclasses"), "", name).await?;
@@ -71,8 +68,8 @@ async fn class_of(registry: &Registry, attributes: &Attributes<'_>, pod: &Value)
 fn complete(pod: &mut Value, class: &Value) -> Result<(), String> {
     let fixed = class.at("overhead.podFixed");
     if !fixed.is_null() {
-        let given = pod.at("spec.overhead");
-        if !api::value::is_zero(given) && given != fixed {
+        let submitted = pod.at("spec.overhead");
+        if !api::value::is_zero(submitted) && submitted != fixed {
             return Err(DIFFERS.to_owned());
         }
         pod.child_mut("spec").set("overhead", fixed.clone());
@@ -83,10 +80,10 @@ fn complete(pod: &mut Value, class: &Value) -> Result<(), String> {
     let scheduling = class.field("scheduling");
     for (key, wanted) in scheduling.entries("nodeSelector").into_iter().flatten() {
         let selector = pod.child_mut("spec").child_mut("nodeSelector");
-        if let Some(given) = selector.opt_text(key).filter(|given| wanted != given) {
+        if let Some(submitted) = selector.opt_text(key).filter(|submitted| wanted != submitted) {
             let wanted = wanted.as_str().unwrap_or("");
             return Err(format!(
-                "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted}; pod.spec.nodeSelector[{key}] = {given}"
+                "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted}; pod.spec.nodeSelector[{key}] = {submitted}"
             ));
         }
         selector.set(key, wanted.clone());
@@ -98,12 +95,12 @@ fn complete(pod: &mut Value, class: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Both lists without those that another one covers.
+/// Merges both lists without entries that another one covers.
 fn merge_tolerations(first: &[Value], second: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = first.iter().chain(second).collect();
     let mut merged: Vec<Value> = Vec::new();
     for (i, toleration) in all.iter().enumerate() {
-        let covered = merged.iter().any(|kept| covers(kept, toleration))
+        let covered = merged.iter().any(|existing| covers(existing, toleration))
             || all[i + 1..].iter().any(|later| later != toleration && covers(later, toleration));
         if !covered {
             merged.push((*toleration).clone());
@@ -144,7 +141,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pod_takes_what_its_class_says() {
+    fn runtime_class_sets_overhead_and_scheduling() {
         let class = json!({
             "overhead": {"podFixed": {"cpu": "1"}},
             "scheduling": {

@@ -1,10 +1,10 @@
-//! The secrets that a pod names, and whether its service account allows them.
+//! Secrets referenced by a pod, and the restriction by its service account.
 
 use api::pod_spec::container_lists;
 use api::value::Fields;
 use machinery::{Value, meta};
 
-/// Volume sources that name a secret: source, field, and the field inside it (empty: the field is the name).
+/// Volume sources with a secret: source, field, and the field inside it (empty: the field is the name).
 const VOLUME_SECRETS: [(&str, &str, &str); 9] = [
     ("secret", "secretName", ""),
     ("azureFile", "secretName", ""),
@@ -17,7 +17,7 @@ const VOLUME_SECRETS: [(&str, &str, &str); 9] = [
     ("csi", "nodePublishSecretRef", "name"),
 ];
 
-/// Whether the pod names any secret at all.
+/// Reports whether the pod references any secret.
 pub fn any(spec: &Value) -> bool {
     let in_volume = |volume: &Value| {
         VOLUME_SECRETS.iter().any(|(source, field, inner)| {
@@ -30,7 +30,7 @@ pub fn any(spec: &Value) -> bool {
         || container_lists(spec).any(|(_, list)| list.iter().any(|c| of_container(c).next().is_some()))
 }
 
-/// The secrets of a container's environment; with the variable's name, or `None` for a whole secret.
+/// Secrets of a container's environment, with the variable's name, or `None` for a whole secret.
 fn of_container(container: &Value) -> impl Iterator<Item = (Option<&str>, &str)> {
     let variables = container.items("env").iter().filter_map(|variable| {
         let reference = variable.field("valueFrom").field("secretKeyRef");
@@ -47,7 +47,7 @@ fn allowed(account: &Value, list: &str, name: &str) -> bool {
     account.items(list).iter().any(|secret| secret.text("name") == name)
 }
 
-/// Every secret the pod names has to be one that the account lists.
+/// Checks that the service account lists every secret the pod references.
 pub fn check(pod: &Value, account: &Value) -> Result<(), String> {
     let (spec, owner) = (pod.field("spec"), meta::name(account));
     for volume in spec.items("volumes").iter().filter(|volume| volume.has("secret")) {
@@ -71,7 +71,7 @@ pub fn check(pod: &Value, account: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The same for one list of containers.
+/// Checks one list of containers.
 pub fn check_containers(pod: &Value, list: &str, account: &Value) -> Result<(), String> {
     let what = match list {
         "initContainers" => "init container",
@@ -84,9 +84,9 @@ pub fn check_containers(pod: &Value, list: &str, account: &Value) -> Result<(), 
             if allowed(account, "secrets", secret) {
                 continue;
             }
-            let place = variable.map_or("envFrom".to_owned(), |variable| format!("envVar {variable}"));
+            let location = variable.map_or("envFrom".to_owned(), |variable| format!("envVar {variable}"));
             return Err(format!(
-                "{what} {} with {place} referencing secret.secretName=\"{secret}\" is not allowed because service account {owner} does not reference that secret",
+                "{what} {} with {location} referencing secret.secretName=\"{secret}\" is not allowed because service account {owner} does not reference that secret",
                 container.text("name")
             ));
         }
@@ -100,7 +100,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn secrets_have_to_be_listed() {
+    fn unlisted_secret_reference_is_rejected() {
         let account = json!({"metadata": {"name": "a"}, "secrets": [{"name": "ok"}]});
         let variable = |name: &str| json!({"name": "V", "valueFrom": {"secretKeyRef": {"name": name}}});
         for (spec, want) in [

@@ -1,10 +1,10 @@
-//! ServiceAccount: every pod acts as a service account, and finds its token in a volume.
+//! ServiceAccount: assigns every pod a service account and mounts its token volume.
 
-use super::reading::{mentions, unaskable};
+use super::reading::{invalid_name_reason, mentions};
 use super::{Attributes, Operation, Plugin, secret_references};
 use crate::registry::{Registry, metadata};
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::field::show_str;
 use machinery::status::Result;
 use machinery::{Value, meta};
@@ -13,18 +13,19 @@ use std::time::Duration;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
-/// What an account may say about its pods.
-const TOLD: [&str; 3] = ["automountServiceAccountToken", "imagePullSecrets", ENFORCE_SECRETS];
+/// Account fields that affect pods.
+const POD_SETTINGS: [&str; 3] = ["automountServiceAccountToken", "imagePullSecrets", ENFORCE_SECRETS];
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const TOKEN_VOLUME: &str = "kube-api-access-";
 /// A little more than an hour: kubelets renew after four fifths of it.
 const TOKEN_SECONDS: i64 = 3607;
-/// The default account of a new namespace is made by a controller that may be a moment behind.
+/// A controller creates the default account of a new namespace and may lag.
 const DEFAULT_ATTEMPTS: usize = 10;
 const RETRY: Duration = Duration::from_millis(100);
 
 pub struct ServiceAccount;
 
+#[async_trait]
 impl Plugin for ServiceAccount {
     fn name(&self) -> &'static str {
         "ServiceAccount"
@@ -38,58 +39,54 @@ impl Plugin for ServiceAccount {
         }
     }
 
-    fn mutate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(pod) = object.filter(|_| attributes.operation == Operation::Create) else {
-                return Ok(());
-            };
-            if meta::annotation(pod, MIRROR).is_some() {
-                return check_mirror(pod).map_err(|why| attributes.forbidden(why));
-            }
-            pod.child_mut("spec").default_if_zero("serviceAccountName", "default");
-            let account = account_of(registry, attributes, pod, &TOLD).await?;
-            complete(pod, &account);
-            check_secrets(pod, &account).map_err(|why| attributes.forbidden(why))
-        })
+    async fn mutate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(pod) = object.filter(|_| attributes.operation == Operation::Create) else {
+            return Ok(());
+        };
+        if meta::annotation(pod, MIRROR).is_some() {
+            return check_mirror(pod).map_err(|why| attributes.forbidden(why));
+        }
+        pod.child_mut("spec").default_if_zero("serviceAccountName", "default");
+        let account = account_of(registry, attributes, pod, &POD_SETTINGS).await?;
+        complete(pod, &account);
+        check_secrets(pod, &account).map_err(|why| attributes.forbidden(why))
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(pod) = object else { return Ok(()) };
-            if attributes.operation == Operation::Create && meta::annotation(pod, MIRROR).is_some() {
-                return check_mirror(pod).map_err(|why| attributes.forbidden(why));
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(pod) = object else { return Ok(()) };
+        if attributes.operation == Operation::Create && meta::annotation(pod, MIRROR).is_some() {
+            return check_mirror(pod).map_err(|why| attributes.forbidden(why));
+        }
+        if pod.field("spec").text("serviceAccountName").is_empty() {
+            let (namespace, name) = (attributes.context.namespace, meta::name(pod));
+            let why = format!("no service account specified for pod {namespace}/{name}");
+            return Err(attributes.forbidden(why));
+        }
+        let account = account_of(registry, attributes, pod, &[ENFORCE_SECRETS]).await?;
+        let checked = match attributes.operation {
+            Operation::Create => check_secrets(pod, &account),
+            _ if enforces_secrets(&account) => {
+                secret_references::check_containers(pod, "ephemeralContainers", &account)
             }
-            if pod.field("spec").text("serviceAccountName").is_empty() {
-                let (namespace, name) = (attributes.context.namespace, meta::name(pod));
-                let why = format!("no service account specified for pod {namespace}/{name}");
-                return Err(attributes.forbidden(why));
-            }
-            let account = account_of(registry, attributes, pod, &[ENFORCE_SECRETS]).await?;
-            let checked = match attributes.operation {
-                Operation::Create => check_secrets(pod, &account),
-                _ if enforces_secrets(&account) => {
-                    secret_references::check_containers(pod, "ephemeralContainers", &account)
-                }
-                _ => Ok(()),
-            };
-            checked.map_err(|why| attributes.forbidden(why))
-        })
+            _ => Ok(()),
+        };
+        checked.map_err(|why| attributes.forbidden(why))
     }
 }
 
-/// The account of a pod, or nothing if it says nothing about any of these matters: most say nothing at all.
+/// Returns the account of a pod, or null if it contains none of `matters`, as most accounts do.
 async fn account_of(
     registry: &Registry,
     attributes: &Attributes<'_>,
@@ -103,15 +100,16 @@ async fn account_of(
             tokio::time::sleep(RETRY).await;
         }
         if let Some(account) = registry.find_entry(("", "v1", "serviceaccounts"), namespace, name).await? {
-            let says = |matter: &&str| mentions(&account.bytes, matter);
-            return Ok(if matters.iter().any(says) { account.value() } else { Value::Null });
+            let mentions_name = |matter: &&str| mentions(&account.bytes, matter);
+            return Ok(if matters.iter().any(mentions_name) { account.value() } else { Value::Null });
         }
     }
-    let why = unaskable(name).unwrap_or_else(|| format!("serviceaccount {} not found", show_str(name)));
+    let why =
+        invalid_name_reason(name).unwrap_or_else(|| format!("serviceaccount {} not found", show_str(name)));
     Err(attributes.forbidden(format!("error looking up service account {namespace}/{name}: {why}")))
 }
 
-/// Pods that mirror a kubelet's files may not reach for anything in the cluster.
+/// Mirror pods may not reference API objects.
 fn check_mirror(pod: &Value) -> Result<(), &'static str> {
     let spec = pod.field("spec");
     if !spec.text("serviceAccountName").is_empty() {
@@ -136,7 +134,7 @@ fn check_secrets(pod: &Value, account: &Value) -> Result<(), String> {
     if enforces_secrets(account) { secret_references::check(pod, account) } else { Ok(()) }
 }
 
-/// Adds the token's volume and the account's pull secrets.
+/// Adds the token volume and the account's image pull secrets.
 fn complete(pod: &mut Value, account: &Value) {
     let spec = pod.child_mut("spec");
     let wanted = spec
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_mounted_where_its_path_is_free() {
+    fn token_is_mounted_unless_path_is_taken() {
         let mut subject = pod();
         complete(&mut subject, &json!({"imagePullSecrets": [{"name": "s"}]}));
         let spec = &subject["spec"];
@@ -207,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_and_account_may_refuse_it() {
+    fn automount_disabled_by_pod_or_account_adds_no_token() {
         for (of_pod, of_account, mounted) in
             [(None, Some(false), false), (Some(true), Some(false), true), (Some(false), None, false)]
         {
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn mirror_pods_reference_nothing() {
+    fn mirror_pod_with_references_is_rejected() {
         assert_eq!(check_mirror(&pod()), Ok(()));
         for (field, value) in [
             ("serviceAccountName", json!("x")),

@@ -1,4 +1,4 @@
-//! Signers of certificates, and who may act for them.
+//! Certificate signers and the permissions on them.
 
 use super::Attributes;
 use crate::authorize::{self, Decision};
@@ -18,7 +18,7 @@ pub const GROUP: &str = "certificates.k8s.io";
 pub const REQUESTS: &str = "certificatesigningrequests";
 const POD_REQUESTS: &str = "podcertificaterequests";
 
-/// Whether the user may do this for the signer, or for all signers of its domain.
+/// Reports whether the user has this verb on the signer, or on all signers of its domain.
 pub async fn may(registry: &Registry, user: &UserInfo, verb: &str, signer: &str) -> Result<bool> {
     let domain = signer.split('/').next().unwrap_or("");
     for name in [signer, &format!("{domain}/*")] {
@@ -38,8 +38,8 @@ pub async fn may(registry: &Registry, user: &UserInfo, verb: &str, signer: &str)
     Ok(false)
 }
 
-/// The refusal of a changed status of a pod certificate request by a user who may not sign for its signer. No plugin:
-/// the check cannot be switched off.
+/// Rejects a changed status of a pod certificate request by a user who may not sign for its signer. No plugin, so the
+/// check cannot be disabled.
 pub async fn pod_certificate_problem(
     registry: &Registry,
     attributes: &Attributes<'_>,
@@ -58,7 +58,7 @@ pub async fn pod_certificate_problem(
     Ok(Some(FieldError::forbidden(&path.child("signerName"), detail)))
 }
 
-/// Something of the subject that a signing request is for; `None` if the request cannot be read.
+/// Reads a value from the subject of a signing request; `None` if the request cannot be parsed.
 pub fn subject<T>(request: &str, read: impl FnOnce(&X509Name<'_>) -> T) -> Option<T> {
     let text = STANDARD.decode(request).ok()?;
     let (_, pem) = x509_parser::pem::parse_x509_pem(&text).ok()?;

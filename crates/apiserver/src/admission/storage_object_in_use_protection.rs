@@ -1,9 +1,8 @@
-//! StorageObjectInUseProtection: volumes, claims and attribute classes start with the finalizer that keeps them
-//! while they are used.
+//! StorageObjectInUseProtection: adds the protection finalizer to new volumes, claims and volume attributes classes.
 
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::status::Result;
 use machinery::{Value, meta};
 
@@ -20,6 +19,7 @@ fn finalizer(attributes: &Attributes<'_>) -> Option<&'static str> {
     PROTECTED.iter().find(|row| attributes.is(row.0, row.1)).map(|row| row.2)
 }
 
+#[async_trait]
 impl Plugin for StorageObjectInUseProtection {
     fn name(&self) -> &'static str {
         "StorageObjectInUseProtection"
@@ -29,21 +29,19 @@ impl Plugin for StorageObjectInUseProtection {
         attributes.operation == Operation::Create && finalizer(attributes).is_some()
     }
 
-    fn mutate<'a>(
-        &'a self,
-        _registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let (Some(object), Some(finalizer)) = (object, finalizer(attributes)) else { return Ok(()) };
-            let mut finalizers = meta::finalizers(object).to_vec();
-            if !finalizers.iter().any(|each| each == finalizer) {
-                finalizers.push(finalizer.into());
-                meta::metadata_mut(object).insert("finalizers".to_owned(), finalizers.into());
-            }
-            Ok(())
-        })
+    async fn mutate(
+        &self,
+        _registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        let (Some(object), Some(finalizer)) = (object, finalizer(attributes)) else { return Ok(()) };
+        let mut finalizers = meta::finalizers(object).to_vec();
+        if !finalizers.iter().any(|each| each == finalizer) {
+            finalizers.push(finalizer.into());
+            meta::metadata_mut(object).insert("finalizers".to_owned(), finalizers.into());
+        }
+        Ok(())
     }
 }

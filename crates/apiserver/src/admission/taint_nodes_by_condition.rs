@@ -1,9 +1,9 @@
-//! TaintNodesByCondition: a new node takes no pods until somebody says it is ready.
+//! TaintNodesByCondition: adds the not-ready taint to new nodes.
 
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::Value;
 use machinery::status::Result;
 use serde_json::json;
@@ -12,6 +12,7 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 pub struct TaintNodesByCondition;
 
+#[async_trait]
 impl Plugin for TaintNodesByCondition {
     fn name(&self) -> &'static str {
         "TaintNodesByCondition"
@@ -21,23 +22,20 @@ impl Plugin for TaintNodesByCondition {
         attributes.operation == Operation::Create && attributes.is("", "nodes")
     }
 
-    fn mutate<'a>(
-        &'a self,
-        _registry: &'a Registry,
-        _attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        _old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(node) = object else { return Ok(()) };
-            let mut taints = node.field("spec").items("taints").to_vec();
-            let there =
-                |taint: &Value| taint.text("key") == NOT_READY && taint.text("effect") == "NoSchedule";
-            if !taints.iter().any(there) {
-                taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
-                node.child_mut("spec").set("taints", taints);
-            }
-            Ok(())
-        })
+    async fn mutate(
+        &self,
+        _registry: &Registry,
+        _attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        _old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(node) = object else { return Ok(()) };
+        let mut taints = node.field("spec").items("taints").to_vec();
+        let there = |taint: &Value| taint.text("key") == NOT_READY && taint.text("effect") == "NoSchedule";
+        if !taints.iter().any(there) {
+            taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
+            node.child_mut("spec").set("taints", taints);
+        }
+        Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! A registry with the whole chain, for the tests of its plugins.
+//! A registry with the whole chain, for plugin tests.
 
 use super::Admission;
-use crate::registry::allocate::{ServiceConfig, Services};
-use crate::registry::{Registry, Warnings, WriteContext};
+use crate::registry::services::{ServiceConfig, Services};
+use crate::registry::{Registry, WriteContext, WriteRecord};
 use crate::user::UserInfo;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
@@ -15,16 +15,16 @@ pub struct Cluster {
     _directory: tempfile::TempDir,
 }
 
-/// What a write has come to: the object, what was warned of, what was noted for those who audit.
+/// Result of a write: the object, its warnings, its audit annotations.
 pub type Made = (Value, Vec<String>, Vec<(String, String)>);
 
 impl Cluster {
-    /// With nothing in it.
+    /// An empty cluster.
     pub fn empty() -> Self {
         Self::with_admission(Admission::default())
     }
 
-    /// With these plugins, and nothing in it.
+    /// An empty cluster with these plugins.
     pub fn with_admission(admission: Admission) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
@@ -32,7 +32,7 @@ impl Cluster {
         Self { registry, _directory: directory }
     }
 
-    /// With two namespaces: `n`, where the label is "true", and `quiet`, where it is "false".
+    /// With two namespaces: `n` with the label "true", and `quiet` with the label "false".
     pub async fn with_label(label: &str) -> Self {
         let cluster = Self::empty();
         for (name, value) in [("n", "true"), ("quiet", "false")] {
@@ -51,23 +51,23 @@ impl Cluster {
         let served = self.registry.builtin(group, version, resource)?;
         object["kind"] = served.kind.kind().into();
         object["apiVersion"] = served.api_version.clone().into();
-        let warnings = Warnings::default();
+        let record = WriteRecord::default();
         let namespace = meta::namespace(&object).to_owned();
-        let context = WriteContext::server(user, &warnings, &namespace);
+        let context = WriteContext::server(user, &record, &namespace);
         machinery::codec::typed::normalize(&mut object, served.schema()).map_err(Status::internal)?;
         served.rules.set_defaults(&mut object);
         let written = self.registry.create(served, object, &context).await?;
-        let notes = warnings.take_annotations();
+        let notes = record.take_annotations();
         let notes = notes.into_iter().map(|(key, value)| (key.into_owned(), value)).collect();
-        Ok((written.value(), warnings.take(), notes))
+        Ok((written.value(), record.take_warnings(), notes))
     }
 
-    /// As the server itself, which nobody refuses.
+    /// Creates as the server itself, which is never rejected.
     pub async fn create(&self, resource: (&str, &str, &str), object: Value) -> Result<Made> {
         self.create_as(&UserInfo::server(), resource, object).await
     }
 
-    /// As somebody who is subject to everything.
+    /// Creates as a user who is subject to all plugins.
     pub async fn try_create(&self, resource: (&str, &str, &str), object: Value) -> Result<Made> {
         let alice = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
         self.create_as(&alice, resource, object).await
@@ -78,7 +78,7 @@ impl Cluster {
         self.try_create(("", "v1", "configmaps"), object).await
     }
 
-    /// An autoscaler in either version, where it has this target.
+    /// An autoscaler in either version, with the target in that version's field.
     pub async fn autoscaler(&self, version: &str, name: &str, utilization: u32) -> Result<Made> {
         let mut spec = json!({
             "maxReplicas": 9, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},

@@ -22,7 +22,8 @@ impl Availability {
     }
 }
 
-/// Checks that the service exists, has the port and has ready endpoints. `None`: the server itself has to be asked.
+/// Checks that the service exists, has the port and has ready endpoints. `None`: only a request to the server can
+/// decide.
 pub fn unavailable(target: &Target, service: Option<&Value>, slices: &[Value]) -> Option<Availability> {
     let (name, namespace, port) = (&target.service.name, &target.service.namespace, target.service.port);
     let Some(service) = service else {
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_follow_service_and_endpoints() {
+    fn availability_reflects_service_and_endpoints() {
         let service =
             |port: u16| json!({"spec": {"type": "ClusterIP", "ports": [{"name": "web", "port": port}]}});
         let slice = |name: &str, ready: bool| {

@@ -1,16 +1,16 @@
 //! Sends requests to the server behind a group version.
 
 use super::extension::Extension;
-use super::remote::Secured;
+use super::remote::ServerTls;
 use super::resolve::Routing;
 use super::run::service_and_slices;
 use super::target::Target;
 use super::{resolve, user_headers};
 use crate::context::Context;
-use crate::reply::Reply;
 use crate::rest::Rest;
-use crate::rest::connect::{Passage, Trust, Upstream};
+use crate::rest::connect::{BackendRequest, Trust, Upstream};
 use crate::serve::{RequestBody, ResponseBody};
+use crate::wire::reply::Reply;
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Request, Response, StatusCode};
 use std::sync::Arc;
@@ -30,12 +30,12 @@ pub struct Remote {
     pub routing: Routing,
     /// The `Available` condition of its APIService.
     pub available: bool,
-    /// TLS towards it, or why there is none.
-    pub secured: Result<Arc<Secured>, String>,
+    /// TLS configuration, or the reason for its absence.
+    pub secured: Result<Arc<ServerTls>, String>,
 }
 
 impl Rest {
-    /// Passes a request on to the server of its group version.
+    /// Forwards a request to the server of its group version.
     pub async fn delegate(&self, context: &Context, backend: &Backend, body: RequestBody) -> Reply {
         match backend {
             Backend::InProcess(extension) => in_process(context, extension.as_ref(), body).await,
@@ -72,7 +72,7 @@ impl Rest {
         };
         let upstream =
             Upstream { host, port, tls: true, trust: Trust::Extension(secured), node: String::new() };
-        let passage = Passage { target: path_and_query(context).to_owned(), links: None };
+        let passage = BackendRequest { target: path_and_query(context).to_owned(), links: None };
         match self.pass(context, &upstream, passage, body).await {
             Ok(reply) => reply,
             Err(status) => failed(StatusCode::SERVICE_UNAVAILABLE, &status.message),
@@ -87,6 +87,7 @@ async fn in_process(context: &Context, extension: &dyn Extension, body: RequestB
     *request.headers_mut() = context.headers.clone();
     request.headers_mut().remove(http::header::AUTHORIZATION);
     user_headers::set(request.headers_mut(), &context.user);
+    base::trace::inject(request.headers_mut());
     extension.call(request).await
 }
 
@@ -94,7 +95,7 @@ fn path_and_query(context: &Context) -> &str {
     context.uri.path_and_query().map_or(&context.path, |target| target.as_str())
 }
 
-/// A refusal as Go's `http.Error` writes it: clients show its text.
+/// Error response in the form of Go's `http.Error`: clients show its text.
 fn failed(code: StatusCode, message: &str) -> Reply {
     let mut reply = Response::new(ResponseBody::Full(format!("{message}\n").into()));
     *reply.status_mut() = code;

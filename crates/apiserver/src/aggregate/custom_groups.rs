@@ -5,10 +5,10 @@
 
 use crate::cache::Entry;
 use crate::discovery::GroupVersion;
-use crate::options::DeleteOptions;
-use crate::registry::feed::News;
-use crate::registry::{Registry, Warnings, WriteContext};
+use crate::registry::feed::FeedUpdate;
+use crate::registry::{Registry, WriteContext, WriteRecord};
 use crate::user::UserInfo;
+use crate::wire::options::DeleteOptions;
 use api::value::Fields;
 use machinery::status::Result;
 use serde_json::json;
@@ -19,7 +19,7 @@ const API_SERVICES: (&str, &str, &str) = ("apiregistration.k8s.io", "v1", "apise
 const PRIORITIES: (i32, i32) = (1000, 100);
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-/// The part of a definition that says which group versions it serves; schemas are skipped unread.
+/// The part of a definition that contains its group versions; schemas are skipped unread.
 #[derive(serde::Deserialize)]
 struct Definition {
     spec: DefinitionSpec,
@@ -47,21 +47,21 @@ pub struct CustomGroups {
     present: BTreeMap<String, bool>,
     /// Group versions of components of this process.
     extensions: Vec<GroupVersion>,
-    /// Set when any of the above changes, until all APIServices are as they should be.
+    /// Set when any of the above changes, until all APIServices are in sync.
     changed: bool,
 }
 
 impl CustomGroups {
-    pub fn take_definitions(&mut self, news: &News) {
-        self.changed |= for_each(news, &mut self.served, |entry| {
+    pub fn take_definitions(&mut self, update: &FeedUpdate) {
+        self.changed |= for_each(update, &mut self.served, |entry| {
             let Definition { spec } = serde_json::from_slice(&entry.bytes).ok()?;
             let versions = spec.versions.into_iter().filter(|version| version.served);
             Some(versions.map(|version| (spec.group.clone(), version.name)).collect())
         });
     }
 
-    pub fn take_api_services(&mut self, news: &News) {
-        self.changed |= for_each(news, &mut self.present, |entry| {
+    pub fn take_api_services(&mut self, update: &FeedUpdate) {
+        self.changed |= for_each(update, &mut self.present, |entry| {
             Some(entry.value().field("metadata").field("labels").text(MANAGED) == "true")
         });
     }
@@ -103,10 +103,10 @@ fn name(group: &str, version: &str) -> String {
     format!("{version}.{group}")
 }
 
-/// Brings a map by object name up to date; objects that `read` makes nothing of are left out. Reports whether the map
+/// Updates a map by object name; objects for which `read` returns `None` are left out. Reports whether the map
 /// changed.
 fn for_each<T: PartialEq>(
-    news: &News,
+    update: &FeedUpdate,
     map: &mut BTreeMap<String, T>,
     read: impl Fn(&Entry) -> Option<T>,
 ) -> bool {
@@ -123,9 +123,9 @@ fn for_each<T: PartialEq>(
             None => map.remove(&name),
         };
     };
-    match news {
-        News::Changes(changes) => changes.iter().for_each(|(entry, gone)| apply(entry, *gone)),
-        News::Everything(entries) => {
+    match update {
+        FeedUpdate::Changes(changes) => changes.iter().for_each(|(entry, gone)| apply(entry, *gone)),
+        FeedUpdate::Snapshot(entries) => {
             entries.iter().for_each(|entry| apply(entry, false));
             let present: BTreeSet<String> = entries.iter().map(|entry| name_of(entry)).collect();
             let before = map.len();
@@ -143,7 +143,7 @@ async fn create(registry: &Registry, group: &str, version: &str, priorities: (i3
         "spec": {"group": group, "version": version, "groupPriorityMinimum": priorities.0, "versionPriority": priorities.1},
     });
     match crate::bootstrap::create(registry, API_SERVICES, object, "kube-apiserver").await {
-        // Another server on the same store was faster.
+        // Another server on the same store created it first.
         Err(status) if status.reason == "AlreadyExists" => Ok(()),
         outcome => outcome.map(drop),
     }
@@ -151,8 +151,8 @@ async fn create(registry: &Registry, group: &str, version: &str, priorities: (i3
 
 async fn delete(registry: &Registry, name: &str) -> Result<()> {
     let served = registry.builtin(API_SERVICES.0, API_SERVICES.1, API_SERVICES.2)?;
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
-    let context = WriteContext::server(&user, &warnings, "");
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
+    let context = WriteContext::server(&user, &record, "");
     match registry.delete(served, name, &DeleteOptions::default(), &context).await {
         Err(status) if status.code == 404 => Ok(()),
         outcome => outcome.map(drop),

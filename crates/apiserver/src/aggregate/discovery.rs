@@ -26,7 +26,7 @@ pub fn group_version(target: &Target, resources: Vec<ApiResource>, stale: bool) 
     }
 }
 
-/// Resources of the target's group version in an APIGroupDiscoveryList; `None` if it is not there.
+/// Resources of the target's group version in an APIGroupDiscoveryList; `None` if it is missing.
 pub fn aggregated(document: &Value, target: &Target) -> Option<Vec<ApiResource>> {
     let mut groups = document.items("items").iter();
     let group = groups.find(|group| group.field("metadata").text("name") == target.group)?;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_discovery_give_the_same_resources() {
+    fn discovery_aggregated_and_legacy_return_same_resources() {
         let kind = json!({"group": "example.com", "version": "v1", "kind": "Flunder"});
         let new = json!({"items": [{"metadata": {"name": "example.com"}, "versions": [{"version": "v1", "resources": [{
             "resource": "flunders", "singularResource": "flunder", "scope": "Namespaced", "verbs": ["get", "list"],
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn document_of_another_shape_has_no_resources() {
+    fn discovery_malformed_document_has_no_resources() {
         for document in [json!(null), json!([]), json!({"items": 3}), json!({"items": [{"versions": {}}]})] {
             assert!(aggregated(&document, &target()).is_none(), "{document}");
             assert!(listed(&document, &target()).is_empty(), "{document}");

@@ -1,14 +1,16 @@
-//! Aggregated APIs: group versions that another server answers for, as APIServices name them.
+//! Aggregated APIs: group versions served by other servers, as declared by APIServices.
 //!
-//! [`Aggregator`] follows APIServices with the Services and EndpointSlices behind them, keeps their `Available` condition
-//! true to what it finds, fetches their discovery, and puts a [`Backend`] into the catalogue for each. The request chain
-//! authenticates and authorizes such a request as any other, then sends it there with the user in `X-Remote-*` headers.
+//! [`Aggregator`] watches APIServices with the Services and EndpointSlices behind them, maintains their `Available`
+//! condition, fetches their discovery, and adds a [`Backend`] for each to the catalogue. The request chain
+//! authenticates and authorizes such a request like any other, then forwards it with the user in `X-Remote-*`
+//! headers.
 
 mod availability;
 mod backend;
 mod custom_groups;
 mod discovery;
 mod extension;
+mod metrics;
 mod remote;
 mod resolve;
 mod run;
@@ -20,7 +22,8 @@ mod worker;
 
 pub use backend::Backend;
 pub use extension::Extension;
-pub(crate) use remote::Secured;
+pub use metrics::AggregatorMetrics;
+pub(crate) use remote::ServerTls;
 pub use resolve::Routing;
 pub(crate) use resolve::resolve;
 pub use run::Aggregator;

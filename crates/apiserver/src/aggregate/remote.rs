@@ -17,27 +17,27 @@ use sha2::{Digest, Sha512};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time that a server has to answer.
+/// Response time limit.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest discovery document that is read.
+/// Size limit of a discovery document.
 const MAX_DOCUMENT: usize = 8 << 20;
 
-/// Longest OpenAPI v2 document that is read, and the longest time that takes.
+/// Size and time limits of an OpenAPI v2 document.
 const MAX_SPEC: usize = 16 << 20;
 const SPEC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Begin of tags of documents that came without one, as Kubernetes makes them.
+/// Prefix of generated tags for documents without one, as in Kubernetes.
 const LOCAL_TAG: &str = "\"6E8F849B434D4B98A569B9D7718876E9-";
 
 /// TLS towards one extension server.
 #[derive(Debug)]
-pub struct Secured {
+pub struct ServerTls {
     pub config: Arc<rustls::ClientConfig>,
     pub name: ServerName<'static>,
 }
 
-impl Secured {
+impl ServerTls {
     /// The server must have a certificate for `SERVICE.NAMESPACE.svc`; `identity` is the front proxy's, PEM.
     pub fn new(target: &Target, identity: Option<&(Vec<u8>, Vec<u8>)>) -> Result<Self, String> {
         let name = target.server_name();
@@ -52,13 +52,13 @@ impl Secured {
     }
 }
 
-/// Resources of a group version, as its server lists them.
+/// Resources of a group version, as listed by its server.
 #[derive(Clone, Debug)]
 pub struct Discovered {
     pub resources: Vec<ApiResource>,
 }
 
-/// The client of the aggregator.
+/// HTTP client of the aggregator.
 pub struct RemoteClient {
     client: Client,
 }
@@ -71,7 +71,7 @@ impl RemoteClient {
 
     /// Reads the target's APIResourceList, which every extension server has to serve; an error is the message of the
     /// `Available` condition.
-    pub async fn check(&self, target: &Target, address: &Address, secured: &Secured) -> Result<(), String> {
+    pub async fn check(&self, target: &Target, address: &Address, secured: &ServerTls) -> Result<(), String> {
         let path = target.discovery_path();
         let url = format!("https://{}{path}", authority(address));
         let fetch = Fetch::new(&path, "application/json");
@@ -87,16 +87,16 @@ impl RemoteClient {
         }
     }
 
-    /// Reads the resources of the target's group version, from the aggregated form if the server has it.
+    /// Reads the resources of the target's group version, from the aggregated form if the server supports it.
     pub async fn discover(
         &self,
         target: &Target,
         address: &Address,
-        secured: &Secured,
+        secured: &ServerTls,
     ) -> Result<Discovered, String> {
         let v2beta1 = AGGREGATED_PARAMETERS.replace("v=v2;", "v=v2beta1;");
         let accept = format!("application/json;{AGGREGATED_PARAMETERS},application/json;{v2beta1}");
-        let Answer { status, kind, body, .. } =
+        let FetchResponse { status, kind, body, .. } =
             self.get(address, secured, &Fetch::new("/apis", &accept)).await?;
         if status.is_success() && kind.contains("as=APIGroupDiscoveryList") {
             let document = parse(&body)?;
@@ -104,7 +104,7 @@ impl RemoteClient {
             return Ok(Discovered { resources });
         }
         let path = target.discovery_path();
-        let Answer { status, body, .. } =
+        let FetchResponse { status, body, .. } =
             self.get(address, secured, &Fetch::new(&path, "application/json")).await?;
         if !status.is_success() {
             return Err(format!("failed to download legacy discovery for {path}: {status}"));
@@ -112,16 +112,16 @@ impl RemoteClient {
         Ok(Discovered { resources: discovery::listed(&parse(&body)?, target) })
     }
 
-    /// Reads the target's OpenAPI v2 document, unless it is the one that is known by its tag.
+    /// Reads the target's OpenAPI v2 document, unless its tag is the known one.
     pub async fn fetch_spec(
         &self,
         address: &Address,
-        secured: &Secured,
+        secured: &ServerTls,
         known: Option<&str>,
     ) -> Result<Option<FetchedSpec>, String> {
         let fetch = Fetch {
             user: UserInfo { name: "system:aggregator".to_owned(), ..UserInfo::default() },
-            // A tag that was made here means nothing to the server.
+            // The server does not know tags generated here.
             tag: known.filter(|tag| !tag.starts_with(LOCAL_TAG)),
             longest: MAX_SPEC,
             ..Fetch::new("/openapi/v2", "application/json")
@@ -145,7 +145,12 @@ impl RemoteClient {
         }
     }
 
-    async fn get(&self, address: &Address, secured: &Secured, fetch: &Fetch<'_>) -> Result<Answer, String> {
+    async fn get(
+        &self,
+        address: &Address,
+        secured: &ServerTls,
+        fetch: &Fetch<'_>,
+    ) -> Result<FetchResponse, String> {
         let origin =
             Origin::secured(&address.0, address.1, Arc::clone(&secured.config), Some(&secured.name.to_str()));
         let origin = origin.map_err(|error| error.to_string())?.on(Network::Cluster);
@@ -162,7 +167,7 @@ impl RemoteClient {
             let response = self.client.send(&origin, request).await?;
             let header = |name| response.header(name).unwrap_or_default().to_owned();
             let (status, kind, tag) = (response.status, header(CONTENT_TYPE), header(ETAG));
-            Ok(Answer { status, kind, tag, body: response.bytes(fetch.longest).await? })
+            Ok(FetchResponse { status, kind, tag, body: response.bytes(fetch.longest).await? })
         };
         fetched.await.map_err(|error: base::http::HttpError| base::errors::chain(&error))
     }
@@ -173,13 +178,13 @@ struct Fetch<'a> {
     path: &'a str,
     accept: &'a str,
     user: UserInfo,
-    /// The tag of the document that is known.
+    /// Tag of the known document.
     tag: Option<&'a str>,
     longest: usize,
 }
 
 impl<'a> Fetch<'a> {
-    /// A request of the identity that is always allowed to read discovery.
+    /// A request with the identity that is always allowed to read discovery.
     fn new(path: &'a str, accept: &'a str) -> Self {
         let user = UserInfo {
             name: "system:kube-aggregator".to_owned(),
@@ -190,7 +195,7 @@ impl<'a> Fetch<'a> {
     }
 }
 
-struct Answer {
+struct FetchResponse {
     status: StatusCode,
     /// `Content-Type`.
     kind: String,

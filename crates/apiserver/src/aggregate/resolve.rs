@@ -1,4 +1,4 @@
-//! The address behind a service: one of its ready endpoints, or the service's own.
+//! Address of a service: one of its ready endpoints, or the service's own.
 
 use super::availability::{port_name, ready_endpoints, slice_port};
 use super::target::ServiceReference;
@@ -6,10 +6,10 @@ use api::value::Fields;
 use machinery::Value;
 use rand::seq::{IndexedRandom, SliceRandom};
 
-/// Way to a service.
+/// Routing to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// Straight to an endpoint: works where no proxy serves services (`--enable-aggregator-routing`).
+    /// Directly to an endpoint: works without a service proxy (`--enable-aggregator-routing`).
     Endpoints,
     /// To the cluster IP, or the host of an ExternalName service.
     Service,
@@ -18,7 +18,7 @@ pub enum Routing {
 /// Host and port.
 pub type Address = (String, u16);
 
-/// Chooses an address; the error says why there is none.
+/// Chooses an address; the error is the reason for its absence.
 pub fn resolve(
     reference: &ServiceReference,
     service: &Value,
@@ -52,7 +52,7 @@ fn no_port(reference: &ServiceReference) -> String {
     format!("no service port {} found for service {:?}", reference.port, reference.name)
 }
 
-/// A ready endpoint by chance, of the service's first address family if it has one there.
+/// A random ready endpoint, preferably of the service's first address family.
 fn endpoint(spec: &Value, slices: &[Value], port: &str) -> Option<Address> {
     let preferred = spec.items("ipFamilies").first().and_then(Value::as_str).unwrap_or("");
     let mut slices: Vec<&Value> = slices.iter().collect();
@@ -71,7 +71,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn addresses_follow_the_routing_and_the_type() {
+    fn resolve_returns_address_by_routing_and_service_type() {
         let reference = ServiceReference { namespace: "ns".to_owned(), name: "api".to_owned(), port: 443 };
         let service = json!({"spec": {"type": "ClusterIP", "clusterIP": "10.0.0.9", "ipFamilies": ["IPv4"],
             "ports": [{"name": "web", "port": 443}]}});

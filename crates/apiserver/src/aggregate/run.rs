@@ -1,11 +1,12 @@
-//! The loop that follows APIServices and keeps the catalogue and their conditions up to date.
+//! Control loop that watches APIServices and updates the catalogue and their conditions.
 
 use super::availability::{self, Availability};
 use super::backend::{Backend, Remote};
 use super::custom_groups::CustomGroups;
 use super::discovery;
 use super::extension::Extension;
-use super::remote::{RemoteClient, Secured};
+use super::metrics::AggregatorMetrics;
+use super::remote::{RemoteClient, ServerTls};
 use super::resolve::{Address, Routing, resolve};
 use super::target::{ServiceReference, Target};
 use super::worker::Worker;
@@ -13,11 +14,12 @@ use crate::discovery::ApiResource;
 use crate::openapi::RemoteSpec;
 use crate::registry::catalogue::Addition;
 use crate::registry::conditions::{self, Condition};
-use crate::registry::feed::{self, Feed, News};
-use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Warnings, WriteContext, metadata, store_error};
+use crate::registry::feed::{self, Feed, FeedUpdate};
+use crate::registry::update::{Change, UpdateStrategy};
+use crate::registry::{OrStatus, Registry, WriteContext, WriteRecord, metadata};
 use crate::user::UserInfo;
 use api::value::Fields;
+use base::backoff::Backoff;
 use base::tasks::TaskGroup;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -35,14 +37,16 @@ const SERVICES: (&str, &str, &str) = ("", "v1", "services");
 const SLICES: (&str, &str, &str) = ("discovery.k8s.io", "v1", "endpointslices");
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Time between two checks of a server that is available, and the longest between two of one that is not.
+/// Check interval of an available server, and the longest retry interval of an unavailable one.
 const RESYNC: Duration = Duration::from_secs(30);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Delays after consecutive failures to read discovery.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(2), RESYNC);
 
-/// Further attempts, at random endpoints, after the first one failed.
+/// Concurrent retries, at random endpoints, after the first attempt fails.
 const MORE_ATTEMPTS: usize = 4;
 
-/// Follows APIServices.
+/// Watches APIServices.
 pub struct Aggregator {
     registry: Arc<Registry>,
     routing: Routing,
@@ -52,6 +56,7 @@ pub struct Aggregator {
     extensions: Mutex<BTreeMap<String, Arc<dyn Extension>>>,
     /// Wakes the loop when a component is registered.
     registered: Notify,
+    metrics: Option<AggregatorMetrics>,
 }
 
 /// Identity of the front proxy.
@@ -59,24 +64,25 @@ pub struct Aggregator {
 struct FrontProxy {
     /// Certificate and key, PEM.
     pem: Option<(Vec<u8>, Vec<u8>)>,
-    /// Number of times it was set.
+    /// Generation, incremented by each change.
     number: u64,
 }
 
-/// State of a worker between two passes.
+/// State of a worker between two reconciliations.
 #[derive(Default)]
-struct Known {
-    /// TLS with the identity of this number.
-    secured: Option<(u64, std::result::Result<Arc<Secured>, String>)>,
+struct WorkerState {
+    /// TLS with the identity of this generation.
+    secured: Option<(u64, std::result::Result<Arc<ServerTls>, String>)>,
     resources: Vec<ApiResource>,
     /// Its part of OpenAPI v2, and the tag of the document.
     spec: Option<(String, Arc<RemoteSpec>)>,
-    /// The entry in the catalogue, as far as it may change.
+    /// Variable part of the catalogue entry.
     published: Option<PublishedState>,
     failures: u32,
+    was_available: bool,
 }
 
-/// Availability, staleness, number of the identity, resources and the tag of OpenAPI v2.
+/// Availability, staleness, generation of the identity, resources and the tag of OpenAPI v2.
 type PublishedState = (bool, bool, u64, Value, String);
 
 impl Aggregator {
@@ -89,16 +95,22 @@ impl Aggregator {
             identity,
             extensions,
             registered: Notify::new(),
+            metrics: None,
         }
     }
 
-    /// Sets the client certificate by which extension servers recognise this server, PEM.
+    #[must_use]
+    pub fn with_metrics(self, metrics: AggregatorMetrics) -> Self {
+        Self { metrics: Some(metrics), ..self }
+    }
+
+    /// Sets the client certificate that authenticates this server to extension servers, PEM.
     pub fn set_identity(&self, certificate: Vec<u8>, key: Vec<u8>) {
         let mut identity = self.identity.lock();
         *identity = FrontProxy { pem: Some((certificate, key)), number: identity.number + 1 };
     }
 
-    /// Serves a group version by a component of this process, unless an APIService names a service for it.
+    /// Serves a group version by a component of this process, unless an APIService has a service for it.
     pub fn register(&self, extension: Arc<dyn Extension>) {
         let discovery = extension.discovery();
         let name = format!("{}.{}", discovery.version, discovery.group);
@@ -106,7 +118,7 @@ impl Aggregator {
         self.registered.notify_one();
     }
 
-    /// Serves registered components whose group version no APIService has a service for.
+    /// Serves registered components whose group version has no APIService with a service.
     fn publish_extensions(&self, workers: &BTreeMap<String, Worker>, published: &mut BTreeSet<String>) {
         let extensions = self.extensions.lock().clone();
         for (name, extension) in extensions {
@@ -116,7 +128,7 @@ impl Aggregator {
         }
     }
 
-    /// Follows APIServices until the group stops.
+    /// Watches APIServices until the task group stops.
     pub fn spawn(self: &Arc<Self>, tasks: &TaskGroup) {
         let (aggregator, group) = (Arc::clone(self), tasks.clone());
         tasks.supervise("aggregator", move || {
@@ -145,9 +157,9 @@ impl Aggregator {
             for feed in [&api_services, &definitions, &services, &slices] {
                 feed::ready(feed.storage()).await?;
             }
-            let news = api_services.take();
-            custom_groups.take_api_services(&news);
-            self.take_api_services(news, &mut workers, tasks);
+            let feed_update = api_services.take();
+            custom_groups.take_api_services(&feed_update);
+            self.take_api_services(feed_update, &mut workers, tasks);
             custom_groups.take_definitions(&definitions.take());
             self.publish_extensions(&workers, &mut published);
             let extensions = self.extensions.lock().values().map(|extension| extension.discovery()).collect();
@@ -172,19 +184,19 @@ impl Aggregator {
 
     fn take_api_services(
         self: &Arc<Self>,
-        news: News,
+        feed_update: FeedUpdate,
         workers: &mut BTreeMap<String, Worker>,
         tasks: &TaskGroup,
     ) {
-        let changes: Vec<(Value, bool)> = match news {
-            News::Changes(changes) => {
+        let changes: Vec<(Value, bool)> = match feed_update {
+            FeedUpdate::Changes(changes) => {
                 changes.into_iter().map(|(entry, gone)| (entry.value(), gone)).collect()
             }
-            News::Everything(entries) => {
+            FeedUpdate::Snapshot(entries) => {
                 let present: Vec<Value> = entries.iter().map(|entry| entry.value()).collect();
                 let is_present = |name: &String| present.iter().any(|object| meta::name(object) == name);
                 let gone: Vec<String> = workers.keys().filter(|name| !is_present(name)).cloned().collect();
-                gone.iter().for_each(|name| self.retire(name, workers));
+                gone.iter().for_each(|name| self.stop_worker(name, workers));
                 present.into_iter().map(|object| (object, false)).collect()
             }
         };
@@ -192,9 +204,9 @@ impl Aggregator {
             let name = meta::name(&object).to_owned();
             match Target::new(&object).filter(|_| !gone) {
                 None => {
-                    self.retire(&name, workers);
+                    self.stop_worker(&name, workers);
                     if !gone {
-                        self.mark_local(object);
+                        self.mark_local(object, tasks);
                     }
                 }
                 // The aggregator's own writes of the status change nothing that a worker depends on.
@@ -208,14 +220,17 @@ impl Aggregator {
 
     fn start(self: &Arc<Self>, target: Target, tasks: &TaskGroup) -> Worker {
         let aggregator = Arc::clone(self);
-        Worker::start(target, tasks, move |target: &Target, known: &mut Known| {
+        Worker::start(target, tasks, move |target: &Target, known: &mut WorkerState| {
             let aggregator = Arc::clone(&aggregator);
             Box::pin(async move { aggregator.sync(target, known).await })
         })
     }
 
-    /// Ends the worker of an APIService; a component of this process takes over what it served.
-    fn retire(&self, name: &str, workers: &mut BTreeMap<String, Worker>) {
+    /// Stops the worker of an APIService; a component of this process takes over its group version.
+    fn stop_worker(&self, name: &str, workers: &mut BTreeMap<String, Worker>) {
+        if let Some(metrics) = &self.metrics {
+            metrics.remove(name);
+        }
         if workers.remove(name).is_none() {
             return;
         }
@@ -231,24 +246,29 @@ impl Aggregator {
         }
     }
 
-    /// An APIService without a service is answered by this server.
-    fn mark_local(self: &Arc<Self>, object: Value) {
+    /// An APIService without a service is local.
+    fn mark_local(self: &Arc<Self>, object: Value, tasks: &TaskGroup) {
         let local = Availability {
             available: true,
             reason: "Local",
             message: "Local APIServices are always available".to_owned(),
         };
+        if let Some(metrics) = &self.metrics {
+            metrics.set(meta::name(&object), true);
+        }
         if has_condition(&object, &local) {
             return;
         }
         let aggregator = Arc::clone(self);
-        tokio::spawn(async move { aggregator.write_condition(meta::name(&object), &local).await });
+        tasks.spawn(async move { aggregator.write_condition(meta::name(&object), &local).await });
     }
 
-    /// One pass: checks the server, reports the condition, reads discovery. Returns the time until the next one.
-    async fn sync(&self, target: &Target, known: &mut Known) -> Duration {
+    /// One reconciliation: checks the server, writes the condition, reads discovery. Returns the time until the next
+    /// one.
+    async fn sync(&self, target: &Target, known: &mut WorkerState) -> Duration {
         let (secured, number) = self.secured(target, known);
         let (availability, address) = self.check(target, &secured).await;
+        self.observe(target, &availability, known);
         self.write_condition(&target.name, &availability).await;
         let mut stale = !availability.available;
         if let (true, Some(address), Ok(secured)) = (availability.available, &address, &secured) {
@@ -267,7 +287,7 @@ impl Aggregator {
         self.publish_target(target, (availability.available, stale), &secured, number, known);
         match (availability.available, &address, &secured) {
             (true, Some(address), Ok(secured)) => {
-                // Published before: its document may take long.
+                // Publish first: fetching the OpenAPI document may be slow.
                 known.spec = self.fetch_spec(target, address, secured, known.spec.take()).await;
             }
             _ => known.spec = None,
@@ -275,21 +295,31 @@ impl Aggregator {
         self.publish_target(target, (availability.available, stale), &secured, number, known);
         if stale {
             known.failures = known.failures.saturating_add(1);
-            FIRST_RETRY.saturating_mul(1 << known.failures.min(5)).min(RESYNC)
+            RETRY.after(known.failures)
         } else {
             known.failures = 0;
             RESYNC
         }
     }
 
-    /// Puts the target into the catalogue, unless it is there as it is now.
+    /// Records the availability of the target in the metrics.
+    fn observe(&self, target: &Target, availability: &Availability, known: &mut WorkerState) {
+        let was_available = std::mem::replace(&mut known.was_available, availability.available);
+        let Some(metrics) = &self.metrics else { return };
+        metrics.set(&target.name, availability.available);
+        if was_available && !availability.available {
+            metrics.lost(&target.name, availability.reason);
+        }
+    }
+
+    /// Adds the target to the catalogue, unless its entry is unchanged.
     fn publish_target(
         &self,
         target: &Target,
         (available, stale): (bool, bool),
-        secured: &std::result::Result<Arc<Secured>, String>,
+        secured: &std::result::Result<Arc<ServerTls>, String>,
         number: u64,
-        known: &mut Known,
+        known: &mut WorkerState,
     ) {
         let discovery = discovery::group_version(target, known.resources.clone(), stale);
         let (tag, spec) = known.spec.clone().unzip();
@@ -304,13 +334,13 @@ impl Aggregator {
         known.published = Some(state);
     }
 
-    /// Reads the target's OpenAPI v2 document, unless it is the known one. `None` if the server has none: as in Kubernetes,
-    /// the merged document is then without it.
+    /// Reads the target's OpenAPI v2 document, unless it is the known one. `None` if the server has none: as in
+    /// Kubernetes, the merged document then omits it.
     async fn fetch_spec(
         &self,
         target: &Target,
         address: &Address,
-        secured: &Secured,
+        secured: &ServerTls,
         known: Option<(String, Arc<RemoteSpec>)>,
     ) -> Option<(String, Arc<RemoteSpec>)> {
         let tag = known.as_ref().map(|(tag, _)| tag.as_str());
@@ -341,19 +371,19 @@ impl Aggregator {
         }
     }
 
-    /// TLS towards the target, with the present identity and its number.
+    /// TLS configuration for the target, with the current identity and its generation.
     fn secured(
         &self,
         target: &Target,
-        known: &mut Known,
-    ) -> (std::result::Result<Arc<Secured>, String>, u64) {
+        known: &mut WorkerState,
+    ) -> (std::result::Result<Arc<ServerTls>, String>, u64) {
         let FrontProxy { pem, number } = self.identity.lock().clone();
         if let Some((made_for, secured)) = &known.secured
             && *made_for == number
         {
             return (secured.clone(), number);
         }
-        let secured = Secured::new(target, pem.as_ref()).map(Arc::new);
+        let secured = ServerTls::new(target, pem.as_ref()).map(Arc::new);
         known.secured = Some((number, secured.clone()));
         (secured, number)
     }
@@ -361,7 +391,7 @@ impl Aggregator {
     async fn check(
         &self,
         target: &Target,
-        secured: &std::result::Result<Arc<Secured>, String>,
+        secured: &std::result::Result<Arc<ServerTls>, String>,
     ) -> (Availability, Option<Address>) {
         let failed = |reason: String| (Availability::unavailable("FailedDiscoveryCheck", reason), None);
         let (service, slices) = match service_and_slices(&self.registry, &target.service).await {
@@ -412,7 +442,7 @@ impl Aggregator {
         });
     }
 
-    /// Writes the `Available` condition if it is another than the APIService has.
+    /// Writes the `Available` condition if it differs from that of the APIService.
     async fn write_condition(&self, name: &str, availability: &Availability) {
         if let Err(status) = self.try_write_condition(name, availability).await
             && status.code != 404
@@ -435,14 +465,20 @@ impl Aggregator {
             message = availability.message,
             "availability of an APIService changed"
         );
-        let (user, warnings) = (UserInfo::server(), Warnings::default());
-        let context = WriteContext::server(&user, &warnings, "");
-        let written =
-            self.registry.update(served, name, Door::status(served.governing()), true, &context, |old| {
+        let (user, record) = (UserInfo::server(), WriteRecord::default());
+        let context = WriteContext::server(&user, &record, "");
+        let written = self.registry.update(
+            served,
+            name,
+            UpdateStrategy::status(served.governing()),
+            true,
+            &context,
+            |old| {
                 let mut new = old.clone();
                 conditions::set(&mut new, &condition(availability), &metadata::now());
                 Ok(Change::Replace(new))
-            });
+            },
+        );
         written.await.map(drop)
     }
 }
@@ -452,15 +488,15 @@ fn key(name: &str) -> String {
     format!("apiservices/{name}")
 }
 
-/// Wakes the workers whose services are in the news.
-fn notify(workers: &mut BTreeMap<String, Worker>, news: News) {
-    let changed: Vec<Value> = match news {
-        News::Everything(_) => {
+/// Wakes the workers whose services changed.
+fn notify(workers: &mut BTreeMap<String, Worker>, feed_update: FeedUpdate) {
+    let changed: Vec<Value> = match feed_update {
+        FeedUpdate::Snapshot(_) => {
             workers.values().for_each(|worker| worker.wake());
             return;
         }
-        News::Changes(changes) if workers.is_empty() || changes.is_empty() => return,
-        News::Changes(changes) => changes.iter().map(|(entry, _)| entry.value()).collect(),
+        FeedUpdate::Changes(changes) if workers.is_empty() || changes.is_empty() => return,
+        FeedUpdate::Changes(changes) => changes.iter().map(|(entry, _)| entry.value()).collect(),
     };
     for worker in workers.values() {
         let service = &worker.target.service;
@@ -475,7 +511,7 @@ fn notify(workers: &mut BTreeMap<String, Worker>, news: News) {
     }
 }
 
-/// The service and its endpoint slices, as the caches have them.
+/// The service and its endpoint slices from the caches.
 pub(crate) async fn service_and_slices(
     registry: &Registry,
     reference: &ServiceReference,
@@ -483,7 +519,7 @@ pub(crate) async fn service_and_slices(
     let service = registry.find(SERVICES, &reference.namespace, &reference.name).await?;
     let served = registry.builtin(SLICES.0, SLICES.1, SLICES.2)?;
     let (cache, scope) = (&served.storage.cache, served.scope_key(&reference.namespace));
-    let now = cache.fresh(&scope).await.map_err(|error| store_error(&error))?;
+    let now = cache.fresh(&scope).await.or_status()?;
     let view = cache.list(&scope, None, 0, now, |_| true);
     let slices = view.entries.iter().map(|entry| entry.value());
     let own = |slice: &Value| slice.field("metadata").field("labels").text(SERVICE_NAME) == reference.name;

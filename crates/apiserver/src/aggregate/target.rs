@@ -1,4 +1,4 @@
-//! The part of an APIService that decides where requests go.
+//! The routing part of an APIService.
 
 use api::value::Fields;
 use base::http::Authorities;
@@ -6,10 +6,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use machinery::{Value, meta};
 
-/// Port of a service that names none.
+/// Default port of a service reference.
 const DEFAULT_PORT: u16 = 443;
 
-/// An APIService that a service is behind.
+/// An APIService with a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Name of the APIService.
@@ -19,7 +19,7 @@ pub struct Target {
     pub group_priority: i32,
     pub version_priority: i32,
     pub service: ServiceReference,
-    /// PEM of the authorities that sign the server's certificate; empty: those of the system.
+    /// CA bundle for the server's certificate, PEM; empty: the system's CAs.
     ca_bundle: Vec<u8>,
     insecure_skip_tls_verify: bool,
 }
@@ -33,7 +33,7 @@ pub struct ServiceReference {
 }
 
 impl Target {
-    /// Reads an APIService; `None` for one that this server answers for itself.
+    /// Reads an APIService; `None` for a local one.
     pub fn new(api_service: &Value) -> Option<Self> {
         let spec = api_service.field("spec");
         let service = spec.get("service").filter(|service| service.is_object())?;
@@ -64,7 +64,7 @@ impl Target {
         }
     }
 
-    /// Name in the server's certificate.
+    /// Server name in its certificate.
     pub fn server_name(&self) -> String {
         format!("{}.{}.svc", self.service.name, self.service.namespace)
     }

@@ -1,4 +1,4 @@
-//! Group versions that a component of this process serves, through the whole request chain.
+//! Group versions served by a component of this process, through the whole request chain.
 
 use super::{Aggregator, Extension, Routing};
 use crate::discovery::{ApiResource, GroupVersion};
@@ -7,8 +7,10 @@ use crate::test_server::{ADMIN, ALICE, TestServer};
 use base::tasks::TaskGroup;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Buf;
 use futures_util::future::BoxFuture;
 use http::{Method, Request, Response};
+use http_body_util::BodyExt;
 use machinery::Value;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -19,9 +21,11 @@ use std::time::{Duration, Instant};
 const JSON: &str = "application/json";
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.metrics.example.com";
 const PARTS: &str = "/apis/metrics.example.com/v1/namespaces/n/parts";
+const EXTENSION: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.example.com";
+const FLUNDERS: &str = "/apis/example.com/v1/flunders";
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A component with one resource. It notes the users of its requests.
+/// A component with one resource, which records the users of its requests.
 #[derive(Default)]
 struct Parts {
     users: Mutex<Vec<String>>,
@@ -85,7 +89,10 @@ impl Running {
     }
 
     fn with_routing(routing: Routing) -> Self {
-        let server = TestServer::start();
+        Self::on(TestServer::start(), routing)
+    }
+
+    fn on(server: TestServer, routing: Routing) -> Self {
         let tasks = TaskGroup::new();
         let registry = Arc::clone(&server.chain.rest.registry);
         let aggregator = Arc::new(Aggregator::new(registry, routing));
@@ -136,7 +143,7 @@ async fn component_serves_its_group_version() {
     let before = parts.users.lock().len();
     let (code, _) = running.server.ask(ALICE, Method::GET, PARTS, JSON, "").await;
     assert_eq!(code, 403);
-    assert_eq!(parts.users.lock().len(), before, "a refused request reached the component");
+    assert_eq!(parts.users.lock().len(), before, "a rejected request reached the component");
     running.server.grant(&[("list", "parts")]);
     let (code, _) = running.server.ask(ALICE, Method::GET, PARTS, JSON, "").await;
     assert_eq!(code, 200);
@@ -144,7 +151,7 @@ async fn component_serves_its_group_version() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn api_service_with_a_service_takes_the_place_of_a_component() {
+async fn api_service_with_service_overrides_component() {
     let running = Running::start();
     let foreign = json!({
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.metrics.example.com"},
@@ -163,9 +170,11 @@ async fn api_service_with_a_service_takes_the_place_of_a_component() {
     running.until(API_SERVICE, |code, found| code == 200 && reason(found) == "Local").await;
 }
 
-/// An extension server with one resource and documents of OpenAPI.
+/// An extension server with one resource and OpenAPI documents.
 fn extension_server(path: &str, fails: bool) -> (u16, Value) {
+    let flunder = json!({"apiVersion": "example.com/v1", "kind": "Flunder", "metadata": {"name": "a"}});
     match path {
+        FLUNDERS if !fails => (200, json!({"stream": [{"type": "ADDED", "object": flunder}]})),
         _ if fails => (500, json!({})),
         "/apis/example.com/v1" => (
             200,
@@ -177,7 +186,7 @@ fn extension_server(path: &str, fails: bool) -> (u16, Value) {
                 let schema = json!({"$ref": format!("#/definitions/{name}")});
                 json!({"get": {"responses": {"200": {"description": "OK", "schema": schema}}}})
             };
-            // Its own form of a type that this server has, too.
+            // A different definition of a type that this server also has.
             let meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
             let flunder = json!({"type": "object", "properties": {"metadata": {"$ref": format!("#/definitions/{meta}")}}});
             (
@@ -191,25 +200,111 @@ fn extension_server(path: &str, fails: bool) -> (u16, Value) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn openapi_v2_of_an_extension_server_is_merged_while_it_is_available() {
-    const SERVICE: &str = "/api/v1/namespaces/default/services/responder";
-    const OWN: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.example.com";
-    let fails = Arc::new(AtomicBool::new(false));
-    let failing = Arc::clone(&fails);
-    let responder =
-        testkit::Responder::start(move |path, _| extension_server(path, failing.load(Ordering::Relaxed)));
-    let responder = responder.await.expect("an extension server");
-    let running = Running::with_routing(Routing::Service);
+/// The part of an APIService's spec that names a server.
+fn location(responder: &testbase::Responder) -> Value {
+    json!({"caBundle": STANDARD.encode(&responder.certificate),
+        "service": {"namespace": "default", "name": "responder", "port": responder.port().expect("a port")}})
+}
+
+/// Registers an extension server on this machine.
+async fn publish(running: &Running, responder: &testbase::Responder) {
     let create = async |path: &str, object: &Value| running.server.create(path, object).await;
     create("/api/v1/namespaces", &json!({"metadata": {"name": "default"}})).await;
     let service = json!({"metadata": {"name": "responder"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
     create("/api/v1/namespaces/default/services", &service).await;
-    let api_service = json!({"metadata": {"name": "v1.example.com"}, "spec": {
-        "group": "example.com", "version": "v1", "groupPriorityMinimum": 1500, "versionPriority": 15,
-        "caBundle": STANDARD.encode(&responder.certificate),
-        "service": {"namespace": "default", "name": "responder", "port": responder.port().expect("a port")}}});
+    let mut spec = location(responder);
+    for (field, value) in [("group", json!("example.com")), ("version", json!("v1"))] {
+        spec[field] = value;
+    }
+    for (field, priority) in [("groupPriorityMinimum", 1500), ("versionPriority", 15)] {
+        spec[field] = json!(priority);
+    }
+    let api_service = json!({"metadata": {"name": "v1.example.com"}, "spec": spec});
     create("/apis/apiregistration.k8s.io/v1/apiservices", &api_service).await;
+}
+
+/// The next bytes of a watch through the aggregator; `None` at its end.
+async fn next_event(body: &mut ResponseBody) -> Option<Value> {
+    let frame = tokio::time::timeout(LIMIT, body.frame()).await.expect("the watch hangs")?;
+    let data = frame.ok()?.into_data().ok()?;
+    Some(serde_json::from_slice(data.chunk()).expect("one event"))
+}
+
+/// Opens a watch, once the catalogue has the extension server.
+async fn watch_flunders(running: &Running) -> ResponseBody {
+    let start = Instant::now();
+    loop {
+        let request = Request::get(format!("{FLUNDERS}?watch=true"))
+            .header("authorization", format!("Bearer {ADMIN}"))
+            .body(RequestBody::default())
+            .expect("a request");
+        let reply = running.server.send(request).await;
+        if reply.status() == 200 {
+            return reply.into_body();
+        }
+        assert!(start.elapsed() < LIMIT, "{}", reply.status());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_to_extension_server_reuse_a_connection() {
+    const FLUNDER: &str = "/apis/example.com/v1/namespaces/default/flunders/a";
+    let responder = testbase::Responder::start(move |path, body| match path {
+        FLUNDER => (200, json!({"kind": "Flunder", "apiVersion": "example.com/v1", "sent": body})),
+        path => extension_server(path, false),
+    });
+    let responder = responder.await.expect("an extension server");
+    let running = Running::with_routing(Routing::Service);
+    publish(&running, &responder).await;
+    running.until(FLUNDER, |code, _| code == 200).await;
+    for number in 0..3 {
+        let body = json!({"number": number}).to_string();
+        let (code, answer) = running.server.ask(ADMIN, Method::PUT, FLUNDER, JSON, body).await;
+        assert_eq!((code, &answer["sent"]["number"]), (200, &json!(number)));
+    }
+    assert_eq!(responder.connections_for(FLUNDER), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restart_while_extension_server_is_killed_during_watch_recovers() {
+    let start = async || testbase::Responder::start(|path, _| extension_server(path, false)).await;
+    let responder = start().await.expect("an extension server");
+    let first = Running::with_routing(Routing::Service);
+    publish(&first, &responder).await;
+    first.until(EXTENSION, |_, found| reason(found) == "Passed").await;
+    let mut watch = watch_flunders(&first).await;
+    assert_eq!(next_event(&mut watch).await.expect("an event")["object"]["metadata"]["name"], "a");
+
+    // The API server restarts while the extension server is gone.
+    drop(responder);
+    let second = Running::on(first.server.beside(), Routing::Service);
+    assert_eq!(next_event(&mut watch).await, None, "the watch ends with its server");
+    drop(first);
+    second.until(EXTENSION, |_, found| reason(found) == "FailedDiscoveryCheck").await;
+    second.until(FLUNDERS, |code, _| code == 503).await;
+    let (code, _) = second.get("/api/v1/namespaces/default").await;
+    assert_eq!(code, 200, "own groups are served");
+
+    let responder = start().await.expect("an extension server");
+    let patch = json!({"spec": location(&responder)}).to_string();
+    let media = "application/merge-patch+json";
+    assert_eq!(second.server.ask(ADMIN, Method::PATCH, EXTENSION, media, patch).await.0, 200);
+    second.until(EXTENSION, |_, found| reason(found) == "Passed").await;
+    let mut watch = watch_flunders(&second).await;
+    assert_eq!(next_event(&mut watch).await.expect("an event")["type"], "ADDED");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn extension_server_openapi_v2_is_merged_while_available() {
+    const SERVICE: &str = "/api/v1/namespaces/default/services/responder";
+    let fails = Arc::new(AtomicBool::new(false));
+    let failing = Arc::clone(&fails);
+    let responder =
+        testbase::Responder::start(move |path, _| extension_server(path, failing.load(Ordering::Relaxed)));
+    let responder = responder.await.expect("an extension server");
+    let running = Running::with_routing(Routing::Service);
+    publish(&running, &responder).await;
 
     let has = |document: &Value| document["paths"].get("/apis/example.com/v1/flunders").is_some();
     let merged = running.until("/openapi/v2", |_, document| has(document)).await;
@@ -223,11 +318,11 @@ async fn openapi_v2_of_an_extension_server_is_merged_while_it_is_available() {
     assert!(merged["paths"].get("/api/v1/pods").is_some());
 
     fails.store(true, Ordering::Relaxed);
-    // A change of the service is a reason to look at once.
+    // A change of the service triggers an immediate check.
     let patch = json!({"metadata": {"annotations": {"touched": "yes"}}}).to_string();
     let (code, _) =
         running.server.ask(ADMIN, Method::PATCH, SERVICE, "application/merge-patch+json", patch).await;
     assert_eq!(code, 200);
-    running.until(OWN, |_, found| reason(found) == "FailedDiscoveryCheck").await;
+    running.until(EXTENSION, |_, found| reason(found) == "FailedDiscoveryCheck").await;
     running.until("/openapi/v2", |_, document| !has(document)).await;
 }

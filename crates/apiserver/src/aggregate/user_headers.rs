@@ -1,4 +1,4 @@
-//! The headers by which an extension server learns the user of a request.
+//! Headers that identify the user of a request to an extension server.
 
 use crate::user::UserInfo;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -9,7 +9,7 @@ const UID: HeaderName = HeaderName::from_static("x-remote-uid");
 const GROUP: HeaderName = HeaderName::from_static("x-remote-group");
 const EXTRA: &str = "x-remote-extra-";
 
-/// Replaces the headers with those of `user`. A client that sends such headers itself must not choose its user.
+/// Replaces the headers with those of `user`. Headers sent by the client are dropped, so it cannot choose its user.
 pub fn set(headers: &mut HeaderMap, user: &UserInfo) {
     let forged: Vec<HeaderName> = headers.keys().filter(|name| is_user_header(name)).cloned().collect();
     for name in forged {
@@ -35,8 +35,8 @@ pub fn is_user_header(name: &HeaderName) -> bool {
     *name == USER || *name == UID || *name == GROUP || name.as_str().starts_with(EXTRA)
 }
 
-/// A key as a part of a header's name: other characters than those of tokens, `%` and upper-case letters are escaped. Header
-/// names have no case.
+/// Escapes a key for a header name: characters outside of tokens, `%` and upper-case letters, since header names are
+/// case-insensitive.
 fn escape(key: &str) -> String {
     let mut text = String::with_capacity(key.len());
     for byte in key.bytes() {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forged_headers_are_replaced_by_the_user() {
+    fn user_headers_from_client_are_replaced() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("x-remote-user", "admin"),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn value_that_no_header_can_have_is_left_out() {
+    fn user_headers_invalid_value_is_omitted() {
         let mut headers = HeaderMap::new();
         set(
             &mut headers,

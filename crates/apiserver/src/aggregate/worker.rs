@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The task of one APIService; dropping it ends the task.
+/// The task of one APIService; dropping it aborts the task.
 pub struct Worker {
     pub target: Target,
     changed: Arc<Notify>,
@@ -15,8 +15,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker. `pass` runs at once, when the worker is woken, and after the pause that it returns. A worker that
-    /// panics is logged and restarted with a new state; others are not affected.
+    /// Starts a worker. `pass` runs immediately, when the worker is woken, and after the pause that it returns. A
+    /// worker that panics is logged and restarted with a new state; others are not affected.
     pub fn start<S, P>(target: Target, tasks: &TaskGroup, pass: P) -> Self
     where
         S: Default + Send + 'static,
@@ -43,7 +43,7 @@ impl Worker {
         Self { target, changed, tasks }
     }
 
-    /// Has the worker do a pass now.
+    /// Triggers a reconciliation.
     pub fn wake(&self) {
         self.changed.notify_one();
     }
@@ -68,7 +68,7 @@ mod tests {
         Target::new(&object).expect("a target")
     }
 
-    /// Waits until a counter has passed a number.
+    /// Waits until a counter exceeds a number.
     async fn beyond(count: &AtomicU32, number: u32) {
         let start = std::time::Instant::now();
         while count.load(Ordering::SeqCst) <= number {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn worker_that_panics_is_restarted_and_others_go_on() {
+    async fn worker_panic_is_restarted_without_affecting_others() {
         const PAUSE: Duration = Duration::from_millis(5);
         let group = TaskGroup::new();
         let (failing, other) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
@@ -89,7 +89,7 @@ mod tests {
             let passes = *passes;
             Box::pin(async move {
                 assert!(number != 1, "a document of another server");
-                assert!(number < 2 || passes == number - 1, "the state begins anew");
+                assert!(number < 2 || passes == number - 1, "the state is new");
                 PAUSE
             })
         });

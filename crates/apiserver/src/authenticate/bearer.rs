@@ -1,4 +1,4 @@
-//! Bearer tokens: in the `Authorization` header, or, for browsers' WebSockets, in the list of protocols.
+//! Bearer tokens: in the `Authorization` header or, for browsers' WebSockets, in the list of subprotocols.
 
 use super::Refusal;
 use base64::Engine;
@@ -7,10 +7,10 @@ use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use http::{HeaderMap, HeaderValue};
 use std::borrow::Cow;
 
-/// What precedes a token in the list of protocols.
+/// Prefix of a token in the list of subprotocols.
 const PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The token a request carries, if it does.
+/// The request's token, if any.
 pub fn token(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Refusal> {
     match bearer(headers) {
         Some(token) => Ok(Some(Cow::Borrowed(token))),
@@ -18,7 +18,7 @@ pub fn token(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Refusal> {
     }
 }
 
-/// The token of an `Authorization: Bearer` header.
+/// Token of an `Authorization: Bearer` header.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
     let (scheme, rest) = header.split_once(' ')?;
@@ -26,22 +26,22 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// The protocols a client offers.
+/// Subprotocols offered by the client.
 pub fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lists = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).map(str::trim)
 }
 
-/// Removes the protocols that carry a token, so that no handler sees or forwards it. Kubernetes' authenticator does the
-/// same.
+/// Removes the subprotocols that contain a token, so that no handler sees or forwards it, as Kubernetes'
+/// authenticator does.
 pub fn remove_protocols(headers: &mut HeaderMap) {
     if !protocols(headers).any(|protocol| protocol.starts_with(PROTOCOL)) {
         return;
     }
-    let kept: Vec<&str> = protocols(headers).filter(|protocol| !protocol.starts_with(PROTOCOL)).collect();
-    let kept = HeaderValue::from_str(&kept.join(", ")).ok().filter(|kept| !kept.is_empty());
-    match kept {
-        Some(kept) => drop(headers.insert(SEC_WEBSOCKET_PROTOCOL, kept)),
+    let retained: Vec<&str> = protocols(headers).filter(|protocol| !protocol.starts_with(PROTOCOL)).collect();
+    let retained = HeaderValue::from_str(&retained.join(", ")).ok().filter(|retained| !retained.is_empty());
+    match retained {
+        Some(retained) => drop(headers.insert(SEC_WEBSOCKET_PROTOCOL, retained)),
         None => drop(headers.remove(SEC_WEBSOCKET_PROTOCOL)),
     }
 }
@@ -66,7 +66,7 @@ fn websocket(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     if token.is_empty() {
         return Ok(None);
     }
-    // One protocol must be left for the answer.
+    // One subprotocol must remain for the response.
     if protocols(headers).all(|protocol| protocol.starts_with(PROTOCOL)) {
         return refuse("missing additional subprotocol");
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bearer_headers() {
+    fn bearer_header_is_parsed() {
         for (header, want) in [
             ("Bearer abc", Some("abc")),
             ("bearer abc", Some("abc")),
@@ -95,9 +95,9 @@ mod tests {
     }
 
     #[test]
-    fn remove_protocols_keeps_all_but_tokens() {
+    fn remove_protocols_drops_only_tokens() {
         let one = format!("{PROTOCOL}{}", URL_SAFE_NO_PAD.encode("abc"));
-        for (given, want) in [
+        for (input, want) in [
             (
                 vec![format!("{one}, v5.channel.k8s.io,v4.channel.k8s.io")],
                 Some("v5.channel.k8s.io, v4.channel.k8s.io"),
@@ -108,17 +108,17 @@ mod tests {
             (vec![], None),
         ] {
             let mut headers = HeaderMap::new();
-            for protocol in &given {
+            for protocol in &input {
                 headers.append(SEC_WEBSOCKET_PROTOCOL, protocol.parse().unwrap());
             }
             remove_protocols(&mut headers);
             let left: Vec<_> = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().collect();
-            assert_eq!(left, want.into_iter().collect::<Vec<_>>(), "{given:?}");
+            assert_eq!(left, want.into_iter().collect::<Vec<_>>(), "{input:?}");
         }
     }
 
     #[test]
-    fn tokens_among_protocols() {
+    fn websocket_protocol_token_is_decoded() {
         let one = format!("{PROTOCOL}{}", URL_SAFE_NO_PAD.encode("abc"));
         for (upgrade, protocols, want) in [
             ("websocket", vec![format!("{one}, v5.channel.k8s.io")], Ok(Some("abc"))),

@@ -1,4 +1,4 @@
-//! Bootstrap tokens: `id.secret`, kept in secrets of kube-system, by which new nodes introduce themselves.
+//! Bootstrap tokens: `id.secret`, stored in secrets of kube-system, for new nodes.
 
 use super::{Authenticated, Refusal};
 use crate::registry::{Registry, store_error};
@@ -11,7 +11,7 @@ use machinery::{Value, meta};
 const NAMESPACE: &str = "kube-system";
 const GROUP: &str = "system:bootstrappers";
 
-/// The user of a bootstrap token; `None`: it is none, or not a valid one.
+/// The user of a bootstrap token; `None` if it is not a valid one.
 pub async fn authenticate(
     registry: &Registry,
     token: &str,
@@ -27,12 +27,12 @@ pub async fn authenticate(
     };
     let user = user(&entry.value(), id, secret, now);
     if let Err(why) = &user {
-        tracing::info!(id, why, "bootstrap token refused");
+        tracing::info!(id, why, "bootstrap token rejected");
     }
     Ok(user.ok().map(|user| Authenticated { user, audiences: Vec::new() }))
 }
 
-/// Six and sixteen small letters or digits.
+/// Six and sixteen lower-case letters or digits.
 fn split(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     let plain = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -79,7 +79,7 @@ fn user(object: &Value, id: &str, secret: &str, now: Timestamp) -> Result<UserIn
     Ok(UserInfo { name: format!("system:bootstrap:{id}"), groups, ..UserInfo::default() })
 }
 
-/// Only groups below `system:bootstrappers:` can be given, so that a secret cannot make an administrator.
+/// Only groups below `system:bootstrappers:` are accepted, so that a secret cannot create an administrator.
 fn is_bootstrap_group(group: &str) -> bool {
     let Some(rest) = group.strip_prefix("system:bootstrappers:") else { return false };
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -88,7 +88,7 @@ fn is_bootstrap_group(group: &str) -> bool {
         && rest.len() <= 255
 }
 
-/// Compares without telling by its time where the difference is.
+/// Constant-time comparison.
 fn same(a: &[u8], b: &[u8]) -> bool {
     aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok()
 }
@@ -99,7 +99,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn forms() {
+    fn bootstrap_token_format_is_checked() {
         for (token, want) in [
             ("abcdef.0123456789abcdef", true),
             ("abcde.0123456789abcdef", false),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets() {
+    fn bootstrap_token_secret_is_validated() {
         let encode = |text: &str| STANDARD.encode(text);
         let good = json!({
             "type": "bootstrap.kubernetes.io/token",

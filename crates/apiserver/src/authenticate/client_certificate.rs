@@ -9,21 +9,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What a certificate says of its bearer, and until when.
+/// User of a certificate, and the end of its validity.
 struct Identity {
     user: Arc<UserInfo>,
     not_after: i64,
 }
 
-/// The user of a connection's certificate, parsed once per connection; `None`: the certificate is for something else.
-/// Connections may outlive certificates: whether it is still valid is looked at for every request.
+/// The user of a connection's certificate with the seconds until it expires, parsed once per connection; `None`: the
+/// certificate has another purpose.
+/// Connections may outlive certificates, so validity is checked for every request.
 pub fn user(
     connection: &Connection,
     certificates: &PeerCertificates,
     now: Timestamp,
-) -> Result<Option<Arc<UserInfo>>, Refusal> {
+) -> Result<Option<(Arc<UserInfo>, i64)>, Refusal> {
     match &certificates.client {
-        // A front proxy's certificate is no user's, and no reason to refuse the request.
+        // A front proxy's certificate identifies no user, but the request stays acceptable.
         Verification::Rejected(_) if certificates.front_proxy.is_trusted() => return Ok(None),
         Verification::Rejected(why) => return Err(Refusal(format!("client certificate: {why}"))),
         Verification::NoAuthority => return Ok(None),
@@ -41,10 +42,11 @@ pub fn user(
         Some(Err(why)) => return Err(Refusal(format!("client certificate: {why}"))),
         None => return Err(Refusal("client certificate: unknown".to_owned())),
     };
-    if identity.not_after < now.as_second() {
+    let left = identity.not_after.saturating_sub(now.as_second());
+    if left < 0 {
         return Err(Refusal("client certificate: it has expired since the connection was made".to_owned()));
     }
-    Ok(Some(identity.user.clone()))
+    Ok(Some((identity.user.clone(), left)))
 }
 
 fn from_certificate(der: &[u8]) -> Result<Identity, String> {
@@ -82,7 +84,7 @@ mod tests {
         assert_eq!(user.name, "system:node:x");
         assert_eq!(user.groups, ["system:kube-controller-manager", "system:nodes", "system:authenticated"]);
 
-        // The first organization becomes a common name; the signature has been verified before.
+        // Turns the first organization into a common name; the signature has been verified before.
         let (organization, common_name) = ([6, 3, 0x55, 4, 10], [6, 3, 0x55, 4, 3]);
         let at = one.windows(5).position(|window| window == organization).expect("an organization");
         let mut two = one;

@@ -1,4 +1,4 @@
-//! Front proxies: a client with their certificate says by headers for whom it speaks.
+//! Front proxies: clients with their certificate name the user in headers.
 
 use super::Refusal;
 use crate::serve::PeerCertificates;
@@ -14,8 +14,9 @@ const UID: &str = "x-remote-uid";
 const GROUP: &str = "x-remote-group";
 const EXTRA: &str = "x-remote-extra-";
 
-/// The user that a front proxy speaks for; `None`: the client is none, or names nobody. `allowed` are the common names
-/// that front proxies may have; empty: all. Connections may outlive certificates: expiry is checked for every request.
+/// The user named by a front proxy; `None` if the client is none, or the headers name no user. `allowed` are the
+/// common names that front proxies may have; empty: all. Connections may outlive certificates: expiry is checked for
+/// every request.
 pub fn user(
     headers: &HeaderMap,
     certificates: &PeerCertificates,
@@ -42,7 +43,7 @@ pub fn user(
     Ok(Some(user))
 }
 
-/// The user the headers name; `None`: they name none.
+/// The user in the headers, if any.
 fn named(headers: &HeaderMap) -> Option<UserInfo> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
     let name = text(USER);
@@ -73,7 +74,7 @@ mod tests {
     use jiff::ToSpan;
 
     #[test]
-    fn user_of_expired_front_proxy_certificate_is_refused() {
+    fn front_proxy_expired_certificate_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let (names, now) = (ServingNames::of_the_api_server("cluster.local"), Timestamp::now());
         let pki = Pki::open(&directory.path().join("pki"), &names, now).expect("certificates");
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn front_proxy_certificate_with_two_common_names_is_refused() {
+    fn front_proxy_certificate_with_two_common_names_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let now = Timestamp::now();
         let pki =
@@ -113,7 +114,7 @@ mod tests {
         };
         let one = issued.chain[0].to_vec();
         assert_eq!(found(one.clone()), Ok(Some("alice".to_owned())));
-        // The organization becomes a common name; the signature has been verified before.
+        // Turns the organization into a common name; the signature has been verified before.
         let (organization, common_name) = ([6, 3, 0x55, 4, 10], [6, 3, 0x55, 4, 3]);
         let at = one.windows(5).position(|window| window == organization).expect("an organization");
         let mut two = one;
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_name_a_user() {
+    fn front_proxy_headers_return_user() {
         let mut headers = HeaderMap::new();
         assert!(named(&headers).is_none());
         for (name, value) in [

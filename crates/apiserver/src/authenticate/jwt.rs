@@ -1,4 +1,4 @@
-//! JSON web tokens: making and checking them.
+//! JSON web tokens: signing and parsing.
 
 use super::public_key::{Curve, PublicKey, key_id};
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
@@ -18,9 +18,9 @@ use serde::Deserialize;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JwtError {
-    #[error("the key of service account tokens cannot be used")]
+    #[error("unusable service account token key")]
     Key,
-    #[error("signing a token")]
+    #[error("failed to sign token")]
     Sign,
 }
 
@@ -43,7 +43,7 @@ struct Header {
     kid: String,
 }
 
-/// A token taken apart; nothing about it is proven yet.
+/// A parsed token that is not verified yet.
 pub struct Unverified<'a> {
     pub payload: Vec<u8>,
     signed: &'a str,
@@ -52,7 +52,7 @@ pub struct Unverified<'a> {
 }
 
 impl<'a> Unverified<'a> {
-    /// `None`: it is no such token at all.
+    /// `None` if the text is not a JWT.
     pub fn parse(token: &'a str) -> Option<Self> {
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, payload) = signed.split_once('.')?;
@@ -69,24 +69,24 @@ impl<'a> Unverified<'a> {
         &self.header.alg
     }
 
-    /// The key it says it is signed with; empty: it does not say.
+    /// The `kid` header; empty if absent.
     pub fn key_id(&self) -> &str {
         &self.header.kid
     }
 
-    /// Whether this key signed the token; why not, otherwise.
+    /// Verifies the signature with this key; the error is the reason.
     pub fn verify(&self, key: &PublicKey) -> Result<(), &'static str> {
         key.verify(&self.header.alg, self.signed.as_bytes(), &self.signature)
     }
 }
 
 impl SigningKey {
-    /// The cluster's own key.
+    /// The cluster's own signing key.
     pub fn new(key: &ServiceAccountKey) -> Result<Self, JwtError> {
         Self::from_pem(key.private_pem.as_bytes())
     }
 
-    /// From a file with a private key: RSA, or EC on one of the curves of the standard.
+    /// Reads a PEM private key: RSA, or EC on one of the standard curves.
     pub fn from_pem(text: &[u8]) -> Result<Self, JwtError> {
         let key = PrivateKeyDer::from_pem_slice(text).map_err(|_| JwtError::Key)?;
         let signer = signer(&key).ok_or(JwtError::Key)?;
@@ -99,7 +99,7 @@ impl SigningKey {
         Ok(Self { signer, public, id: key_id(spki.as_ref()) })
     }
 
-    /// The signed token.
+    /// Signs the claims.
     pub fn sign(&self, claims: &Value) -> Result<String, JwtError> {
         let header = serde_json::json!({"alg": self.public.algorithm(), "kid": self.id});
         let mut token = URL_SAFE_NO_PAD.encode(header.to_string());
@@ -157,7 +157,7 @@ pub mod tests {
     use serde_json::json;
     use std::sync::LazyLock;
 
-    /// One key for all tests: making one takes a while.
+    /// One key for all tests, since generation is slow.
     pub static KEY: LazyLock<ServiceAccountKey> = LazyLock::new(|| {
         let directory = tempfile::tempdir().unwrap();
         let names = base::pki::ServingNames::of_the_api_server("cluster.local");
@@ -175,7 +175,7 @@ pub mod tests {
     }
 
     #[test]
-    fn signatures() {
+    fn jwt_with_wrong_signature_is_rejected() {
         let key = SigningKey::new(&KEY).unwrap();
         let token = key.sign(&json!({"sub": "x"})).unwrap();
         let parsed = Unverified::parse(&token).unwrap();
@@ -202,18 +202,18 @@ pub mod tests {
     }
 
     #[test]
-    fn keys_on_curves() {
+    fn jwt_is_signed_with_ec_keys() {
         for (curve, algorithm) in [(Curve::P256, "ES256"), (Curve::P384, "ES384"), (Curve::P521, "ES512")] {
             let key = SigningKey::from_pem(ec_pem(curve).as_bytes()).unwrap();
             let token = key.sign(&json!({"sub": "x"})).unwrap();
             let parsed = Unverified::parse(&token).unwrap();
             assert_eq!((parsed.algorithm(), parsed.key_id()), (algorithm, key.id.as_str()));
             assert_eq!(parsed.verify(&key.public), Ok(()));
-            // Others read the key from the key set.
+            // Relying parties read the key from the key set.
             let read = PublicKey::from_jwk(&key.public.jwk(&key.id)).unwrap();
             assert_eq!(parsed.verify(&read), Ok(()));
-            let stranger = SigningKey::from_pem(ec_pem(curve).as_bytes()).unwrap();
-            assert_eq!(parsed.verify(&stranger.public), Err("invalid signature"));
+            let other_key = SigningKey::from_pem(ec_pem(curve).as_bytes()).unwrap();
+            assert_eq!(parsed.verify(&other_key.public), Err("invalid signature"));
             assert_eq!(
                 parsed.verify(&SigningKey::new(&KEY).unwrap().public),
                 Err("unexpected signature algorithm")
@@ -223,7 +223,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_public_key() {
+    fn public_key_round_trips_through_jwk() {
         let key = SigningKey::new(&KEY).unwrap();
         let jwk = key.public.jwk(&key.id);
         assert_eq!(jwk["e"], "AQAB");

@@ -1,4 +1,4 @@
-//! The keys of service account tokens: the one that signs, and those whose tokens are accepted.
+//! Keys of service account tokens: the signing key, and the keys accepted for verification.
 
 use super::jwt::{SigningKey, Unverified};
 use super::public_key::{PublicKey, key_id};
@@ -11,27 +11,27 @@ use std::path::{Path, PathBuf};
 pub struct VerificationKey {
     pub id: String,
     pub key: PublicKey,
-    /// Tokens of the key are accepted here, but relying parties do not learn of it.
+    /// Tokens of the key are accepted here, but the key set omits it.
     pub is_hidden: bool,
 }
 
 pub struct KeyRing {
-    /// Absent where an external signer signs.
+    /// Absent with an external signer.
     pub signing: Option<SigningKey>,
     keys: Vec<VerificationKey>,
 }
 
-/// The reason why a file of keys is not usable.
+/// Error of reading a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    #[error("reading {}", .path.display())]
+    #[error("failed to read {}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{} has no key that can be used", .path.display())]
+    #[error("no usable key in {}", .path.display())]
     Unusable { path: PathBuf },
 }
 
 impl KeyRing {
-    /// A key that signs, and more keys whose tokens are accepted.
+    /// A signing key, and more keys accepted for verification.
     pub fn new(signing: SigningKey, more: Vec<VerificationKey>) -> Self {
         let own = VerificationKey::new(signing.id.clone(), signing.public.clone());
         let more = more.into_iter().filter(|key| key.id != signing.id);
@@ -51,7 +51,7 @@ impl KeyRing {
         self.keys.iter().filter(|key| !key.is_hidden)
     }
 
-    /// The key set by which others check tokens.
+    /// The key set (JWKS) for relying parties.
     pub fn jwks(&self) -> Value {
         let keys: Vec<Value> = self.shown().map(|key| key.key.jwk(&key.id)).collect();
         serde_json::json!({"keys": keys})
@@ -62,17 +62,17 @@ impl KeyRing {
         self.shown().map(|key| key.key.algorithm()).collect()
     }
 
-    /// Reports whether a token that names this key can be checked.
-    pub fn knows(&self, id: &str) -> bool {
+    /// Reports whether the ring has the key that a token names.
+    pub fn has_key(&self, id: &str) -> bool {
         id.is_empty() || self.keys.iter().any(|key| key.id == id)
     }
 
-    /// Reports whether a key of this name is kept from relying parties.
-    pub fn hides(&self, id: &str) -> bool {
+    /// Reports whether the key of this name is excluded from the key set.
+    pub fn is_excluded(&self, id: &str) -> bool {
         self.keys.iter().any(|key| key.id == id && key.is_hidden)
     }
 
-    /// Checks that one of the keys signed the token; the error says why not.
+    /// Verifies the token's signature with the keys; the error is the reason.
     pub fn verify(&self, token: &Unverified<'_>) -> Result<(), &'static str> {
         let named = token.key_id();
         let mut why = "invalid signature, no keys found";
@@ -92,7 +92,7 @@ impl VerificationKey {
     }
 }
 
-/// The public keys of a file, those of private keys included.
+/// Public keys of a file, including those of private keys.
 pub fn read_keys(path: &Path) -> Result<Vec<VerificationKey>, KeyFileError> {
     let text = std::fs::read(path).map_err(|source| KeyFileError::Read { path: path.to_owned(), source })?;
     let mut keys: Vec<VerificationKey> = PublicKey::from_pem(&text)

@@ -1,10 +1,10 @@
-//! Tokens kept in secrets of type `kubernetes.io/service-account-token`: without an end, good as long as the secret has
-//! them. When one was used last is noted on its secret, once a day.
+//! Tokens stored in secrets of type `kubernetes.io/service-account-token`: they do not expire, and are valid as long
+//! as the secret contains them. Their last use is recorded on the secret, once a day.
 
 use super::service_account::ServiceAccountTokens;
 use super::{Authenticated, Refusal};
-use crate::registry::update::{Change, Door};
-use crate::registry::{Warnings, WriteContext};
+use crate::registry::update::{Change, UpdateStrategy};
+use crate::registry::{WriteContext, WriteRecord};
 use crate::user::UserInfo;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +16,7 @@ pub const ISSUER: &str = "kubernetes/serviceaccount";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
-/// What such a token says.
+/// Claims of such a token.
 #[derive(Clone, Debug, Deserialize)]
 pub struct LegacyClaims {
     #[serde(default)]
@@ -50,7 +50,7 @@ impl LegacyClaims {
 }
 
 impl ServiceAccountTokens {
-    /// The account of a token whose signature has been checked.
+    /// The account of a token whose signature has been verified.
     pub(super) async fn authenticate_legacy(
         &self,
         token: &str,
@@ -61,7 +61,7 @@ impl ServiceAccountTokens {
         if let Err(why) = claims.check() {
             return refuse(why);
         }
-        // Such tokens do not say whom they are for: they are for this server.
+        // Such tokens have no audience: they are for this server.
         let own = &self.config.audiences;
         let common: Vec<String> =
             own.iter().filter(|audience| audiences.contains(audience)).cloned().collect();
@@ -79,8 +79,8 @@ impl ServiceAccountTokens {
         if meta::deletion_timestamp(&secret).is_some() {
             return refuse("Token has been invalidated");
         }
-        let kept = STANDARD.decode(secret["data"]["token"].as_str().unwrap_or("")).unwrap_or_default();
-        if aws_lc_rs::constant_time::verify_slices_are_equal(&kept, token.as_bytes()).is_err() {
+        let stored = STANDARD.decode(secret["data"]["token"].as_str().unwrap_or("")).unwrap_or_default();
+        if aws_lc_rs::constant_time::verify_slices_are_equal(&stored, token.as_bytes()).is_err() {
             return refuse("Token does not match server's copy");
         }
         let Some(account) = find("serviceaccounts", name).await? else {
@@ -112,30 +112,37 @@ impl ServiceAccountTokens {
         Ok(Authenticated { user, audiences: common })
     }
 
-    /// Notes today's use. Clocks of servers may differ by a day.
+    /// Records today's use. Clocks of servers may differ by a day.
     async fn note_use(&self, secret: &Value) {
         let (now, used) = (self.now(), label(secret, LAST_USED).unwrap_or(""));
         let today = day(now);
         if used == today || used == day(now + SignedDuration::from_hours(24)) {
             return;
         }
-        let (user, warnings) = (UserInfo::server(), Warnings::default());
-        let context = WriteContext::server(&user, &warnings, meta::namespace(secret));
+        let (user, record) = (UserInfo::server(), WriteRecord::default());
+        let context = WriteContext::server(&user, &record, meta::namespace(secret));
         let Ok(served) = self.registry.builtin("", "v1", "secrets") else { return };
         let noted = self
             .registry
-            .update(served, meta::name(secret), Door::main(served.governing()), true, &context, |old| {
-                let mut new = old.clone();
-                let labels = meta::child_mut(&mut new["metadata"], "labels");
-                labels.insert(LAST_USED.to_owned(), today.clone().into());
-                Ok(Change::Replace(new))
-            })
+            .update(
+                served,
+                meta::name(secret),
+                UpdateStrategy::main(served.governing()),
+                true,
+                &context,
+                |old| {
+                    let mut new = old.clone();
+                    let labels = meta::child_mut(&mut new["metadata"], "labels");
+                    labels.insert(LAST_USED.to_owned(), today.clone().into());
+                    Ok(Change::Replace(new))
+                },
+            )
             .await;
         if let Err(status) = noted {
             tracing::warn!(
                 error = status.message,
                 secret = meta::name(secret),
-                "the use of a token is not noted"
+                "failed to record the last use of a token"
             );
         }
     }

@@ -1,8 +1,8 @@
-//! Who makes the request. One file per kind of credential.
+//! Authentication, one file per kind of credential.
 //!
-//! Asked in this order: front proxy, client certificate, bearer token (file, service account, bootstrap, OpenID
-//! Connect, webhook). The first that knows the client decides; bad credentials are refused, none at all is
-//! `system:anonymous` if that is allowed.
+//! Order: front proxy, client certificate, bearer token (file, service account, bootstrap, OpenID Connect, webhook).
+//! The first authenticator that recognizes the client decides; invalid credentials are rejected, requests without any
+//! are `system:anonymous` if that is allowed.
 
 mod bearer;
 mod bootstrap_token;
@@ -30,26 +30,45 @@ pub use webhook::WebhookTokenConfig;
 use crate::configuration::ConfigurationError;
 use crate::outbound::{KubeconfigError, read_kubeconfig};
 use crate::registry::Registry;
-use crate::serve::Connection;
+use crate::serve::{Connection, Peer};
 use crate::user::UserInfo;
 use base::clock::Clock;
+use base::metrics::{Histogram, Metrics, MetricsError};
 use http::HeaderMap;
 use machinery::status::{Result, Status};
 use oidc::Oidc;
 use oidc::config::{Anonymous, Configuration};
 use static_tokens::StaticTokens;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use webhook::WebhookTokens;
 
-/// What can be set.
+/// Half an hour to a year.
+const EXPIRATIONS: [f64; 14] = [
+    0.0,
+    1800.0,
+    3600.0,
+    7200.0,
+    21600.0,
+    43200.0,
+    86400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
+
+/// Settings of authentication.
 #[derive(Clone, Debug)]
 pub struct AuthenticationConfig {
-    /// Requests without credentials are `system:anonymous`; otherwise they are refused at once. `None`: not said, which
-    /// allows them.
+    /// Requests without credentials are `system:anonymous`; otherwise they are rejected immediately. `None`: not set,
+    /// which allows them.
     pub anonymous: Option<bool>,
     pub service_accounts: ServiceAccountConfig,
-    /// A file of tokens, read at the start.
+    /// A token file, read at startup.
     pub token_file: Option<PathBuf>,
     pub bootstrap_tokens: bool,
     /// An `AuthenticationConfiguration`.
@@ -57,7 +76,7 @@ pub struct AuthenticationConfig {
     /// One issuer described by flags.
     pub oidc: Option<OidcFlags>,
     pub webhook: Option<WebhookTokenConfig>,
-    /// Common names that front proxies may have; empty: any that their authority vouches for.
+    /// Common names that front proxies may have; empty: any signed by their CA.
     pub front_proxy_names: Vec<String>,
 }
 
@@ -76,7 +95,7 @@ impl Default for AuthenticationConfig {
     }
 }
 
-/// Why authentication cannot be set up.
+/// Error of setting up authentication.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthenticationError {
     #[error(transparent)]
@@ -85,25 +104,25 @@ pub enum AuthenticationError {
     KeyFile(#[from] KeyFileError),
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    #[error("the issuer of tokens: {0}")]
+    #[error("invalid OIDC issuer: {0}")]
     Oidc(String),
     #[error(
         "anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file"
     )]
     AnonymousTwice,
-    #[error("the token webhook")]
+    #[error("failed to set up the token webhook")]
     Webhook(#[from] KubeconfigError),
 }
 
-/// A client that has proven who it is.
+/// An authenticated client.
 #[derive(Debug)]
 pub struct Authenticated {
     pub user: UserInfo,
-    /// Of those a token was checked for, the ones it is meant for; empty: it does not say.
+    /// Requested audiences that the token is valid for; empty: it has none.
     pub audiences: Vec<String>,
 }
 
-/// Why credentials do not count. For logs and token reviews; the client hears 401.
+/// Reason of rejected credentials. For logs and token reviews; the client gets 401.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
@@ -116,6 +135,8 @@ pub struct Authentication {
     pub oidc: Arc<Oidc>,
     webhook: Option<WebhookTokens>,
     registry: Arc<Registry>,
+    /// Remaining lifetimes of client certificates.
+    expiration: OnceLock<Histogram>,
 }
 
 impl Authentication {
@@ -152,7 +173,19 @@ impl Authentication {
             oidc: Arc::new(oidc),
             webhook,
             registry,
+            expiration: OnceLock::new(),
         })
+    }
+
+    /// Registers the metric of client certificates.
+    pub fn observe(&self, metrics: &Metrics) -> Result<(), MetricsError> {
+        let expiration = metrics.histogram(
+            "apiserver_client_certificate_expiration_seconds",
+            "Distribution of the remaining lifetime on the certificate used to authenticate a request.",
+            &EXPIRATIONS,
+        )?;
+        let _ = self.expiration.set(expiration);
+        Ok(())
     }
 
     /// The user of a request, or 401.
@@ -175,7 +208,13 @@ impl Authentication {
                 Err(why) => refusal = Some(why),
             }
             match client_certificate::user(connection, certificates, self.service_accounts.now()) {
-                Ok(Some(user)) => return Ok(user),
+                Ok(Some((user, left))) => {
+                    // Components of this process renew their certificates themselves.
+                    if let (Some(expiration), Peer::Remote(_)) = (self.expiration.get(), &connection.peer) {
+                        expiration.observe(left as f64);
+                    }
+                    return Ok(user);
+                }
                 Ok(None) => {}
                 Err(why) => refusal = Some(why),
             }
@@ -190,10 +229,10 @@ impl Authentication {
         }
         match refusal {
             Some(Refusal(why)) => {
-                tracing::info!(why, peer = ?connection.peer, "credentials refused");
+                tracing::info!(why, peer = ?connection.peer, "credentials rejected");
                 Err(Status::unauthorized())
             }
-            None if self.lets_anonymous(path) => Ok(Arc::new(UserInfo::anonymous())),
+            None if self.allows_anonymous(path) => Ok(Arc::new(UserInfo::anonymous())),
             None => Err(Status::unauthorized()),
         }
     }
@@ -203,18 +242,18 @@ impl Authentication {
         bearer::remove_protocols(headers);
     }
 
-    fn lets_anonymous(&self, path: &str) -> bool {
+    fn allows_anonymous(&self, path: &str) -> bool {
         let conditions = &self.anonymous.conditions;
         self.anonymous.enabled
             && (conditions.is_empty() || conditions.iter().any(|condition| condition.path == path))
     }
 
-    /// The bearer of a token, which must be meant for one of `audiences` (by default this server's).
+    /// The user of a token, which must be valid for one of `audiences` (by default this server's).
     pub async fn token(&self, token: &str, audiences: Option<&[String]>) -> Result<Authenticated, Refusal> {
         if let Some(found) = self.static_tokens.authenticate(token) {
             return Ok(found);
         }
-        // Who refuses a token may not be the one it is from: all are asked, and the first reason counts.
+        // An authenticator may reject a token of another one: all are tried, and the first reason is reported.
         let mut refusal = None;
         match self.service_accounts.authenticate(token, audiences).await {
             Ok(Some(found)) => return Ok(found),
@@ -243,15 +282,15 @@ impl Authentication {
         Err(refusal.unwrap_or_else(|| Refusal("invalid bearer token".to_owned())))
     }
 
-    /// As [`Authentication::token`], the way requests see the user.
+    /// As [`Authentication::token`], with the groups of authenticated requests.
     pub async fn review(&self, token: &str, audiences: Option<&[String]>) -> Result<Authenticated, Refusal> {
         let found = self.token(token, audiences).await?;
         Ok(Authenticated { user: with_group(found.user), ..found })
     }
 }
 
-/// The rule for requests without credentials. As in Kubernetes, the block of a configuration file decides alone; the flag, or its
-/// default, does not hold where an authorizer allows everything: requests without credentials could do everything.
+/// Rule for requests without credentials. As in Kubernetes, the block of a configuration file alone decides; the
+/// flag, or its default, is ignored with AlwaysAllow, which would allow anonymous requests everything.
 fn anonymous(
     config: &AuthenticationConfig,
     configuration: &Configuration,
@@ -273,7 +312,7 @@ fn anonymous(
     Ok(Anonymous { enabled, conditions: Vec::new() })
 }
 
-/// Whoever has proven something is `system:authenticated`.
+/// Adds `system:authenticated`.
 fn with_group(mut user: UserInfo) -> UserInfo {
     let known = user.name == "system:anonymous"
         || user.is_in("system:authenticated")
@@ -289,12 +328,12 @@ mod tests {
     use super::*;
     use crate::admission::Admission;
     use crate::authorize::AuthorizationConfig;
-    use crate::registry::allocate::{ServiceConfig, Services};
+    use crate::registry::services::{ServiceConfig, Services};
     use crate::serve::ClientTrust;
     use std::path::Path;
     use store::{Embedded, EmbeddedOptions};
 
-    /// Reports whether a request without credentials is served with this configuration; an error is that of the start.
+    /// Reports whether a request without credentials is served with this configuration; errors are startup errors.
     async fn serves_anonymous(
         authentication: AuthenticationConfig,
         authorization: &AuthorizationConfig,
@@ -330,14 +369,14 @@ mod tests {
     enum Access {
         Served,
         Refused,
-        /// The server does not start.
+        /// Startup fails.
         NoStart,
     }
 
-    /// Every combination of authorizers, the flag and the block of a configuration file. Where AlwaysAllow is one of the
-    /// authorizers, by flag or by file, requests without credentials are served only if a block says so.
+    /// Every combination of authorizers, the flag and the block of a configuration file. With AlwaysAllow among the
+    /// authorizers, by flag or by file, requests without credentials are served only if a block allows them.
     #[tokio::test]
-    async fn anonymous_requests_with_always_allow_are_refused() {
+    async fn anonymous_requests_with_always_allow_are_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let chains: [&[&str]; 9] = [
             &["Node", "RBAC"],

@@ -1,4 +1,4 @@
-//! Public keys of those who sign tokens: from certificates' and keys' files, from key sets; what they verify.
+//! Public keys of token issuers, from certificate and key files and key sets; signature verification.
 
 use aws_lc_rs::signature::{
     self, ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED,
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// The curves that tokens are signed with.
+/// Curves of signing keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
     P256,
@@ -27,7 +27,7 @@ pub enum Curve {
 impl Curve {
     const ALL: [Self; 3] = [Self::P256, Self::P384, Self::P521];
 
-    /// As key sets name it.
+    /// Name in key sets.
     fn name(self) -> &'static str {
         match self {
             Self::P256 => "P-256",
@@ -97,7 +97,7 @@ impl PublicKey {
         (point.first() == Some(&4)).then(|| Self::Ec { curve, point: point.to_vec() })
     }
 
-    /// Every public key and certificate in a PEM file, with the DER by which keys are named.
+    /// Every public key and certificate in a PEM file, with the DER that key names are derived from.
     pub fn from_pem(text: &[u8]) -> Vec<(Self, Vec<u8>)> {
         let mut found = Vec::new();
         for spki in SubjectPublicKeyInfoDer::pem_slice_iter(text).flatten() {
@@ -130,7 +130,7 @@ impl PublicKey {
         }
     }
 
-    /// Whether the signature is by this key, with an algorithm that goes with it.
+    /// Verifies a signature, with an algorithm that fits the key.
     pub fn verify(&self, algorithm: &str, signed: &[u8], signature: &[u8]) -> Result<(), &'static str> {
         let verified = match self {
             Self::Rsa { modulus, exponent } => {
@@ -147,7 +147,7 @@ impl PublicKey {
         verified.map_err(|_| "invalid signature")
     }
 
-    /// What it signs with.
+    /// Its signature algorithm.
     pub fn algorithm(&self) -> &'static str {
         match self {
             Self::Rsa { .. } => "RS256",

@@ -1,7 +1,7 @@
 //! Service account tokens: signed by this cluster, bound to an account and possibly to a pod, a secret or a node.
 //!
-//! A signature is checked once per token and remembered; that the objects it is bound to are still there is looked up
-//! in the watch caches every time, so that deleting one revokes the token at once.
+//! A signature is verified once per token and cached; the existence of the bound objects is checked in the watch
+//! caches every time, so that deleting one revokes the token immediately.
 
 use super::external_signer::ExternalSigner;
 use super::jwt::{SigningKey, Unverified};
@@ -22,14 +22,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How far clocks may differ.
+/// Tolerated clock skew.
 const LEEWAY: i64 = 60;
-/// Tokens whose signature is remembered.
-const REMEMBERED: usize = 4096;
-/// The key is made while the server starts; this long a request waits for it.
+/// Capacity of the cache of verified signatures.
+const MAX_VERIFIED: usize = 4096;
+/// Wait limit of requests for the key, which is generated while the server starts.
 const KEY_WAIT: Duration = Duration::from_secs(20);
 
-/// What a token says.
+/// Claims of a token.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Claims {
     #[serde(default, deserialize_with = "one_or_many")]
@@ -48,7 +48,7 @@ pub struct Claims {
     pub sub: String,
 }
 
-/// What a token is bound to.
+/// Bound objects of a token.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Bound {
     pub namespace: String,
@@ -83,24 +83,24 @@ fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<
     })
 }
 
-/// Who signs and for whom.
+/// Issuer settings.
 #[derive(Clone, Debug)]
 pub struct ServiceAccountConfig {
-    /// The first one signs; tokens of all are accepted.
+    /// The first one issues tokens; tokens of all are accepted.
     pub issuers: Vec<String>,
-    /// Whom tokens are for that are meant for this server; by default the issuers.
+    /// Audiences of this server; by default the issuers.
     pub audiences: Vec<String>,
-    /// Where the public keys are said to be; by default at this server.
+    /// Published URI of the key set; by default at this server.
     pub jwks_uri: Option<String>,
-    /// Longest life of a token that can be asked for.
+    /// Longest lifetime of a token that can be requested.
     pub max_expiration_seconds: Option<i64>,
-    /// A private key to sign with instead of the cluster's own.
+    /// A private signing key instead of the cluster's own.
     pub signing_key_file: Option<PathBuf>,
     /// Socket of an external signer, which signs instead of any key of this server.
     pub signing_endpoint: Option<PathBuf>,
-    /// Files with public or private keys whose tokens are accepted, besides the one that signs.
+    /// Files with public or private keys whose tokens are accepted, besides the signing key.
     pub key_files: Vec<PathBuf>,
-    /// Tokens of pods live longer than they were asked to, for clients that do not read them again.
+    /// Extends the lifetime of pod tokens, for clients that do not reload them.
     pub extend_expiration: bool,
 }
 
@@ -131,22 +131,22 @@ pub struct ServiceAccountTokens {
     verified: Mutex<HashMap<Box<str>, Verified>>,
 }
 
-/// What a token with a good signature says.
+/// Claims of a token with a valid signature.
 #[derive(Clone)]
 enum Verified {
     Bound(Arc<Claims>),
     Legacy(Arc<LegacyClaims>),
 }
 
-/// The little of an object that decides whether it still vouches for a token.
+/// The part of an object that decides whether its tokens are valid.
 #[derive(Deserialize)]
-struct Slim {
-    metadata: SlimMetadata,
+struct BoundObject {
+    metadata: BoundObjectMetadata,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct SlimMetadata {
+struct BoundObjectMetadata {
     uid: String,
     deletion_timestamp: Option<String>,
 }
@@ -176,8 +176,8 @@ impl ServiceAccountTokens {
         Ok(Self { config, registry, clock, keys, more_keys, external, verified: Mutex::default() })
     }
 
-    /// Gives the cluster's own key. It signs from now on, unless another one was given by file: then its tokens are
-    /// still accepted. An external signer signs alone.
+    /// Sets the cluster's own key. It signs from now on, unless a key file was configured: then its tokens are still
+    /// accepted. An external signer takes precedence.
     pub fn set_key(&self, key: &ServiceAccountKey) -> Result<(), super::JwtError> {
         if self.external.is_some() {
             return Ok(());
@@ -196,7 +196,7 @@ impl ServiceAccountTokens {
         Ok(())
     }
 
-    /// Verifies with these keys from now on; tokens of keys that are gone are no longer accepted.
+    /// Replaces the verification keys; tokens of removed keys are no longer accepted.
     pub(super) fn replace_keys(&self, keys: KeyRing) {
         let is_same = self.current().is_some_and(|known| known.keys() == keys.keys());
         self.keys.send_replace(Some(Arc::new(keys)));
@@ -205,33 +205,33 @@ impl ServiceAccountTokens {
         }
     }
 
-    /// The keys, if they are there.
+    /// The keys, if available.
     pub(super) fn current(&self) -> Option<Arc<KeyRing>> {
         self.keys.borrow().clone()
     }
 
-    /// The longest life of a token.
+    /// Longest lifetime of a token.
     pub fn max_expiration_seconds(&self) -> Option<i64> {
         self.config.max_expiration_seconds.or_else(|| self.external.as_ref()?.longest())
     }
 
-    /// The life of a token that is extended to `wanted` seconds.
+    /// Lifetime of a token that is extended to `wanted` seconds.
     pub fn extended(&self, wanted: i64) -> i64 {
         self.external.as_ref().and_then(ExternalSigner::longest).map_or(wanted, |most| most.min(wanted))
     }
 
-    /// Seconds that relying parties may keep the key set.
+    /// Seconds that relying parties may cache the key set.
     pub fn keys_max_age(&self) -> u64 {
         self.external.as_ref().map_or(3600, ExternalSigner::cache_age)
     }
 
-    /// The keys; waits for them while the server starts.
+    /// The keys; waits for them during startup.
     pub async fn keys(&self) -> ApiResult<Arc<KeyRing>> {
         let mut receiver = self.keys.subscribe();
         let found = tokio::time::timeout(KEY_WAIT, receiver.wait_for(Option::is_some)).await;
         match found {
             Ok(Ok(keys)) => keys.clone().ok_or_else(|| Status::internal("no key")),
-            _ => Err(Status::service_unavailable("the key of service account tokens is not there yet")),
+            _ => Err(Status::service_unavailable("the service account token key is not available yet")),
         }
     }
 
@@ -239,7 +239,7 @@ impl ServiceAccountTokens {
         self.clock.now()
     }
 
-    /// Signs any claims, unless there is no key yet.
+    /// Signs any claims; fails without a key.
     pub fn sign_now(&self, claims: &Value) -> Option<String> {
         self.current()?.signing.as_ref()?.sign(claims).ok()
     }
@@ -252,7 +252,7 @@ impl ServiceAccountTokens {
             });
         }
         let keys = self.keys().await?;
-        // Signing takes a millisecond: others go on meanwhile.
+        // Signing takes a millisecond, so it runs on a blocking thread.
         let signed = tokio::task::spawn_blocking(move || {
             keys.signing.as_ref().ok_or(super::JwtError::Key)?.sign(&claims)
         });
@@ -260,7 +260,7 @@ impl ServiceAccountTokens {
         signed.map_err(|error| Status::internal(format!("failed to generate token: {error}")))
     }
 
-    /// The account a token stands for; `None`: it is not one of ours.
+    /// The account of a token; `None` for a foreign token.
     pub async fn authenticate(
         &self,
         token: &str,
@@ -281,13 +281,13 @@ impl ServiceAccountTokens {
                 return self.authenticate_legacy(token, &claims, wanted).await.map(Some);
             }
         };
-        let given = if claims.aud.is_empty() { &self.config.audiences } else { &claims.aud };
-        let common: Vec<String> = given.iter().filter(|a| wanted.contains(a)).cloned().collect();
+        let valid_audiences = if claims.aud.is_empty() { &self.config.audiences } else { &claims.aud };
+        let common: Vec<String> = valid_audiences.iter().filter(|a| wanted.contains(a)).cloned().collect();
         if common.is_empty() {
             let quoted = crate::authorize::rules::quoted;
             return Err(Refusal(format!(
                 "token audiences {} is invalid for the target audiences {}",
-                quoted(given),
+                quoted(valid_audiences),
                 quoted(wanted)
             )));
         }
@@ -307,19 +307,19 @@ impl ServiceAccountTokens {
             return Ok(None);
         }
         let mut keys = self.keys().await.map_err(|status| Refusal(status.message))?;
-        if !keys.knows(parsed.key_id()) {
-            self.learn(parsed.key_id()).await;
+        if !keys.has_key(parsed.key_id()) {
+            self.fetch_unknown_key(parsed.key_id()).await;
             keys = self.keys().await.map_err(|status| Refusal(status.message))?;
         }
         keys.verify(&parsed).map_err(|why| Refusal(why.to_owned()))?;
-        let unreadable = |error| Refusal(format!("claims of the token cannot be read: {error}"));
+        let unreadable = |error| Refusal(format!("failed to decode token claims: {error}"));
         let verified = if iss == legacy_token::ISSUER {
             Verified::Legacy(Arc::new(serde_json::from_slice(&parsed.payload).map_err(unreadable)?))
         } else {
             Verified::Bound(Arc::new(serde_json::from_slice(&parsed.payload).map_err(unreadable)?))
         };
         let mut remembered = self.verified.lock();
-        if remembered.len() >= REMEMBERED {
+        if remembered.len() >= MAX_VERIFIED {
             remembered.clear();
         }
         remembered.insert(token.into(), verified.clone());
@@ -340,7 +340,7 @@ impl ServiceAccountTokens {
         Err(Refusal(why.to_owned()))
     }
 
-    /// Whether everything the token is bound to is still there.
+    /// Checks that all bound objects of the token exist.
     async fn check_bound(&self, bound: &Bound) -> Result<(), Refusal> {
         let invalidated = || Refusal("service account token has been invalidated".to_owned());
         let namespace = bound.namespace.as_str();
@@ -377,7 +377,7 @@ impl ServiceAccountTokens {
         Ok(())
     }
 
-    fn is_over(&self, object: &SlimMetadata) -> bool {
+    fn is_over(&self, object: &BoundObjectMetadata) -> bool {
         let now = self.clock.now().as_second();
         object.deletion_timestamp.as_ref().is_some_and(|deleted| {
             deleted.parse::<jiff::Timestamp>().is_ok_and(|deleted| deleted.as_second() < now - LEEWAY)
@@ -389,7 +389,7 @@ impl ServiceAccountTokens {
         resource: &str,
         namespace: &str,
         name: &str,
-    ) -> Result<Option<SlimMetadata>, Refusal> {
+    ) -> Result<Option<BoundObjectMetadata>, Refusal> {
         let refusal = |status: Status| Refusal(status.message);
         let served = self.registry.builtin("", "v1", resource).map_err(refusal)?;
         let cache = &served.storage.cache;
@@ -397,15 +397,15 @@ impl ServiceAccountTokens {
         cache.ready_for(&key).await.map_err(|error| refusal(store_error(&error)))?;
         let mut entry = cache.get(&key);
         if entry.is_none() {
-            // The cache of a remote store may lag behind: ask before saying no.
+            // The cache of a remote store may be stale: read the store before rejecting.
             cache.fresh(&key).await.map_err(|error| refusal(store_error(&error)))?;
             entry = cache.get(&key);
         }
-        let slim = |bytes: &[u8]| serde_json::from_slice::<Slim>(bytes).ok();
+        let slim = |bytes: &[u8]| serde_json::from_slice::<BoundObject>(bytes).ok();
         Ok(entry.and_then(|entry| slim(&entry.bytes)).map(|slim| slim.metadata))
     }
 
-    /// The document by which relying parties find the keys.
+    /// The OpenID discovery document for relying parties.
     pub async fn discovery(&self, advertise: &str) -> ApiResult<Value> {
         let uri = self.config.jwks_uri.clone();
         let keys = self.keys().await?;
@@ -422,21 +422,21 @@ impl ServiceAccountTokens {
 fn user(claims: &Claims) -> UserInfo {
     let Bound { namespace, node, pod, serviceaccount, .. } = &claims.kubernetes;
     let mut extra = BTreeMap::new();
-    let mut tell = |key: &str, value: &str| {
+    let mut add_extra = |key: &str, value: &str| {
         if !value.is_empty() {
             extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_owned()]);
         }
     };
     if let Some(pod) = pod {
-        tell("pod-name", &pod.name);
-        tell("pod-uid", &pod.uid);
+        add_extra("pod-name", &pod.name);
+        add_extra("pod-uid", &pod.uid);
     }
     if let Some(node) = node {
-        tell("node-name", &node.name);
-        tell("node-uid", &node.uid);
+        add_extra("node-name", &node.name);
+        add_extra("node-uid", &node.uid);
     }
     if !claims.jti.is_empty() {
-        tell("credential-id", &format!("JTI={}", claims.jti));
+        add_extra("credential-id", &format!("JTI={}", claims.jti));
     }
     UserInfo {
         name: format!("system:serviceaccount:{namespace}:{}", serviceaccount.name),

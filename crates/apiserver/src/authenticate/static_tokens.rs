@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
-    #[error("reading the token file {path}")]
+    #[error("failed to read token file {path}")]
     Read { path: PathBuf, source: std::io::Error },
     #[error("token file {path}, line {line}: {reason}")]
     Line { path: PathBuf, line: usize, reason: &'static str },
@@ -32,12 +32,12 @@ impl StaticTokens {
     fn parse(text: &str) -> Result<Self, (usize, &'static str)> {
         let mut users = HashMap::new();
         for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let columns = columns(line).ok_or((index + 1, "a quote is not closed"))?;
+            let columns = columns(line).ok_or((index + 1, "unterminated quote"))?;
             let [token, name, uid, rest @ ..] = columns.as_slice() else {
-                return Err((index + 1, "at least token, user name and user uid are needed"));
+                return Err((index + 1, "at least token, user name and user uid are required"));
             };
             if token.is_empty() {
-                tracing::warn!(line = index + 1, "an empty token in the token file is ignored");
+                tracing::warn!(line = index + 1, "ignoring empty token in token file");
                 continue;
             }
             let groups = rest.first().map(|list| list.split(',').map(str::to_owned).collect());
@@ -48,7 +48,7 @@ impl StaticTokens {
                 ..UserInfo::default()
             };
             if users.insert(token.as_str().into(), user).is_some() {
-                tracing::warn!(line = index + 1, "a token is twice in the token file; the later one counts");
+                tracing::warn!(line = index + 1, "duplicate token in token file, using the last one");
             }
         }
         Ok(Self { users })
@@ -60,7 +60,7 @@ impl StaticTokens {
     }
 }
 
-/// The columns of a line of comma-separated values; `None` if a quote is left open.
+/// Columns of a CSV line; `None` if a quote is unterminated.
 fn columns(line: &str) -> Option<Vec<String>> {
     let mut columns = vec![String::new()];
     let mut quoted = false;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn token_file_lines_are_parsed() {
         let text = "t1,alice,1,\"dev,ops\"\n\nt2,bob,2\n,nobody,3\n";
         let tokens = StaticTokens::parse(text).unwrap();
         assert_eq!(tokens.authenticate("t1").unwrap().user.groups, ["dev", "ops"]);

@@ -1,25 +1,26 @@
-//! Webhook: another server says whom a token stands for, by TokenReview.
+//! Webhook: a remote server authenticates tokens, by TokenReview.
 
 use super::{Authenticated, Refusal};
 use crate::outbound::{CallError, Client};
 use crate::user::UserInfo;
 use crate::webhook_cache::{Hash, WebhookCache, hash};
+use base::backoff::Backoff;
 use machinery::Value;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the other server may take, and how often it is asked if it cannot answer.
+/// Time limit and number of attempts of a review.
 const LIMIT: Duration = Duration::from_secs(30);
 const ATTEMPTS: u32 = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::MAX).growing_by(3, 2);
 
 #[derive(Clone, Debug)]
 pub struct WebhookTokenConfig {
-    /// How to reach the other server.
+    /// Connection to the remote server.
     pub kubeconfig: PathBuf,
-    /// How long its answers count.
+    /// Cache duration of its decisions.
     pub cache: Duration,
     /// Version of TokenReview: `v1` or `v1beta1`.
     pub version: String,
@@ -28,13 +29,13 @@ pub struct WebhookTokenConfig {
 pub struct WebhookTokens {
     client: Client,
     version: String,
-    answers: WebhookCache<Option<Known>>,
+    answers: WebhookCache<Option<CachedReview>>,
     cache: Duration,
 }
 
-/// What the other server knows of a token.
+/// Cached review of a token.
 #[derive(Clone)]
-struct Known {
+struct CachedReview {
     user: UserInfo,
     audiences: Vec<String>,
 }
@@ -49,7 +50,7 @@ impl WebhookTokens {
         }
     }
 
-    /// The bearer of a token; `None`: the other server does not know it. `own` are this server's audiences.
+    /// The user of a token; `None` if the remote server does not recognize it. `own` are this server's audiences.
     pub async fn authenticate(
         &self,
         token: &str,
@@ -61,35 +62,34 @@ impl WebhookTokens {
         let known = match self.answers.get(&key) {
             Some(known) => known,
             None => {
-                let known = self.ask(token, wanted).await?;
+                let known = self.send_review(token, wanted).await?;
                 self.answers.put(key, known.clone(), self.cache);
                 known
             }
         };
-        let Some(Known { user, audiences: given }) = known else { return Ok(None) };
-        // One that says nothing of audiences means this server.
-        let given = if given.is_empty() { own.to_vec() } else { given };
-        let common: Vec<String> = given.into_iter().filter(|audience| wanted.contains(audience)).collect();
+        let Some(CachedReview { user, audiences: accepted }) = known else { return Ok(None) };
+        // A response without audiences means this server.
+        let accepted = if accepted.is_empty() { own.to_vec() } else { accepted };
+        let common: Vec<String> = accepted.into_iter().filter(|audience| wanted.contains(audience)).collect();
         if common.is_empty() && !wanted.is_empty() {
             return Ok(None);
         }
         Ok(Some(Authenticated { user, audiences: common }))
     }
 
-    async fn ask(&self, token: &str, audiences: &[String]) -> Result<Option<Known>, Refusal> {
+    async fn send_review(&self, token: &str, audiences: &[String]) -> Result<Option<CachedReview>, Refusal> {
         let review = json!({
             "apiVersion": format!("authentication.k8s.io/{}", self.version), "kind": "TokenReview",
             "metadata": {}, "spec": {"token": token, "audiences": audiences},
         });
-        let mut pause = FIRST_PAUSE;
+        let mut retry = RETRY;
         let mut attempt = 1;
         let answer = loop {
             match self.client.post(&review, LIMIT).await {
                 Ok(answer) => break answer,
                 Err(error) if error.is_transient() && attempt < ATTEMPTS => {
-                    tracing::debug!(error = error.chain(), "token webhook");
-                    tokio::time::sleep(pause).await;
-                    pause = pause * 3 / 2;
+                    tracing::debug!(error = error.chain(), "token webhook failed, retrying");
+                    retry.wait().await;
                     attempt += 1;
                 }
                 Err(error) => return Err(failed(&error)),
@@ -102,12 +102,12 @@ impl WebhookTokens {
                 None => Ok(None),
             };
         }
-        Ok(Some(Known { user: user(&status["user"]), audiences: texts(&status["audiences"]) }))
+        Ok(Some(CachedReview { user: user(&status["user"]), audiences: texts(&status["audiences"]) }))
     }
 }
 
 fn failed(error: &CallError) -> Refusal {
-    tracing::warn!(error = error.chain(), "token webhook");
+    tracing::warn!(error = error.chain(), "token webhook failed");
     Refusal(error.chain())
 }
 

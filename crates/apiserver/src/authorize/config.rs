@@ -1,7 +1,7 @@
-//! Which authorizers are asked, in which order: by flags, or by an `AuthorizationConfiguration`.
+//! Authorizers and their order: from flags, or from an `AuthorizationConfiguration`.
 
 use super::webhook::{FailurePolicy, REQUEST, Settings, Webhook};
-use super::{Authorizer, Decision, Found};
+use super::{Authorizer, Decision, ResolvedRules};
 use crate::configuration::{self, ConfigurationError};
 use crate::outbound::{KubeconfigError, read_kubeconfig};
 use crate::user::UserInfo;
@@ -19,7 +19,7 @@ const KIND: &str = "AuthorizationConfiguration";
 const TYPES: [&str; 5] = ["AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"];
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One place in the chain.
+/// One entry of the chain.
 #[derive(Clone)]
 pub enum Choice {
     Node,
@@ -27,18 +27,18 @@ pub enum Choice {
     Other(Arc<dyn Authorizer>),
 }
 
-/// How the chain is to be made.
+/// Settings of the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizationConfig {
     /// Names of authorizers, in order.
     pub modes: Vec<String>,
-    /// Of the mode `Webhook`.
+    /// For the mode `Webhook`.
     pub webhook: WebhookFlags,
-    /// An `AuthorizationConfiguration`, instead of all the above.
+    /// An `AuthorizationConfiguration` that replaces all the above.
     pub file: Option<PathBuf>,
 }
 
-/// A webhook described by flags.
+/// A webhook configured by flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookFlags {
     pub kubeconfig: Option<PathBuf>,
@@ -66,13 +66,13 @@ impl Default for AuthorizationConfig {
 pub enum AuthorizationError {
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    #[error("the authorization webhook")]
+    #[error("failed to set up the authorization webhook")]
     Kubeconfig(#[from] KubeconfigError),
     #[error("authorization mode Webhook needs --authorization-webhook-config-file")]
     NoKubeconfig,
-    #[error("the types of authorizers besides webhooks cannot change while running: were [{0}], are [{1}]")]
+    #[error("authorizer types other than Webhook cannot change while running: were [{0}], are [{1}]")]
     Types(String, String),
-    #[error("there is no authorization mode {0}")]
+    #[error("unknown authorization mode {0}")]
     Mode(String),
 }
 
@@ -127,7 +127,7 @@ struct MatchCondition {
 }
 
 impl AuthorizationConfig {
-    /// The chain, ready to be asked.
+    /// Builds the chain.
     pub fn choices(&self) -> Result<Vec<Choice>, AuthorizationError> {
         match &self.file {
             Some(path) => from_file(path),
@@ -155,7 +155,7 @@ impl AuthorizationConfig {
     }
 }
 
-/// An `AuthorizationConfiguration` that is read again when it changes.
+/// An `AuthorizationConfiguration` that is reloaded when it changes.
 pub struct AuthorizationFile {
     pub path: PathBuf,
     /// Types besides webhooks: they can be neither added nor removed while running.
@@ -170,7 +170,7 @@ impl AuthorizationFile {
         Ok(Some(Self { path, types }))
     }
 
-    /// The chain that the file describes now.
+    /// Builds the chain from the current content of the file.
     pub fn reload(&self) -> Result<Vec<Choice>, AuthorizationError> {
         let types = types_in(&self.path)?;
         if types != self.types {
@@ -209,13 +209,13 @@ fn from_file(path: &Path) -> Result<Vec<Choice>, AuthorizationError> {
     let (mut types, mut names) = (HashSet::new(), HashSet::new());
     let mut choices = Vec::new();
     for (index, row) in found.authorizers.into_iter().enumerate() {
-        let place = format!("authorizers[{index}]");
-        check_row(&row, &mut types, &mut names).map_err(|why| invalid(format!("{place}.{why}")))?;
+        let location = format!("authorizers[{index}]");
+        check_row(&row, &mut types, &mut names).map_err(|why| invalid(format!("{location}.{why}")))?;
         let choice = match row.webhook {
-            None => simple(&row.kind).ok_or_else(|| invalid(format!("{place}.type: {}", row.kind)))?,
+            None => simple(&row.kind).ok_or_else(|| invalid(format!("{location}.type: {}", row.kind)))?,
             Some(webhook) => {
                 let (kubeconfig, settings) =
-                    settings(&webhook).map_err(|why| invalid(format!("{place}.{why}")))?;
+                    settings(&webhook).map_err(|why| invalid(format!("{location}.{why}")))?;
                 Choice::Other(Arc::new(Webhook::new(&row.name, read_kubeconfig(&kubeconfig)?, settings)))
             }
         };
@@ -263,10 +263,11 @@ fn settings(row: &WebhookRow) -> Result<(PathBuf, Settings), String> {
     if timeout > MAX_TIMEOUT {
         return Err(format!("timeout: Invalid value: {timeout:?}: must be > 0s and <= 30s"));
     }
-    let kept = |wanted: Option<bool>, ttl: Duration| if wanted == Some(false) { Duration::ZERO } else { ttl };
-    let authorized_ttl = kept(row.cache_authorized_requests, time("authorizedTTL", &row.authorized_ttl)?);
+    let ttl_of =
+        |wanted: Option<bool>, ttl: Duration| if wanted == Some(false) { Duration::ZERO } else { ttl };
+    let authorized_ttl = ttl_of(row.cache_authorized_requests, time("authorizedTTL", &row.authorized_ttl)?);
     let unauthorized_ttl =
-        kept(row.cache_unauthorized_requests, time("unauthorizedTTL", &row.unauthorized_ttl)?);
+        ttl_of(row.cache_unauthorized_requests, time("unauthorizedTTL", &row.unauthorized_ttl)?);
     let version = row.subject_access_review_version.clone();
     if !matches!(version.as_str(), "v1" | "v1beta1") {
         return Err(format!(
@@ -313,12 +314,16 @@ fn settings(row: &WebhookRow) -> Result<(PathBuf, Settings), String> {
     Ok((kubeconfig, settings))
 }
 
-/// The same answer to everything.
+/// An authorizer with a constant decision.
 struct Always {
     allows: bool,
 }
 
 impl Authorizer for Always {
+    fn label(&self) -> (&'static str, &str) {
+        if self.allows { ("AlwaysAllow", "alwaysallow") } else { ("AlwaysDeny", "alwaysdeny") }
+    }
+
     fn authorize<'a>(
         &'a self,
         _user: &'a UserInfo,
@@ -335,7 +340,7 @@ impl Authorizer for Always {
         self.allows
     }
 
-    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<Found>> {
+    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<ResolvedRules>> {
         let everything = || vec!["*".to_owned()];
         let resources = super::rules::Rule {
             verbs: everything(),
@@ -349,7 +354,7 @@ impl Authorizer for Always {
             ..super::rules::Rule::default()
         };
         let rules = if self.allows { vec![resources, rest] } else { Vec::new() };
-        Box::pin(std::future::ready(Ok(Found { rules, ..Found::default() })))
+        Box::pin(std::future::ready(Ok(ResolvedRules { rules, ..ResolvedRules::default() })))
     }
 }
 
@@ -358,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changed_file_keeps_its_types() {
+    fn authorization_file_with_changed_types_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("authorization.yaml");
         let write = |rows: &str| {
@@ -377,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_that_cannot_be() {
+    fn authorization_configuration_invalid_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("authorization.yaml");
         let webhook = "authorizedTTL: 1m, unauthorizedTTL: 1m, timeout: 3s, subjectAccessReviewVersion: v1, failurePolicy: Deny";

@@ -1,6 +1,6 @@
-//! Nobody grants what they do not hold: checks on writes of roles and bindings.
+//! Privilege escalation checks on writes of roles and bindings.
 //!
-//! A role may only contain, and a binding only give, permissions that the writer has already, unless the writer may
+//! A role may only contain, and a binding only grant, permissions that the writer already has, unless the writer may
 //! `escalate` the role or `bind` the role in question.
 
 use super::policy::RoleRef;
@@ -15,10 +15,10 @@ use serde::Deserialize;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Fields by which the garbage collector works; changing them grants nothing.
+/// Fields used by the garbage collector; changing them grants nothing.
 const COLLECTOR_FIELDS: [&str; 3] = ["ownerReferences", "finalizers", "managedFields"];
 
-/// 403 if the write would grant more than the writer holds. `request_name` is the name in the request's path.
+/// Returns 403 if the write would grant more than the writer has. `request_name` is the name in the request's path.
 pub async fn check(
     authorization: &Authorization,
     served: &Served,
@@ -71,7 +71,7 @@ pub async fn check(
     Ok(())
 }
 
-/// The rules a binding would give; `None` if the writer may bind that role anyway.
+/// The rules granted by a binding; `None` if the writer may bind that role anyway.
 async fn bound_rules(
     authorization: &Authorization,
     served: &Served,
@@ -106,7 +106,7 @@ async fn bound_rules(
     match authorization.rbac.role(&role, context.namespace).await? {
         Ok(rules) => Ok(Some(rules)),
         Err(why) if resource.is_empty() => Err(Status::new(500, "", why)),
-        // Kubernetes names the resource of the request here, not that of the missing role.
+        // Kubernetes reports the resource of the request here, not that of the missing role.
         Err(_) => Err(Status::not_found(GROUP, served.kind.resource(), &role.name)),
     }
 }
@@ -118,7 +118,7 @@ fn rules_of(role: &Value) -> Result<Vec<Rule>> {
     }
 }
 
-/// Whether the user has all of `wanted`; otherwise what is missing, in Kubernetes' words.
+/// Checks that the user has all of `wanted`; the error lists the missing rules, in Kubernetes' format.
 async fn held(
     authorization: &Authorization,
     user: &UserInfo,

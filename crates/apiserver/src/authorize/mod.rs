@@ -1,4 +1,4 @@
-//! May they do it. One file per authorizer; the first that has an opinion decides, and nobody having one means no.
+//! Authorization chain, one file per authorizer: the first one with an opinion decides; the default is to deny.
 
 mod config;
 pub mod escalation;
@@ -14,15 +14,16 @@ pub use rbac::{Rbac, aggregate};
 use crate::context::Context;
 use crate::user::UserInfo;
 use arc_swap::ArcSwap;
+use base::metrics::{IntCounterVec, Metrics, MetricsError};
 use futures_util::future::BoxFuture;
 use machinery::status::{Result, Status, qualified};
 use rules::Rule;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-/// The group whose members may do everything; the way out when the policy itself is broken.
+/// The group whose members are always allowed, even with a broken policy.
 pub const MASTERS: &str = "system:masters";
 
-/// What somebody wants to do.
+/// Attributes of the request to authorize.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a> {
     pub verb: &'a str,
@@ -33,18 +34,18 @@ pub struct Attributes<'a> {
     pub subresource: &'a str,
     pub namespace: &'a str,
     pub name: &'a str,
-    /// Of requests that are not about a resource.
+    /// Path of non-resource requests.
     pub path: &'a str,
-    /// What narrows a list or watch, as it was written.
+    /// Field selector of a list or watch, as submitted.
     pub field_selector: &'a str,
-    /// The same for labels.
+    /// Label selector, as submitted.
     pub label_selector: &'a str,
 }
 
 impl<'a> Attributes<'a> {
     pub fn of(context: &'a Context) -> Self {
         let info = &context.info;
-        // Selectors narrow requests for several objects only.
+        // Selectors apply to requests for several objects only.
         let selector = |name: &'static str| match info.verb.as_str() {
             "list" | "watch" | "deletecollection" => context.query.text(name),
             _ => "",
@@ -64,7 +65,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// 403 in Kubernetes' words.
+    /// Kubernetes' 403 status.
     pub fn forbidden(&self, user: &UserInfo, reason: &str) -> Status {
         let who = &user.name;
         if !self.is_resource {
@@ -102,26 +103,26 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// What an authorizer says.
+/// Decision of an authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Allowed(Arc<str>),
-    /// Whatever others say.
+    /// Final, regardless of later authorizers.
     Denied(String),
-    /// Others may know better; the reason counts if nobody does.
+    /// Later authorizers decide; the reason is reported if none does.
     NoOpinion(String),
 }
 
-/// The rules that apply to somebody, and what stood in the way of finding all of them.
+/// Rules that apply to a user, and the errors of resolving them.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ResolvedRules {
     pub rules: Vec<Rule>,
     pub errors: Vec<String>,
-    /// There are permissions that no rule tells.
+    /// Some permissions cannot be expressed as rules.
     pub incomplete: bool,
 }
 
-/// Decides who may do what. An error means that it cannot tell: the request fails.
+/// An authorizer. An error means that it cannot decide: the request fails.
 pub trait Authorizer: Send + Sync {
     fn authorize<'a>(
         &'a self,
@@ -129,31 +130,36 @@ pub trait Authorizer: Send + Sync {
         attributes: &'a Attributes<'a>,
     ) -> BoxFuture<'a, Result<Decision>>;
 
+    /// Type and name, for metrics.
+    fn label(&self) -> (&'static str, &str);
+
     /// Reports whether every request that reaches it is allowed.
     fn always_allows(&self) -> bool {
         false
     }
 
-    /// What the user may do in a namespace, as far as rules can say it.
-    fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Result<Found>>;
+    /// The user's rules in a namespace, as far as they can be enumerated.
+    fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Result<ResolvedRules>>;
 }
 
-/// The chain of authorizers. Members of `system:masters` never reach it.
+/// The chain of authorizers. Requests of `system:masters` bypass it.
 pub struct Authorization {
     chain: ArcSwap<Vec<Arc<dyn Authorizer>>>,
     node: Arc<node::Node>,
     pub rbac: Arc<Rbac>,
+    decisions: OnceLock<IntCounterVec>,
 }
 
 impl Authorization {
-    /// `choices` are asked in their order.
+    /// `choices` are evaluated in order.
     pub fn new(node: node::Node, rbac: Rbac, choices: Vec<Choice>) -> Self {
-        let authorization = Self { chain: ArcSwap::default(), node: Arc::new(node), rbac: Arc::new(rbac) };
+        let (node, rbac) = (Arc::new(node), Arc::new(rbac));
+        let authorization = Self { chain: ArcSwap::default(), node, rbac, decisions: OnceLock::new() };
         authorization.replace(choices);
         authorization
     }
 
-    /// Asks these from now on; requests that are being decided end with those they began with.
+    /// Replaces the authorizers; decisions in progress finish with the previous ones.
     pub fn replace(&self, choices: Vec<Choice>) {
         let chain = choices.into_iter().map(|choice| -> Arc<dyn Authorizer> {
             match choice {
@@ -165,7 +171,18 @@ impl Authorization {
         self.chain.store(Arc::new(chain.collect()));
     }
 
-    /// The decision; never [`Decision::NoOpinion`] without everybody having been asked.
+    /// Registers the metric of decisions.
+    pub fn observe(&self, metrics: &Metrics) -> std::result::Result<(), MetricsError> {
+        let decisions = metrics.counters(
+            "apiserver_authorization_decisions_total",
+            "Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.",
+            &["type", "name", "decision"],
+        )?;
+        let _ = self.decisions.set(decisions);
+        Ok(())
+    }
+
+    /// The decision; [`Decision::NoOpinion`] only if no authorizer had an opinion.
     pub async fn decide(&self, user: &UserInfo, attributes: &Attributes<'_>) -> Result<Decision> {
         if user.is_in(MASTERS) {
             return Ok(Decision::Allowed(Arc::default()));
@@ -175,13 +192,25 @@ impl Authorization {
             match authorizer.authorize(user, attributes).await? {
                 Decision::NoOpinion(reason) if reason.is_empty() => {}
                 Decision::NoOpinion(reason) => reasons.push(reason),
-                decided => return Ok(decided),
+                decided => {
+                    self.count(&**authorizer, &decided);
+                    return Ok(decided);
+                }
             }
         }
         Ok(Decision::NoOpinion(reasons.join("\n")))
     }
 
-    /// 403 unless the user may.
+    /// Counts a terminal decision.
+    fn count(&self, authorizer: &dyn Authorizer, decision: &Decision) {
+        if let Some(decisions) = self.decisions.get() {
+            let (kind, name) = authorizer.label();
+            let decision = if matches!(decision, Decision::Allowed(_)) { "allowed" } else { "denied" };
+            decisions.with_label_values(&[kind, name, decision]).inc();
+        }
+    }
+
+    /// Returns 403 unless the user is allowed.
     pub async fn check(&self, user: &UserInfo, attributes: &Attributes<'_>) -> Result<()> {
         if user.is_in(MASTERS) {
             return Ok(());
@@ -203,9 +232,9 @@ impl Authorization {
         self.chain.load().iter().any(|authorizer| authorizer.always_allows())
     }
 
-    /// What the user may do in a namespace, by every authorizer.
-    pub async fn rules(&self, user: &UserInfo, namespace: &str) -> Result<Found> {
-        let mut found = Found::default();
+    /// The user's rules in a namespace, from all authorizers.
+    pub async fn rules(&self, user: &UserInfo, namespace: &str) -> Result<ResolvedRules> {
+        let mut found = ResolvedRules::default();
         for authorizer in self.chain.load_full().iter() {
             let more = authorizer.rules(user, namespace).await?;
             found.rules.extend(more.rules);
@@ -221,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_worded_as_in_kubernetes() {
+    fn forbidden_messages_match_kubernetes() {
         let alice = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
         let pods = Attributes { verb: "list", is_resource: true, resource: "pods", ..Attributes::default() };
         for (attributes, reason, want) in [

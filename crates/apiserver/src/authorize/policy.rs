@@ -1,4 +1,4 @@
-//! The RBAC policy, compiled: who is bound to which roles. Kept up to date object by object.
+//! The RBAC policy, indexed by subject and updated incrementally per object.
 
 use super::rules::{Rule, nullable};
 use crate::user::UserInfo;
@@ -31,7 +31,7 @@ struct Subject {
     namespace: String,
 }
 
-/// The role a binding grants.
+/// The role granted by a binding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RoleRef {
@@ -40,15 +40,15 @@ pub struct RoleRef {
     pub name: String,
 }
 
-/// A binding, and what it says of each of its subjects when it is the reason for a permission.
+/// A binding with its subjects.
 #[derive(Debug)]
 struct Binding {
     /// `name`, or `namespace/name`.
     key: Box<str>,
     role: RoleRef,
-    /// Where the role is to be found in its table.
+    /// Key of the role in its table.
     role_key: Box<str>,
-    /// Whom the tables of subjects have it under.
+    /// Keys of the binding in the tables of subjects.
     subjects: Vec<SubjectKey>,
 }
 
@@ -64,7 +64,7 @@ struct Grant {
     reason: Arc<str>,
 }
 
-/// Who is bound in one scope: the cluster or a namespace.
+/// Bindings of one scope, the cluster or a namespace, by subject.
 #[derive(Debug, Default)]
 struct Scope {
     users: HashMap<Box<str>, Vec<Grant>>,
@@ -72,7 +72,7 @@ struct Scope {
     bindings: HashMap<Box<str>, Arc<Binding>>,
 }
 
-/// The four kinds a policy is made of.
+/// The four kinds of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     ClusterRoles,
@@ -91,7 +91,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Forgets everything from one source.
+    /// Removes everything from one source.
     pub fn clear(&mut self, source: Source) {
         match source {
             Source::ClusterRoles => self.cluster_roles.clear(),
@@ -101,9 +101,9 @@ impl Policy {
         }
     }
 
-    /// An object was created or changed. `key` is `name` or `namespace/name`.
+    /// Adds or updates an object. `key` is `name` or `namespace/name`.
     pub fn put(&mut self, source: Source, key: &str, bytes: &[u8]) {
-        // An object that cannot be read grants nothing, whatever it granted before.
+        // An undecodable object grants nothing, whatever it granted before.
         self.remove(source, key);
         match source {
             Source::ClusterRoles | Source::Roles => match serde_json::from_slice::<StoredRole>(bytes) {
@@ -112,7 +112,7 @@ impl Policy {
                         if source == Source::Roles { &mut self.roles } else { &mut self.cluster_roles };
                     table.insert(key.into(), role.rules.into());
                 }
-                Err(error) => tracing::error!(key, %error, "a role cannot be read and grants nothing"),
+                Err(error) => tracing::error!(key, %error, "failed to decode role, it grants nothing"),
             },
             Source::ClusterRoleBindings | Source::RoleBindings => {
                 match serde_json::from_slice::<StoredBinding>(bytes) {
@@ -125,7 +125,7 @@ impl Policy {
                         scope.bind(key, namespace, binding);
                     }
                     Err(error) => {
-                        tracing::error!(key, %error, "a role binding cannot be read and grants nothing");
+                        tracing::error!(key, %error, "failed to decode role binding, it grants nothing");
                     }
                 }
             }
@@ -149,7 +149,7 @@ impl Policy {
         }
     }
 
-    /// The rules of the role that a binding in `namespace` refers to; an error is why there are none.
+    /// Rules of the role that a binding in `namespace` refers to; the error is the reason for their absence.
     pub fn role(&self, role: &RoleRef, namespace: &str) -> Result<&[Rule], String> {
         self.role_at(role, &role.key(namespace))
     }
@@ -167,7 +167,7 @@ impl Policy {
     }
 
     /// Visits the rules of every role that the user is bound to in the cluster and in `namespace`. A binding that
-    /// names the user in several ways may be visited several times.
+    /// matches the user in several ways may be visited several times.
     pub fn visit<'a, T>(
         &'a self,
         user: &UserInfo,
@@ -241,7 +241,7 @@ impl RoleRef {
 }
 
 impl Subject {
-    /// Whom it means; `None`: nobody. Service accounts are users with a long name.
+    /// Key of a subject; `None` if it is invalid. Service accounts are users with a prefixed name.
     fn key(&self, binding_namespace: &str) -> Option<SubjectKey> {
         match self.kind.as_str() {
             "User" => Some(SubjectKey::User(self.name.as_str().into())),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn bindings_come_and_go() {
+    fn policy_bindings_are_added_and_removed() {
         let mut policy = Policy::default();
         let alice = user("alice", &["devs"]);
         let sa = user("system:serviceaccount:n:robot", &[]);

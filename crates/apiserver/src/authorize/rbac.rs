@@ -1,10 +1,10 @@
-//! The RBAC authorizer: roles and bindings, followed through the watch caches.
+//! The RBAC authorizer: roles and bindings from the watch caches.
 
 use super::policy::{Policy, RoleRef, Source};
 use super::rules::Rule;
-use super::{Attributes, Authorizer, Decision, Found};
+use super::{Attributes, Authorizer, Decision, ResolvedRules};
 use crate::registry::Storage;
-use crate::registry::feed::{self, Feed, News};
+use crate::registry::feed::{self, Feed, FeedUpdate};
 use crate::user::UserInfo;
 use futures_util::future::BoxFuture;
 use machinery::status::Result;
@@ -37,11 +37,11 @@ impl State {
             if !feed.stale() {
                 continue;
             }
-            let news = feed.take();
+            let update = feed.take();
             let root = &feed.storage().cache.root;
-            let changes = match news {
-                News::Changes(changes) => changes,
-                News::Everything(entries) => {
+            let changes = match update {
+                FeedUpdate::Changes(changes) => changes,
+                FeedUpdate::Snapshot(entries) => {
                     self.policy.clear(source);
                     entries.into_iter().map(|entry| (entry, false)).collect()
                 }
@@ -58,13 +58,13 @@ impl State {
 }
 
 impl Rbac {
-    /// `storages` are those of cluster roles, their bindings, roles and theirs.
+    /// `storages` are those of cluster roles, cluster role bindings, roles and role bindings.
     pub fn new(storages: [Arc<Storage>; 4]) -> Self {
         let feeds = storages.clone().map(Feed::new);
         Self { storages, state: RwLock::new(State { policy: Policy::default(), feeds }) }
     }
 
-    /// Fails if roles or bindings cannot be read: then nobody is allowed anything.
+    /// Fails if roles or bindings cannot be read: then every request is denied.
     async fn readable(&self) -> Result<()> {
         for storage in &self.storages {
             feed::ready(storage).await?;
@@ -72,7 +72,7 @@ impl Rbac {
         Ok(())
     }
 
-    /// The policy as of now.
+    /// The current policy.
     fn current(&self) -> RwLockReadGuard<'_, State> {
         let state = self.state.read();
         if !state.stale() {
@@ -83,8 +83,8 @@ impl Rbac {
         self.state.read()
     }
 
-    /// The rules of every role the user is bound to, each binding once, in order.
-    pub async fn rules_for(&self, user: &UserInfo, namespace: &str) -> Result<Found> {
+    /// Rules of every role the user is bound to, each binding once, in order.
+    pub async fn rules_for(&self, user: &UserInfo, namespace: &str) -> Result<ResolvedRules> {
         self.readable().await?;
         let state = self.current();
         let mut bindings: BTreeMap<(bool, &str), Result<&[Rule], String>> = BTreeMap::new();
@@ -92,7 +92,7 @@ impl Rbac {
             bindings.insert((binding.contains('/'), binding), rules);
             ControlFlow::<()>::Continue(())
         });
-        let mut found = Found::default();
+        let mut found = ResolvedRules::default();
         for outcome in bindings.into_values() {
             match outcome {
                 Ok(rules) => found.rules.extend_from_slice(rules),
@@ -103,7 +103,7 @@ impl Rbac {
         Ok(found)
     }
 
-    /// The rules of the role that a binding in `namespace` refers to, if there is such a role.
+    /// Rules of the role that a binding in `namespace` refers to, if it exists.
     pub async fn role(&self, role: &RoleRef, namespace: &str) -> Result<Result<Vec<Rule>, String>> {
         self.readable().await?;
         Ok(self.current().policy.role(role, namespace).map(<[Rule]>::to_vec))
@@ -133,7 +133,7 @@ impl Rbac {
     }
 }
 
-/// One error as it is, several in brackets.
+/// A single error unchanged, several in brackets.
 pub fn aggregate(errors: &[String]) -> String {
     match errors {
         [one] => one.clone(),
@@ -142,6 +142,10 @@ pub fn aggregate(errors: &[String]) -> String {
 }
 
 impl Authorizer for Rbac {
+    fn label(&self) -> (&'static str, &str) {
+        ("RBAC", "rbac")
+    }
+
     fn authorize<'a>(
         &'a self,
         user: &'a UserInfo,
@@ -150,7 +154,7 @@ impl Authorizer for Rbac {
         Box::pin(self.decide(user, attributes))
     }
 
-    fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Result<Found>> {
+    fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Result<ResolvedRules>> {
         Box::pin(self.rules_for(user, namespace))
     }
 }

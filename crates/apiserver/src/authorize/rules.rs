@@ -1,4 +1,4 @@
-//! RBAC rules: what one allows, what a set of them covers, and how Kubernetes writes them in messages.
+//! RBAC rules: matching, coverage, and their format in Kubernetes' messages.
 
 use super::Attributes;
 use serde::{Deserialize, Deserializer};
@@ -37,7 +37,7 @@ fn has_or_star(list: &[String], wanted: &str) -> bool {
     list.iter().any(|one| one == "*" || one == wanted)
 }
 
-/// Everything, for everybody who may do everything.
+/// Rules that allow everything.
 pub fn full_authority() -> [Rule; 2] {
     let star = || vec!["*".to_owned()];
     [
@@ -59,7 +59,7 @@ impl Rule {
             && (self.resource_names.is_empty() || has(&self.resource_names, wanted.name))
     }
 
-    /// Whether everything a rule of single values allows is allowed by this one, too.
+    /// Reports whether this rule covers a rule of single values.
     fn covers(&self, part: &Rule) -> bool {
         let one = |list: &[String], wanted: &[String]| wanted.iter().all(|w| has_or_star(list, w));
         let resource = |wanted: &String| {
@@ -81,7 +81,7 @@ impl Rule {
                 .all(|url| self.non_resource_urls.iter().any(|own| url_covers(own, url)))
     }
 
-    /// Rules with at most one of everything that allow the same together.
+    /// Splits the rule into equivalent rules of at most one value per field.
     fn parts(&self) -> Vec<Rule> {
         let single = |value: &String| vec![value.clone()];
         let mut parts = Vec::new();
@@ -144,22 +144,22 @@ fn resource_allows(resource: &str, wanted: &Attributes<'_>) -> bool {
         .is_some_and(|parent| parent == "*" || parent == wanted.resource)
 }
 
-/// A pattern that ends with a star covers every path that begins as it does.
+/// A pattern with a trailing star covers every path with its prefix.
 fn url_covers(pattern: &str, path: &str) -> bool {
     pattern == path || pattern.ends_with('*') && path.starts_with(pattern.trim_end_matches('*'))
 }
 
-/// `["a" "b"]`, the way Kubernetes prints lists of strings.
+/// `["a" "b"]`, Kubernetes' format of lists of strings.
 pub fn quoted(values: &[String]) -> String {
     let values: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
     format!("[{}]", values.join(" "))
 }
 
-/// What of `wanted` the rules of `own` do not allow: sorted lines in Kubernetes' notation, none if it is covered.
+/// Rules of `wanted` that `own` does not cover: sorted lines in Kubernetes' format, none if all are covered.
 pub fn missing(own: &[Rule], wanted: &[Rule]) -> Vec<String> {
     let uncovered =
         wanted.iter().flat_map(Rule::parts).filter(|part| !own.iter().any(|rule| rule.covers(part)));
-    // Parts that differ in their verb only are shown as one.
+    // Parts that differ in their verb only are merged.
     let mut merged: BTreeMap<[Vec<String>; 3], Rule> = BTreeMap::new();
     let mut lines = Vec::new();
     for part in uncovered {
@@ -187,30 +187,30 @@ mod tests {
         serde_json::from_str(json).unwrap()
     }
 
-    fn wants<'a>(verb: &'a str, group: &'a str, resource: &'a str, name: &'a str) -> Attributes<'a> {
+    fn request<'a>(verb: &'a str, group: &'a str, resource: &'a str, name: &'a str) -> Attributes<'a> {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         Attributes { verb, is_resource: true, group, resource, subresource, name, ..Attributes::default() }
     }
 
     #[test]
-    fn what_a_rule_allows() {
+    fn rule_allows_matching_requests() {
         let pods = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}"#;
         let log = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods/log"]}"#;
         let scale = r#"{"verbs":["*"],"apiGroups":["*"],"resources":["*/scale"]}"#;
         let named = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods"],"resourceNames":["a"]}"#;
         let all = r#"{"verbs":["*"],"apiGroups":["*"],"resources":["*"]}"#;
         for (json, attributes, want) in [
-            (pods, wants("get", "", "pods", "x"), true),
-            (pods, wants("list", "", "pods", ""), false),
-            (pods, wants("get", "apps", "pods", "x"), false),
-            (pods, wants("get", "", "pods/log", "x"), false),
-            (log, wants("get", "", "pods/log", "x"), true),
-            (log, wants("get", "", "pods", "x"), false),
-            (scale, wants("update", "apps", "deployments/scale", "x"), true),
-            (scale, wants("update", "apps", "deployments", "x"), false),
-            (named, wants("get", "", "pods", "a"), true),
-            (named, wants("get", "", "pods", "b"), false),
-            (all, wants("impersonate", "x", "y/z", ""), true),
+            (pods, request("get", "", "pods", "x"), true),
+            (pods, request("list", "", "pods", ""), false),
+            (pods, request("get", "apps", "pods", "x"), false),
+            (pods, request("get", "", "pods/log", "x"), false),
+            (log, request("get", "", "pods/log", "x"), true),
+            (log, request("get", "", "pods", "x"), false),
+            (scale, request("update", "apps", "deployments/scale", "x"), true),
+            (scale, request("update", "apps", "deployments", "x"), false),
+            (named, request("get", "", "pods", "a"), true),
+            (named, request("get", "", "pods", "b"), false),
+            (all, request("impersonate", "x", "y/z", ""), true),
             (all, Attributes { verb: "get", path: "/x", ..Attributes::default() }, false),
         ] {
             assert_eq!(rule(json).allows(&attributes), want, "{json} {attributes:?}");
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn slash_in_resource_matches_exact_rules_only() {
+    fn rule_with_slash_in_resource_matches_exactly() {
         let log = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods/log"]}"#;
         let any_log = r#"{"verbs":["get"],"apiGroups":[""],"resources":["*/log"]}"#;
         let pods = r#"{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}"#;
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn paths() {
+    fn non_resource_url_patterns_match_paths() {
         for (urls, path, want) in [
             (r#"["/healthz"]"#, "/healthz", true),
             (r#"["/healthz"]"#, "/healthz/etcd", false),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing() {
+    fn uncovered_rules_are_listed() {
         let own = [
             rule(r#"{"verbs":["get"],"apiGroups":[""],"resources":["configmaps"]}"#),
             rule(r#"{"verbs":["*"],"apiGroups":["apps"],"resources":["*/scale"]}"#),

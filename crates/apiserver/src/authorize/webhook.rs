@@ -1,11 +1,12 @@
-//! Webhook: another server decides, by SubjectAccessReview.
+//! Webhook: a remote server decides, by SubjectAccessReview.
 //!
-//! Conditions say which requests it is asked about at all; answers are kept for a while.
+//! Match conditions select the requests that are sent to it; decisions are cached.
 
-use super::{Attributes, Authorizer, Decision, Found};
+use super::{Attributes, Authorizer, Decision, ResolvedRules};
 use crate::outbound::Client;
 use crate::user::UserInfo;
 use crate::webhook_cache::{WebhookCache, hash};
+use base::backoff::Backoff;
 use expressions::{Environment, Program, Type};
 use futures_util::future::BoxFuture;
 use machinery::selector::field::{FieldSelector, Term};
@@ -16,15 +17,15 @@ use serde_json::json;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// What conditions are told: the spec of a SubjectAccessReview.
+/// Variables of match conditions: the spec of a SubjectAccessReview.
 pub static REQUEST: LazyLock<Environment> = LazyLock::new(|| Environment::new([("request", Type::Dyn)]));
-/// How often the other server is asked if it cannot answer.
+/// Attempts if the remote server fails.
 const ATTEMPTS: u32 = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Longer texts are not worth remembering an answer for.
-const MAX_REMEMBERED_TEXT: usize = 10_000;
+const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::MAX).growing_by(3, 2);
+/// Decisions on requests with longer texts are not cached.
+const MAX_CACHED_TEXT: usize = 10_000;
 
-/// What happens if the other server cannot be asked.
+/// Decision if the remote server fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailurePolicy {
     NoOpinion,
@@ -52,7 +53,7 @@ impl Webhook {
         Self { name: name.to_owned(), client, settings, answers: WebhookCache::default() }
     }
 
-    /// Whether the other server is to be asked. A condition that is false decides, one that fails only if none is.
+    /// Evaluates the match conditions. A false one decides; an error counts only if none is false.
     fn matches(&self, spec: &Value) -> Result<bool, String> {
         let mut errors = Vec::new();
         for condition in &self.settings.conditions {
@@ -69,7 +70,7 @@ impl Webhook {
     }
 
     fn failed(&self, why: &str) -> Decision {
-        tracing::warn!(webhook = self.name, why, "authorization webhook");
+        tracing::warn!(webhook = self.name, why, "authorization webhook failed");
         match self.settings.failure_policy {
             FailurePolicy::NoOpinion => Decision::NoOpinion(why.to_owned()),
             FailurePolicy::Deny => Decision::Denied(why.to_owned()),
@@ -87,11 +88,11 @@ impl Webhook {
         if let Some(answer) = self.answers.get(&key) {
             return answer;
         }
-        let answer = match self.ask(&spec).await {
+        let answer = match self.send_review(&spec).await {
             Ok(answer) => answer,
             Err(why) => return self.failed(&why),
         };
-        let long = wanted.name.len() + wanted.path.len() + wanted.namespace.len() > MAX_REMEMBERED_TEXT;
+        let long = wanted.name.len() + wanted.path.len() + wanted.namespace.len() > MAX_CACHED_TEXT;
         if !long {
             let allowed = matches!(answer, Decision::Allowed(_));
             let ttl = if allowed { self.settings.authorized_ttl } else { self.settings.unauthorized_ttl };
@@ -100,7 +101,7 @@ impl Webhook {
         answer
     }
 
-    async fn ask(&self, spec: &Value) -> Result<Decision, String> {
+    async fn send_review(&self, spec: &Value) -> Result<Decision, String> {
         let mut spec = spec.clone();
         if self.settings.version == "v1beta1"
             && let Some(groups) = spec.as_object_mut().and_then(|spec| spec.remove("groups"))
@@ -111,14 +112,13 @@ impl Webhook {
             "apiVersion": format!("authorization.k8s.io/{}", self.settings.version),
             "kind": "SubjectAccessReview", "metadata": {}, "spec": spec,
         });
-        let mut pause = FIRST_PAUSE;
+        let mut retry = RETRY;
         let mut attempt = 1;
         let answer = loop {
             match self.client.post(&review, self.settings.timeout).await {
                 Ok(answer) => break answer,
                 Err(error) if error.is_transient() && attempt < ATTEMPTS => {
-                    tokio::time::sleep(pause).await;
-                    pause = pause * 3 / 2;
+                    retry.wait().await;
                     attempt += 1;
                 }
                 Err(error) => return Err(error.chain()),
@@ -137,7 +137,7 @@ impl Webhook {
     }
 }
 
-/// The question, as the API carries it: what is empty is left out.
+/// Spec of the review: empty fields are omitted.
 fn spec(user: &UserInfo, wanted: &Attributes<'_>) -> Value {
     let mut spec = Map::new();
     let mut attributes = Map::new();
@@ -150,7 +150,7 @@ fn spec(user: &UserInfo, wanted: &Attributes<'_>) -> Value {
         ("subresource", wanted.subresource),
         ("name", wanted.name),
     ];
-    let (place, fields) = match wanted.is_resource {
+    let (kind, fields) = match wanted.is_resource {
         true => ("resourceAttributes", fields),
         false => ("nonResourceAttributes", &[("path", wanted.path), ("verb", wanted.verb)][..]),
     };
@@ -165,7 +165,7 @@ fn spec(user: &UserInfo, wanted: &Attributes<'_>) -> Value {
             attributes.insert(name.to_owned(), json!({"requirements": requirements}));
         }
     }
-    spec.insert(place.to_owned(), attributes.into());
+    spec.insert(kind.to_owned(), attributes.into());
     spec.insert("user".to_owned(), user.name.as_str().into());
     if !user.groups.is_empty() {
         spec.insert("groups".to_owned(), json!(user.groups));
@@ -179,7 +179,7 @@ fn spec(user: &UserInfo, wanted: &Attributes<'_>) -> Value {
     spec.into()
 }
 
-/// A field selector as SubjectAccessReviews carry it; nothing of one that cannot be read.
+/// A field selector in the form of SubjectAccessReviews; empty if it is invalid.
 fn field_requirements(selector: &str) -> Vec<Value> {
     let terms = FieldSelector::parse(selector).map(|selector| selector.terms).unwrap_or_default();
     let requirement = |term: Term| {
@@ -189,7 +189,7 @@ fn field_requirements(selector: &str) -> Vec<Value> {
     terms.into_iter().map(requirement).collect()
 }
 
-/// The same for a label selector. Comparisons of numbers cannot be carried.
+/// The same for a label selector. Numeric comparisons cannot be represented.
 fn label_requirements(selector: &str) -> Vec<Value> {
     let Ok(selector) = LabelSelector::parse(selector) else { return Vec::new() };
     let requirement = |requirement: &Requirement| {
@@ -210,6 +210,10 @@ fn label_requirements(selector: &str) -> Vec<Value> {
 }
 
 impl Authorizer for Webhook {
+    fn label(&self) -> (&'static str, &str) {
+        ("Webhook", &self.name)
+    }
+
     fn authorize<'a>(
         &'a self,
         user: &'a UserInfo,
@@ -218,9 +222,13 @@ impl Authorizer for Webhook {
         Box::pin(async move { Ok(self.decide(user, attributes).await) })
     }
 
-    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<Found>> {
+    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<ResolvedRules>> {
         let error = "webhook authorizer does not support user rule resolution".to_owned();
-        Box::pin(std::future::ready(Ok(Found { errors: vec![error], incomplete: true, ..Found::default() })))
+        Box::pin(std::future::ready(Ok(ResolvedRules {
+            errors: vec![error],
+            incomplete: true,
+            ..ResolvedRules::default()
+        })))
     }
 }
 
@@ -229,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_are_sent_as_requirements() {
+    fn webhook_selectors_are_sent_as_requirements() {
         let wanted = Attributes {
             verb: "list",
             is_resource: true,

@@ -1,12 +1,12 @@
-//! One APIService per group and version that this server has itself.
+//! One APIService per group version served by this server.
 
-use super::{Wanted, condition};
+use super::{BootstrapObject, condition};
 use crate::discovery::Discovery;
 use api::resources::{PRIORITIES, Priority};
 use serde_json::json;
 
-pub fn objects(discovery: &Discovery) -> impl Iterator<Item = Wanted> {
-    // The group of APIServices itself has none.
+pub fn objects(discovery: &Discovery) -> impl Iterator<Item = BootstrapObject> {
+    // The group of APIServices has none.
     let local = PRIORITIES.iter().filter(|row| row.group != "apiregistration.k8s.io");
     let is_served =
         |row: &&Priority| discovery.versions_of(row.group).iter().any(|shown| shown.version == row.version);
@@ -30,6 +30,6 @@ pub fn objects(discovery: &Discovery) -> impl Iterator<Item = Wanted> {
         if !group.is_empty() {
             object["spec"]["group"] = group.into();
         }
-        Wanted::new(("apiregistration.k8s.io", "v1", "apiservices"), object)
+        BootstrapObject::new(("apiregistration.k8s.io", "v1", "apiservices"), object)
     })
 }

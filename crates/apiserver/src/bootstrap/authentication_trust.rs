@@ -1,10 +1,10 @@
-//! The config map `extension-apiserver-authentication`: by it other API servers know whom this one trusts.
+//! The config map `extension-apiserver-authentication`, which publishes the trusted CAs to extension API servers.
 //!
-//! Several servers may write it: what others have put there stays, expired certificates aside.
+//! Several servers may write it: certificates of others are retained, except expired ones.
 
 use super::create;
-use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Warnings, WriteContext};
+use crate::registry::update::{Change, UpdateStrategy};
+use crate::registry::{Registry, WriteContext, WriteRecord};
 use crate::user::UserInfo;
 use api::value::Fields;
 use base64::Engine;
@@ -21,16 +21,16 @@ const NAME: &str = "extension-apiserver-authentication";
 const CONFIG_MAPS: (&str, &str, &str) = ("", "v1", "configmaps");
 const BUNDLES: [&str; 2] = ["client-ca-file", "requestheader-client-ca-file"];
 
-/// Whom this server trusts.
+/// Trust settings of this server.
 #[derive(Clone, Debug, Default)]
 pub struct AuthenticationTrust {
-    /// Authorities of client certificates, PEM.
+    /// CAs of client certificates, PEM.
     pub client: String,
-    /// Authorities of front proxies, PEM.
+    /// CAs of front proxies, PEM.
     pub front_proxy: String,
     /// Common names that front proxies may have; empty: any.
     pub allowed_names: Vec<String>,
-    /// Authorities of kubelets' serving certificates, PEM, if they are not those of client certificates. Not published.
+    /// CAs of kubelets' serving certificates, PEM, if they are not those of client certificates. Not published.
     pub kubelet: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl AuthenticationTrust {
     }
 }
 
-/// Writes the config map unless it already says all of this. `now` decides which certificates are still of use.
+/// Writes the config map unless it is up to date. `now` decides which certificates have expired.
 pub async fn publish(registry: &Registry, trust: &AuthenticationTrust, now: i64) -> Result<()> {
     let wanted = trust.data();
     if wanted.is_empty() {
@@ -67,7 +67,7 @@ pub async fn publish(registry: &Registry, trust: &AuthenticationTrust, now: i64)
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}, "data": data,
         });
         return match create(registry, CONFIG_MAPS, object, "kube-apiserver").await {
-            // Another server was faster; what it has not written, this one writes at its next turn.
+            // Conflict with another server; the next run writes what is still missing.
             Err(status) if status.reason == "AlreadyExists" => Ok(()),
             outcome => outcome.map(drop),
         };
@@ -76,11 +76,11 @@ pub async fn publish(registry: &Registry, trust: &AuthenticationTrust, now: i64)
         return Ok(());
     }
     let served = registry.builtin(CONFIG_MAPS.0, CONFIG_MAPS.1, CONFIG_MAPS.2)?;
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
-    let context = WriteContext::server(&user, &warnings, NAMESPACE);
-    let door = Door::main(served.governing());
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
+    let context = WriteContext::server(&user, &record, NAMESPACE);
+    let strategy = UpdateStrategy::main(served.governing());
     let written = registry
-        .update(served, NAME, door, true, &context, |old| Ok(Change::Replace(merged(old, &wanted, now))))
+        .update(served, NAME, strategy, true, &context, |old| Ok(Change::Replace(merged(old, &wanted, now))))
         .await;
     written.map(drop)
 }
@@ -95,7 +95,7 @@ fn merged(present: &Value, wanted: &[(&'static str, String)], now: i64) -> Value
     new
 }
 
-/// The certificates of both, each once, without those that have expired.
+/// Union of both certificate bundles, without duplicates and expired ones.
 fn bundles(old: &str, own: &str, now: i64) -> String {
     let mut seen: Vec<CertificateDer<'static>> = Vec::new();
     let mut text = String::new();
@@ -127,7 +127,7 @@ fn pem(certificate: &[u8]) -> String {
     text
 }
 
-/// The texts of both JSON lists, each once.
+/// Union of both JSON lists, without duplicates.
 fn lists(old: &str, own: &str) -> String {
     let read = |text: &str| serde_json::from_str::<Vec<String>>(text).unwrap_or_default();
     let mut texts = read(old);
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_united() {
+    fn json_lists_are_merged_without_duplicates() {
         assert_eq!(lists("", r#"["a"]"#), r#"["a"]"#);
         assert_eq!(lists(r#"["b"]"#, r#"["a","b"]"#), r#"["b","a"]"#);
         assert_eq!(lists("rubbish", "[]"), "[]");

@@ -1,10 +1,10 @@
-//! Priority and fairness of a new cluster: who shares what with whom.
+//! Default priority levels and flow schemas.
 
-use super::Wanted;
-use crate::options::DeleteOptions;
-use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Warnings, WriteContext};
+use super::BootstrapObject;
+use crate::registry::update::{Change, UpdateStrategy};
+use crate::registry::{Registry, WriteContext, WriteRecord};
 use crate::user::UserInfo;
+use crate::wire::options::DeleteOptions;
 use api::value::Fields;
 use machinery::status::Result;
 use machinery::{Value, meta};
@@ -12,13 +12,13 @@ use serde_json::json;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const MANAGER: &str = "api-priority-and-fairness-config-producer-v1";
-/// Objects that are as they are: nobody can do without them.
+/// Mandatory objects, whose specs users cannot change.
 const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
 
-/// Specs with this annotation follow the server's version; users take it away to keep their own.
-const FOLLOWS: &str = "apf.kubernetes.io/autoupdate-spec";
+/// Specs with this annotation are updated with the server's version; users remove it to keep their own.
+const AUTOUPDATE_ANNOTATION: &str = "apf.kubernetes.io/autoupdate-spec";
 
-/// Name, shares, percentage that others may borrow, and queues with hand size (none: excess is refused).
+/// Name, shares, lendable percentage, and queues with hand size (none: excess is rejected).
 type Level = (&'static str, i64, i64, Option<(i64, i64)>);
 
 const LEVELS: [Level; 7] = [
@@ -32,7 +32,7 @@ const LEVELS: [Level; 7] = [
 ];
 const QUEUE_LENGTH: i64 = 50;
 
-/// Which requests a schema is about.
+/// Requests that a schema matches.
 #[derive(Clone, Copy)]
 enum Requests {
     All,
@@ -45,14 +45,14 @@ struct Schema {
     name: &'static str,
     precedence: i64,
     level: &'static str,
-    /// How its flows are told apart; empty: they are not.
+    /// Flow distinguisher; empty: none.
     distinguisher: &'static str,
     /// `Group/NAME`, `User/NAME`, `ServiceAccount/NAMESPACE`.
     subjects: &'static [&'static str],
     requests: Requests,
 }
 
-const EVERYBODY: &[&str] = &["Group/system:unauthenticated", "Group/system:authenticated"];
+const ALL_USERS: &[&str] = &["Group/system:unauthenticated", "Group/system:authenticated"];
 
 const fn schema(
     name: &'static str,
@@ -67,7 +67,7 @@ const fn schema(
 
 static SCHEMAS: [Schema; 11] = [
     schema("exempt", 1, "exempt", "", &["Group/system:masters"], Requests::All),
-    schema("probes", 2, "exempt", "", EVERYBODY, Requests::Probes),
+    schema("probes", 2, "exempt", "", ALL_USERS, Requests::Probes),
     schema(
         "system-leader-election",
         100,
@@ -110,11 +110,11 @@ static SCHEMAS: [Schema; 11] = [
         &["Group/system:serviceaccounts"],
         Requests::All,
     ),
-    schema("global-default", 9900, "global-default", "ByUser", EVERYBODY, Requests::All),
-    schema("catch-all", 10000, "catch-all", "ByUser", EVERYBODY, Requests::All),
+    schema("global-default", 9900, "global-default", "ByUser", ALL_USERS, Requests::All),
+    schema("catch-all", 10000, "catch-all", "ByUser", ALL_USERS, Requests::All),
 ];
 
-fn objects() -> impl Iterator<Item = Wanted> {
+fn objects() -> impl Iterator<Item = BootstrapObject> {
     let exempt = json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0, "lendablePercent": 0}});
     let levels = std::iter::once(("exempt", exempt)).chain(LEVELS.iter().map(level));
     let levels = levels
@@ -122,30 +122,30 @@ fn objects() -> impl Iterator<Item = Wanted> {
     levels.chain(SCHEMAS.iter().map(|schema| wanted("FlowSchema", "flowschemas", schema.name, schema.spec())))
 }
 
-fn wanted(kind: &str, resource: &'static str, name: &str, spec: Value) -> Wanted {
+fn wanted(kind: &str, resource: &'static str, name: &str, spec: Value) -> BootstrapObject {
     let object = json!({
         "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": kind,
-        "metadata": {"name": name, "annotations": {FOLLOWS: "true"}},
+        "metadata": {"name": name, "annotations": {AUTOUPDATE_ANNOTATION: "true"}},
         "spec": spec,
     });
-    Wanted { resource: (GROUP, "v1", resource), object, manager: MANAGER }
+    BootstrapObject { resource: (GROUP, "v1", resource), object, manager: MANAGER }
 }
 
-/// Creates what is missing, brings up to date what follows the server, and takes away what followed an older one. Users
-/// keep their own spec by setting the annotation to `false`; the mandatory objects are not theirs to change.
+/// Creates missing objects, updates those that follow the server, and deletes those that followed an older version.
+/// Users keep their own spec by setting the annotation to `false`, except for the mandatory objects.
 pub async fn maintain(registry: &Registry) -> Result<()> {
-    let wanted: Vec<Wanted> = objects().collect();
+    let wanted: Vec<BootstrapObject> = objects().collect();
     futures_util::future::try_join_all(wanted.iter().map(|wanted| keep(registry, wanted))).await?;
     for resource in ["prioritylevelconfigurations", "flowschemas"] {
         let ours = |name: &str| {
             wanted.iter().any(|wanted| wanted.resource.2 == resource && meta::name(&wanted.object) == name)
         };
-        for object in registry.find_all((GROUP, "v1", resource), "", FOLLOWS).await? {
+        for object in registry.find_all((GROUP, "v1", resource), "", AUTOUPDATE_ANNOTATION).await? {
             let name = meta::name(&object);
             if follows(&object) == Some(true) && !ours(name) {
                 let served = registry.builtin(GROUP, "v1", resource)?;
-                let (user, warnings) = (UserInfo::server(), Warnings::default());
-                let context = WriteContext::server(&user, &warnings, "");
+                let (user, record) = (UserInfo::server(), WriteRecord::default());
+                let context = WriteContext::server(&user, &record, "");
                 match registry.delete(served, name, &DeleteOptions::default(), &context).await {
                     Err(status) if status.code == 404 => {}
                     outcome => drop(outcome?),
@@ -156,16 +156,16 @@ pub async fn maintain(registry: &Registry) -> Result<()> {
     Ok(())
 }
 
-/// What the annotation says, if it says anything.
+/// Value of the annotation, if valid.
 fn follows(object: &Value) -> Option<bool> {
-    match meta::annotation(object, FOLLOWS)? {
+    match meta::annotation(object, AUTOUPDATE_ANNOTATION)? {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
         _ => None,
     }
 }
 
-async fn keep(registry: &Registry, wanted: &Wanted) -> Result<()> {
+async fn keep(registry: &Registry, wanted: &BootstrapObject) -> Result<()> {
     let name = meta::name(&wanted.object);
     let Some(present) = registry.find(wanted.resource, "", name).await? else {
         return match super::create(registry, wanted.resource, wanted.object.clone(), wanted.manager).await {
@@ -177,23 +177,23 @@ async fn keep(registry: &Registry, wanted: &Wanted) -> Result<()> {
         return Ok(());
     }
     let served = registry.builtin(GROUP, "v1", wanted.resource.2)?;
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
     let context =
-        WriteContext { manager: wanted.manager.to_owned(), ..WriteContext::server(&user, &warnings, "") };
+        WriteContext { manager: wanted.manager.to_owned(), ..WriteContext::server(&user, &record, "") };
     let outcome = registry
-        .update(served, name, Door::main(served.governing()), true, &context, |old| {
+        .update(served, name, UpdateStrategy::main(served.governing()), true, &context, |old| {
             Ok(Change::Replace(revised(old, wanted).unwrap_or_else(|| old.clone())))
         })
         .await;
     match outcome {
-        // Somebody who deletes it wins; it comes back with the next look.
+        // A concurrent deletion wins; the next run creates it again.
         Err(status) if status.code == 404 => Ok(()),
         outcome => outcome.map(drop),
     }
 }
 
-/// The object as it should be; `None` if it is.
-fn revised(present: &Value, wanted: &Wanted) -> Option<Value> {
+/// The updated object; `None` if it is up to date.
+fn revised(present: &Value, wanted: &BootstrapObject) -> Option<Value> {
     let untouched = meta::generation(present) == 1;
     let follow = MANDATORY.contains(&meta::name(present)) || follows(present).unwrap_or(untouched);
     let spec = spec_for(present, wanted);
@@ -206,12 +206,12 @@ fn revised(present: &Value, wanted: &Wanted) -> Option<Value> {
         new.set("spec", spec);
     }
     let annotations = meta::metadata_mut(&mut new).entry("annotations").or_insert_with(|| json!({}));
-    annotations[FOLLOWS] = follow.to_string().into();
+    annotations[AUTOUPDATE_ANNOTATION] = follow.to_string().into();
     Some(new)
 }
 
-/// The wanted spec; the shares of the exempt level are the user's affair.
-fn spec_for(present: &Value, wanted: &Wanted) -> Value {
+/// The desired spec; users may change the shares of the exempt level.
+fn spec_for(present: &Value, wanted: &BootstrapObject) -> Value {
     let mut spec = wanted.object.field("spec").clone();
     let own = present.field("spec").field("exempt");
     if spec.has("exempt") && own.is_object() {

@@ -1,7 +1,7 @@
-//! How pods find the API server: the service `kubernetes`, where it leads to, and the range it is from.
+//! The service `kubernetes` with its endpoints, and the ServiceCIDR it is from.
 
-use super::{Wanted, condition};
-use crate::registry::allocate::ServiceConfig;
+use super::{BootstrapObject, condition};
+use crate::registry::services::ServiceConfig;
 use machinery::Value;
 use serde_json::json;
 use std::net::{IpAddr, SocketAddr};
@@ -10,14 +10,14 @@ const NAME: &str = "kubernetes";
 const NAMESPACE: &str = "default";
 const DEFAULT_PORT: u16 = 6443;
 
-pub fn objects(config: &ServiceConfig, advertise: &str) -> Vec<Wanted> {
+pub fn objects(config: &ServiceConfig, advertise: &str) -> Vec<BootstrapObject> {
     let address = advertise.parse::<SocketAddr>().ok();
     let port = address.map_or(DEFAULT_PORT, |address| address.port());
     let mut objects = vec![range(config), token_tracking()];
     if let Some(ip) = config.first_address() {
         objects.push(service(ip, port));
     }
-    // A loopback address would lead every client to itself.
+    // A loopback address would direct every client to itself.
     if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
         objects.push(endpoints(address));
         objects.push(endpoint_slice(address));
@@ -25,7 +25,7 @@ pub fn objects(config: &ServiceConfig, advertise: &str) -> Vec<Wanted> {
     objects
 }
 
-fn range(config: &ServiceConfig) -> Wanted {
+fn range(config: &ServiceConfig) -> BootstrapObject {
     let cidrs: Vec<String> = config.cidrs.iter().map(ToString::to_string).collect();
     let object = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
@@ -35,10 +35,10 @@ fn range(config: &ServiceConfig) -> Wanted {
             condition("Ready", "True", "", "Kubernetes default Service CIDR is ready"),
         ]},
     });
-    Wanted::new(("networking.k8s.io", "v1", "servicecidrs"), object)
+    BootstrapObject::new(("networking.k8s.io", "v1", "servicecidrs"), object)
 }
 
-fn service(ip: IpAddr, port: u16) -> Wanted {
+fn service(ip: IpAddr, port: u16) -> BootstrapObject {
     let object = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {
@@ -52,14 +52,14 @@ fn service(ip: IpAddr, port: u16) -> Wanted {
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}],
         },
     });
-    Wanted::new(("", "v1", "services"), object)
+    BootstrapObject::new(("", "v1", "services"), object)
 }
 
 fn family(ip: IpAddr) -> &'static str {
     if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-fn endpoints(address: SocketAddr) -> Wanted {
+fn endpoints(address: SocketAddr) -> BootstrapObject {
     let object = json!({
         "apiVersion": "v1", "kind": "Endpoints",
         "metadata": {
@@ -68,10 +68,10 @@ fn endpoints(address: SocketAddr) -> Wanted {
         },
         "subsets": [{"addresses": [{"ip": address.ip().to_string()}], "ports": [port(address)]}],
     });
-    Wanted::new(("", "v1", "endpoints"), object)
+    BootstrapObject::new(("", "v1", "endpoints"), object)
 }
 
-fn endpoint_slice(address: SocketAddr) -> Wanted {
+fn endpoint_slice(address: SocketAddr) -> BootstrapObject {
     let object = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {
@@ -82,15 +82,15 @@ fn endpoint_slice(address: SocketAddr) -> Wanted {
         "endpoints": [{"addresses": [address.ip().to_string()], "conditions": {"ready": true}}],
         "ports": [port(address)],
     });
-    Wanted::new(("discovery.k8s.io", "v1", "endpointslices"), object)
+    BootstrapObject::new(("discovery.k8s.io", "v1", "endpointslices"), object)
 }
 
 fn port(address: SocketAddr) -> Value {
     json!({"name": "https", "port": address.port(), "protocol": "TCP"})
 }
 
-/// Since when the use of tokens without an end is noted.
-fn token_tracking() -> Wanted {
+/// The date since which the use of legacy tokens is recorded.
+fn token_tracking() -> BootstrapObject {
     let today = crate::registry::metadata::now();
     let object = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -99,5 +99,5 @@ fn token_tracking() -> Wanted {
         },
         "data": {"since": today.split('T').next()},
     });
-    Wanted::new(("", "v1", "configmaps"), object)
+    BootstrapObject::new(("", "v1", "configmaps"), object)
 }

@@ -1,6 +1,6 @@
-//! The objects every cluster has from its first second, and what is made of them at each start.
+//! The objects every cluster has, created and maintained at each start.
 //!
-//! What is missing is created; what users have changed stays as it is, as far as Kubernetes leaves it to them.
+//! Missing objects are created; changes by users are retained, as far as Kubernetes permits them.
 
 mod api_services;
 mod authentication_trust;
@@ -11,8 +11,8 @@ mod rbac;
 
 pub use authentication_trust::{AuthenticationTrust, publish as publish_trust};
 
-use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Warnings, WriteContext};
+use crate::registry::update::{Change, UpdateStrategy};
+use crate::registry::{Registry, WriteContext, WriteRecord};
 use crate::user::UserInfo;
 use api::value::Fields;
 use futures_util::future::try_join_all;
@@ -22,7 +22,7 @@ use serde_json::json;
 
 const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
-/// Name, value and description of the classes that system pods have.
+/// Name, value and description of the system priority classes.
 const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
     (
         "system-node-critical",
@@ -36,16 +36,16 @@ const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
     ),
 ];
 
-/// An object of a new cluster.
-struct Wanted {
+/// A bootstrap object.
+struct BootstrapObject {
     resource: (&'static str, &'static str, &'static str),
-    /// May have a status: it is written in a second step, as clients have to do it.
+    /// May have a status: it is written in a second step, as by clients.
     object: Value,
-    /// Who is noted as its manager.
+    /// Its field manager.
     manager: &'static str,
 }
 
-impl Wanted {
+impl BootstrapObject {
     fn new(resource: (&'static str, &'static str, &'static str), object: Value) -> Self {
         Self { resource, object, manager: "kube-apiserver" }
     }
@@ -54,7 +54,7 @@ impl Wanted {
 /// `advertise` is the `host:port` by which clients reach this server.
 pub async fn run(registry: &Registry, advertise: &str) -> Result<()> {
     let namespaces = NAMESPACES.map(|name| {
-        Wanted::new(
+        BootstrapObject::new(
             ("", "v1", "namespaces"),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
         )
@@ -62,10 +62,10 @@ pub async fn run(registry: &Registry, advertise: &str) -> Result<()> {
     try_join_all(namespaces.iter().map(|wanted| ensure(registry, wanted))).await?;
     registry.fill_services().await?;
     registry.repair_services().await?;
-    let mut wanted: Vec<Wanted> = PRIORITY_CLASSES.iter().map(priority_class).collect();
+    let mut wanted: Vec<BootstrapObject> = PRIORITY_CLASSES.iter().map(priority_class).collect();
     wanted.extend(api_services::objects(&registry.catalogues.offered().discovery));
     wanted.extend(kubernetes_service::objects(&registry.services.config, advertise));
-    // Commits are grouped: all at once costs hardly more than one.
+    // Commits are grouped: concurrent writes cost hardly more than one.
     tokio::try_join!(
         try_join_all(wanted.iter().map(|wanted| ensure(registry, wanted))),
         flow_control::maintain(registry),
@@ -74,8 +74,8 @@ pub async fn run(registry: &Registry, advertise: &str) -> Result<()> {
     Ok(())
 }
 
-fn priority_class((name, value, description): &(&str, i64, &str)) -> Wanted {
-    Wanted::new(
+fn priority_class((name, value, description): &(&str, i64, &str)) -> BootstrapObject {
+    BootstrapObject::new(
         ("scheduling.k8s.io", "v1", "priorityclasses"),
         json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
@@ -84,8 +84,8 @@ fn priority_class((name, value, description): &(&str, i64, &str)) -> Wanted {
     )
 }
 
-/// Creates an object that is missing and gives it its status. One that is there stays as it is.
-async fn ensure(registry: &Registry, wanted: &Wanted) -> Result<()> {
+/// Creates a missing object with its status. An existing one is unchanged.
+async fn ensure(registry: &Registry, wanted: &BootstrapObject) -> Result<()> {
     let (namespace, name) = (meta::namespace(&wanted.object), meta::name(&wanted.object));
     let present = match registry.find(wanted.resource, namespace, name).await? {
         Some(present) => present,
@@ -112,39 +112,39 @@ pub(crate) async fn create(
     manager: &str,
 ) -> Result<Value> {
     let served = registry.builtin(group, version, resource)?;
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
     let namespace = meta::namespace(&object).to_owned();
     let context =
-        WriteContext { manager: manager.to_owned(), ..WriteContext::server(&user, &warnings, &namespace) };
+        WriteContext { manager: manager.to_owned(), ..WriteContext::server(&user, &record, &namespace) };
     machinery::codec::typed::normalize(&mut object, served.schema()).map_err(Status::internal)?;
     served.rules.set_defaults(&mut object);
     registry.create(served, object, &context).await.map(|written| written.value())
 }
 
-async fn set_status(registry: &Registry, wanted: &Wanted) -> Result<()> {
+async fn set_status(registry: &Registry, wanted: &BootstrapObject) -> Result<()> {
     let served = registry.builtin(wanted.resource.0, wanted.resource.1, wanted.resource.2)?;
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
     let context = WriteContext {
         subresource: "status",
         manager: wanted.manager.to_owned(),
-        ..WriteContext::server(&user, &warnings, meta::namespace(&wanted.object))
+        ..WriteContext::server(&user, &record, meta::namespace(&wanted.object))
     };
     let name = meta::name(&wanted.object);
     let outcome = registry
-        .update(served, name, Door::status(served.governing()), true, &context, |old| {
+        .update(served, name, UpdateStrategy::status(served.governing()), true, &context, |old| {
             let mut new = old.clone();
             new.set("status", wanted.object.field("status").clone());
             Ok(Change::Replace(new))
         })
         .await;
     match outcome {
-        // Somebody who deletes it wins.
+        // A concurrent deletion wins.
         Err(status) if status.code == 404 => Ok(()),
         outcome => outcome.map(drop),
     }
 }
 
-/// Now, for conditions.
+/// A condition with the current time.
 fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({
         "type": kind, "status": status, "reason": reason, "message": message,

@@ -1,4 +1,4 @@
-//! Reads the table of the RBAC policy into objects.
+//! Parses the table of the RBAC policy into objects.
 
 use machinery::Value;
 use serde_json::json;
@@ -71,7 +71,7 @@ fn subject(text: &str) -> Option<Value> {
     Some(json!({"kind": kind, "namespace": namespace, "name": name}))
 }
 
-/// The body of an object, with what all of them have; the name may begin with a namespace.
+/// Body of an object with the common metadata; the name may begin with a namespace.
 fn named(kind: &str, name: &str, mut body: Value) -> Value {
     body["apiVersion"] = format!("{API_GROUP}/v1").into();
     body["kind"] = kind.into();
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_become_objects() {
+    fn policy_lines_are_parsed_into_objects() {
         assert_eq!(
             rule("get,list: core,apps pods [a,b]"),
             Some(json!({
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_the_policy() {
+    fn policy_table_matches_reference() {
         let mut wanted = 0;
         let ours = objects();
         for (file, list) in reference::BOOTSTRAP.values() {
             for item in list["items"].as_array().into_iter().flatten() {
                 wanted += 1;
                 let mut item = item.clone();
-                // The rules of aggregated roles are a controller's work.
+                // The controller computes the rules of aggregated roles.
                 if item.get("aggregationRule").is_some() {
                     item["rules"] = Value::Null;
                 }

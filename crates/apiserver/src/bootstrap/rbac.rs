@@ -1,16 +1,16 @@
-//! The RBAC policy of a new cluster, and its upkeep: what a later version adds is added to what is stored,
-//! unless an object says that it wants to be left alone.
+//! Default RBAC policy and its reconciliation: rules and subjects of a newer version are added to the stored objects,
+//! unless an object opts out by annotation.
 
 use super::{create, policy};
-use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Warnings, WriteContext};
+use crate::registry::update::{Change, UpdateStrategy};
+use crate::registry::{Registry, WriteContext, WriteRecord};
 use crate::user::UserInfo;
 use api::value::Fields;
 use futures_util::future::try_join_all;
 use machinery::status::Result;
 use machinery::{Value, meta};
 
-const LEFT_ALONE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+const AUTOUPDATE_ANNOTATION: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 pub async fn reconcile(registry: &Registry) -> Result<()> {
     let objects = policy::objects();
@@ -40,11 +40,11 @@ async fn reconcile_one(registry: &Registry, wanted: &Value) -> Result<()> {
         return Ok(());
     }
     let served = registry.builtin(resource.0, resource.1, resource.2)?;
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
-    let context = WriteContext::server(&user, &warnings, namespace);
-    let door = Door::main(served.governing());
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
+    let context = WriteContext::server(&user, &record, namespace);
+    let strategy = UpdateStrategy::main(served.governing());
     let outcome = registry
-        .update(served, name, door, true, &context, |old| {
+        .update(served, name, strategy, true, &context, |old| {
             Ok(Change::Replace(completed(old, wanted).unwrap_or_else(|| old.clone())))
         })
         .await;
@@ -54,9 +54,9 @@ async fn reconcile_one(registry: &Registry, wanted: &Value) -> Result<()> {
     }
 }
 
-/// The present object with what it lacks; `None` if it lacks nothing or wants to be left alone.
+/// The current object with its missing parts; `None` if it is complete or opts out.
 fn completed(present: &Value, wanted: &Value) -> Option<Value> {
-    if meta::annotation(present, LEFT_ALONE) == Some("false") {
+    if meta::annotation(present, AUTOUPDATE_ANNOTATION) == Some("false") {
         return None;
     }
     let mut new = present.clone();
@@ -65,7 +65,7 @@ fn completed(present: &Value, wanted: &Value) -> Option<Value> {
             new.child_mut("metadata").child_mut(field).default_to(key, value.clone());
         }
     }
-    // Rules of an aggregated role are its controller's; which roles it is made of is part of the policy.
+    // The controller owns the rules of an aggregated role; its aggregation rule is part of the policy.
     for list in ["rules", "subjects"] {
         let missing: Vec<Value> =
             wanted.items(list).iter().filter(|item| !present.items(list).contains(item)).cloned().collect();
@@ -87,9 +87,9 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_is_missing_is_added() {
+    fn rbac_reconciliation_adds_only_missing_rules() {
         let rule = |verb: &str| json!({"verbs": [verb], "apiGroups": [""], "resources": ["pods"]});
-        let role = |rules: Value, update: &str| json!({"kind": "Role", "metadata": {"name": "r", "annotations": {LEFT_ALONE: update}}, "rules": rules});
+        let role = |rules: Value, update: &str| json!({"kind": "Role", "metadata": {"name": "r", "annotations": {AUTOUPDATE_ANNOTATION: update}}, "rules": rules});
         let wanted = role(json!([rule("get"), rule("list")]), "true");
         assert_eq!(completed(&wanted, &wanted), None);
         let own = role(json!([rule("watch"), rule("list")]), "true");

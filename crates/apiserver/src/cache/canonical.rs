@@ -1,27 +1,27 @@
-//! The stored form of an object and how it reaches the wire without being decoded.
+//! Stored form of an object, and its serialization to the wire without decoding.
 //!
-//! Stored bytes are JSON in a fixed order, `{"kind":K,"apiVersion":V,"metadata":{…},…}`, without
-//! `resourceVersion`. Everything up to `"metadata":{` is the same for all objects of a resource, so the
-//! place where the revision is spliced in needs no search, and the items of a list, which carry neither
-//! kind nor apiVersion, are the same bytes from another offset.
+//! Stored bytes are JSON in a fixed order, `{"kind":K,"apiVersion":V,"metadata":{…},…}`, without `resourceVersion`.
+//! Everything up to `"metadata":{` is the same for all objects of a resource, so the position of the spliced-in
+//! revision needs no search, and list items, which have neither kind nor apiVersion, are the same bytes from another
+//! offset.
 
 use bytes::Bytes;
-use machinery::codec::text;
+use machinery::codec::json_writer;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// What precedes the metadata of every stored object of one resource.
+/// Bytes before the metadata of every stored object of one resource.
 #[derive(Clone, Debug)]
 pub struct Prefix {
     bytes: Box<[u8]>,
 }
 
-/// Members of a stored object as the text they are: whoever changes one of them need not look at the others.
+/// Members of a stored object as raw JSON, so that changing one does not parse the others.
 pub type Members<'a> = BTreeMap<String, &'a RawValue>;
 
-/// Room that a thread keeps for encoding.
+/// Retained capacity of a thread's encoding buffer.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
 const ITEM: &[u8] = b"{\"metadata\":{";
@@ -33,7 +33,7 @@ impl Prefix {
         Self { bytes: bytes.into_bytes().into_boxed_slice() }
     }
 
-    /// The stored form. `resourceVersion` is left out: the store's revision is the truth.
+    /// Encodes the stored form. `resourceVersion` is omitted: the store's revision is authoritative.
     pub fn encode(&self, object: &Value) -> Bytes {
         let empty = Map::new();
         let map = object.as_object().unwrap_or(&empty);
@@ -41,7 +41,7 @@ impl Prefix {
         scratch(|out| self.write_parts(out, metadata, map))
     }
 
-    /// The stored form of an object whose members are known: those of its metadata, and the others, in their order.
+    /// Encodes the stored form from raw members: those of the metadata, and the others, in their order.
     pub fn encode_parts(&self, metadata: &Members<'_>, rest: &[(&str, &Members<'_>)]) -> Bytes {
         scratch(|out| self.write_parts(out, metadata, rest.iter().map(|(name, members)| (name, members))))
     }
@@ -59,17 +59,17 @@ impl Prefix {
         out.push(b'}');
     }
 
-    /// Whether bytes from the store have this resource's form.
+    /// Reports whether stored bytes have this resource's prefix.
     pub fn fits(&self, stored: &[u8]) -> bool {
         stored.starts_with(&self.bytes)
     }
 
-    /// The object on its own, with its revision.
+    /// Writes a single object with its revision.
     pub fn write_object(&self, out: &mut Vec<u8>, stored: &[u8], revision: u64) {
         self.write(out, &self.bytes, stored, revision);
     }
 
-    /// The object as an item of a list.
+    /// Writes the object as a list item.
     pub fn write_item(&self, out: &mut Vec<u8>, stored: &[u8], revision: u64) {
         self.write(out, ITEM, stored, revision);
     }
@@ -88,7 +88,7 @@ impl Prefix {
     }
 }
 
-/// Lets a buffer be filled that is reused: what is stored stays for long, so it is copied out, exactly as large as it is.
+/// Fills a reused buffer and copies its content out at exact size, because stored values are long-lived.
 fn scratch(fill: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     thread_local! {
         static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -116,20 +116,20 @@ fn members<'a>(
             out.push(b',');
         }
         comma = true;
-        text::write_text(out, key.as_ref());
+        json_writer::write_text(out, key.as_ref());
         out.push(b':');
         value.write(out);
     }
 }
 
-/// What can be a member of an object.
+/// A value that can be written as a member of an object.
 trait Text {
     fn write(&self, out: &mut Vec<u8>);
 }
 
 impl Text for Value {
     fn write(&self, out: &mut Vec<u8>) {
-        text::write_value(out, self);
+        json_writer::write_value(out, self);
     }
 }
 

@@ -1,8 +1,8 @@
-//! One object in the cache: its stored bytes, its revision, and what was derived from them so far.
+//! One object in the cache: its stored bytes, its revision, and lazily derived forms.
 
 use super::canonical::Prefix;
 use bytes::Bytes;
-use machinery::codec::own;
+use machinery::codec::stored_json;
 use machinery::schema::TypeHandle;
 use machinery::selector::label::Labels;
 use serde_json::Value;
@@ -10,26 +10,26 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What a cache knows of its resource: how bytes are laid out and which fields selectors may name.
+/// Resource description of a cache: byte layout and selectable fields.
 #[derive(Debug)]
 pub struct Layout {
     pub prefix: Prefix,
-    /// Besides name and namespace.
+    /// Selectable fields besides name and namespace.
     pub fields: Vec<api::rules::IndexedField>,
-    /// Members in which none of the fields is, wherever they are: they need not be decoded.
+    /// Members that hold none of these fields at any depth, so they need not be decoded.
     pub unindexed: &'static [&'static str],
-    /// How protobuf carries the object; `None`: it has no protobuf form.
+    /// Protobuf schema; `None` if the resource has no protobuf form.
     pub schema: Option<TypeHandle>,
     pub api_version: String,
     pub kind: String,
-    /// Brings stored objects into the form of a definition that may have changed since.
+    /// Converts stored objects to a definition that may have changed since.
     pub reader: Option<Reader>,
 }
 
 /// Reader of objects that were stored under an earlier definition.
 pub struct Reader {
     pub rules: Arc<dyn api::Rules>,
-    /// Objects of other versions differ in their `apiVersion` only; otherwise they stay as they are.
+    /// True if versions differ in `apiVersion` only; otherwise objects of other versions stay unconverted.
     pub renames: bool,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Layout {
-    /// A stored value as an entry.
+    /// Creates the entry of a stored value.
     pub fn entry(&self, key: Arc<str>, bytes: Bytes, revision: u64) -> Entry {
         match &self.reader {
             None => Entry::new(key, bytes, revision),
@@ -65,22 +65,21 @@ impl Layout {
     }
 }
 
-/// An object at one revision. Immutable but for the derived forms, which are made on first use.
+/// An object at one revision. Immutable except for the derived forms, which are computed on first use.
 #[derive(Debug)]
 pub struct Entry {
     pub key: Arc<str>,
     pub bytes: Bytes,
     pub revision: u64,
-    /// The store has the object in another form: writing it again changes that.
+    /// The stored form differs; rewriting the object updates it.
     pub outdated: bool,
     attributes: OnceLock<Box<Attributes>>,
     protobuf: OnceLock<Bytes>,
-    /// One bit per label, so that most objects a selector does not want are passed over at a glance.
-    /// Zero until the attributes are known.
+    /// Bloom filter of the labels, to skip most non-matching objects cheaply. Zero until the attributes are computed.
     label_bits: AtomicU64,
 }
 
-/// What selectors look at.
+/// Attributes for selectors.
 #[derive(Debug, Default)]
 pub struct Attributes {
     labels: Box<[(Box<str>, Box<str>)]>,
@@ -103,7 +102,7 @@ impl Entry {
         }
     }
 
-    /// The same object at another revision: what a deletion shows.
+    /// The same object at another revision, for deletion events.
     pub fn at(&self, revision: u64) -> Self {
         Self::new(self.key.clone(), self.bytes.clone(), revision)
     }
@@ -122,10 +121,10 @@ impl Entry {
         out.into()
     }
 
-    /// Protobuf message bytes, made once.
+    /// Protobuf message bytes, encoded once.
     pub fn protobuf(&self, layout: &Layout) -> Option<&Bytes> {
         let schema = layout.schema.as_ref()?.get();
-        // Kept with the entry, so exactly as large as it is.
+        // Retained with the entry, so copied at exact size.
         Some(self.protobuf.get_or_init(|| {
             Bytes::copy_from_slice(&machinery::codec::protobuf::encode_object(&self.value(), schema))
         }))
@@ -141,22 +140,22 @@ impl Entry {
         })
     }
 
-    /// Whether the object may carry all labels whose bits are given; a cheap test before the real one.
+    /// Reports whether the object may have all labels with these bits; a cheap test before the exact one.
     pub fn may_have_labels(&self, bits: u64) -> bool {
         let own = self.label_bits.load(Ordering::Relaxed);
         own == 0 || own & bits == bits
     }
 }
 
-/// Stored bytes as a value. Nearly always they are as this server writes them, which is quicker to read.
+/// Decodes stored bytes. They nearly always have the form this server writes, which has a fast path.
 fn decode(bytes: &[u8]) -> Value {
-    own::decode(bytes).unwrap_or_else(|| serde_json::from_slice(bytes).unwrap_or_default())
+    stored_json::decode(bytes).unwrap_or_else(|| serde_json::from_slice(bytes).unwrap_or_default())
 }
 
-/// Set as soon as an object's labels are known.
+/// Bit that is set once an object's labels are computed.
 const KNOWN: u64 = 1;
 
-/// The bit that stands for one label among the other 63.
+/// Bit of a label among the other 63.
 pub fn label_bit(key: &str, value: &str) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     key.hash(&mut hasher);
@@ -164,7 +163,7 @@ pub fn label_bit(key: &str, value: &str) -> u64 {
     1 << (1 + hasher.finish() % 63)
 }
 
-/// The part of an object that selectors by label, name and namespace need; the rest is skipped unparsed.
+/// Attributes for label, name and namespace selectors; the rest is skipped unparsed.
 #[derive(serde::Deserialize)]
 struct Slim<'a> {
     #[serde(borrow)]
@@ -187,7 +186,7 @@ impl Attributes {
         let fields = if layout.fields.is_empty() {
             Box::default()
         } else {
-            let value = own::decode_without(bytes, layout.unindexed).unwrap_or_else(|| decode(bytes));
+            let value = stored_json::decode_without(bytes, layout.unindexed).unwrap_or_else(|| decode(bytes));
             layout.fields.iter().map(|f| f.value(&value).into()).collect()
         };
         Self {
@@ -198,7 +197,7 @@ impl Attributes {
         }
     }
 
-    /// The value of a field that selectors may name.
+    /// Value of a selectable field.
     pub fn field(&self, layout: &Layout, name: &str) -> Option<&str> {
         match name {
             "metadata.name" => Some(&self.name),

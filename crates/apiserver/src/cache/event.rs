@@ -1,11 +1,11 @@
-//! A change as watchers see it, framed once per encoding and shared by all of them.
+//! A change as sent to watchers, framed once per encoding and shared by all of them.
 
 use super::entry::{Entry, Layout};
 use bytes::Bytes;
 use machinery::codec::protobuf;
 use std::sync::{Arc, OnceLock};
 
-/// What happened to an object, from the point of view of one watcher.
+/// Event type as seen by one watcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Added = 0,
@@ -14,7 +14,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The change that a watcher sees, by whether the object matched before and matches now.
+    /// Event type by whether the object matched before and matches now.
     pub fn between(before: bool, after: bool) -> Option<Self> {
         match (before, after) {
             (false, true) => Some(Self::Added),
@@ -33,7 +33,7 @@ impl Change {
     }
 }
 
-/// Encodings whose frames are shared; others are made per watcher.
+/// Encodings with shared frames; others are encoded per watcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameEncoding {
     Json = 0,
@@ -43,13 +43,13 @@ pub enum FrameEncoding {
 /// One committed change of one object.
 #[derive(Debug)]
 pub struct Event {
-    /// The object after the change; for a deletion the last state, at the revision of the deletion.
+    /// The object after the change; for a deletion the last state at the revision of the deletion.
     pub entry: Arc<Entry>,
     pub previous: Option<Arc<Entry>>,
     pub deleted: bool,
-    /// Made when the first watcher needs one.
+    /// Encoded for the first watcher that needs one.
     frames: OnceLock<Box<[OnceLock<Bytes>; 6]>>,
-    /// The last state at this event's revision, for watchers whose selector the object has left.
+    /// Previous state at this event's revision, for watchers whose selector no longer matches.
     left: OnceLock<Arc<Entry>>,
 }
 
@@ -58,7 +58,7 @@ impl Event {
         Self { entry, previous, deleted, frames: OnceLock::new(), left: OnceLock::new() }
     }
 
-    /// What the event holds in memory, about.
+    /// Approximate memory of the event.
     pub fn bytes(&self) -> usize {
         self.entry.bytes.len() + self.previous.as_ref().map_or(0, |previous| previous.bytes.len())
     }
@@ -67,15 +67,15 @@ impl Event {
         self.entry.revision
     }
 
-    /// What a watcher with a filter sees of this change, if anything: an object that leaves the filter is
-    /// deleted to it, one that enters it is added.
+    /// Event type for a watcher with a filter, if it sees the change: an object that leaves the filter is deleted,
+    /// one that enters it is added.
     pub fn seen_through(&self, matches: impl Fn(&Entry) -> bool) -> Option<Change> {
         let before = self.previous.as_deref().is_some_and(&matches);
         let after = !self.deleted && matches(&self.entry);
         Change::between(before, after)
     }
 
-    /// The object to show for a change: deletions show the last state the watcher knew, at the new revision.
+    /// Object of the event: deletions have the last state the watcher saw, at the new revision.
     pub fn shown(&self, change: Change) -> &Arc<Entry> {
         match (&self.previous, change) {
             (Some(previous), Change::Deleted) if !self.deleted => {
@@ -85,7 +85,7 @@ impl Event {
         }
     }
 
-    /// The watch frame of a change in a shared encoding.
+    /// Watch frame of a change in a shared encoding.
     pub fn frame(&self, layout: &Layout, change: Change, encoding: FrameEncoding) -> Bytes {
         self.frames.get_or_init(Box::default)[encoding as usize * 3 + change as usize]
             .get_or_init(|| frame(layout, self.shown(change), change, encoding))
@@ -93,7 +93,7 @@ impl Event {
     }
 }
 
-/// A frame that stands for itself: initial events are made from entries, not from changes.
+/// Encodes a single frame: initial events are built from entries, not from changes.
 pub fn frame(layout: &Layout, entry: &Entry, change: Change, encoding: FrameEncoding) -> Bytes {
     match encoding {
         FrameEncoding::Json => {

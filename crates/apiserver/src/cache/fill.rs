@@ -1,5 +1,5 @@
-//! Reading everything a resource has, also if a value or two cannot be read: what is stored under a key that is lost must
-//! not keep everybody from the rest.
+//! Reads all objects of a resource, tolerating some unreadable values: a value encrypted with a lost key must not
+//! make the others unavailable.
 
 use super::{Cache, Entry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{RangeRequest, Revision, StoreError};
 
-/// Objects read per request while the cache fills.
+/// Objects per range request while the cache fills.
 const PAGE: usize = 2000;
-/// With more values that cannot be read, the resource as a whole cannot.
+/// Tolerated unreadable values; with more, filling fails.
 const MAX_UNREADABLE: usize = 100;
 
-/// All of a resource at one revision.
-pub(super) struct Everything {
+/// All objects of a resource at one revision.
+pub(super) struct ResourceSnapshot {
     pub objects: BTreeMap<Arc<str>, Arc<Entry>>,
     pub unreadable: BTreeSet<Arc<str>>,
     pub revision: Revision,
 }
 
 impl Cache {
-    pub(super) async fn read_all(&self) -> Result<Everything, StoreError> {
+    pub(super) async fn read_all(&self) -> Result<ResourceSnapshot, StoreError> {
         let (mut objects, mut unreadable) = (BTreeMap::new(), BTreeSet::new());
         let mut at = None;
         // Ranges to read, the next one last.
@@ -31,7 +31,7 @@ impl Cache {
             let page = match self.store.range(request).await {
                 Ok(page) => page,
                 Err(StoreError::Unreadable { key, reason }) if unreadable.len() < MAX_UNREADABLE => {
-                    tracing::error!(%key, %reason, "a stored value cannot be read");
+                    tracing::error!(%key, %reason, "failed to read stored object");
                     at.get_or_insert(self.store.barrier().await?);
                     left.push((format!("{key}\0"), end));
                     left.push((start, key.to_string()));
@@ -49,29 +49,29 @@ impl Cache {
                 objects.insert(kv.key, Arc::new(entry));
             }
         }
-        Ok(Everything { objects, unreadable, revision: at.unwrap_or_default() })
+        Ok(ResourceSnapshot { objects, unreadable, revision: at.unwrap_or_default() })
     }
 
-    /// Fails if a value in this place cannot be read. One that can again, or is gone, makes the cache start over.
-    pub(super) async fn readable(&self, place: &str) -> Result<(), StoreError> {
-        while let Some(key) = self.unreadable_in(place) {
+    /// Fails if a value under this prefix is unreadable. If one became readable again or was deleted, the cache
+    /// refills.
+    pub(super) async fn ensure_readable(&self, prefix: &str) -> Result<(), StoreError> {
+        while let Some(key) = self.unreadable_in(prefix) {
             self.store.get(&key).await?;
             self.shared.ready.store(false, Ordering::Release);
             self.fill().await?;
-            if self.unreadable_in(place).is_some_and(|still| still == key) {
-                let reason = "it can be read at times only".into();
+            if self.unreadable_in(prefix).is_some_and(|still| still == key) {
+                let reason = "value is readable only intermittently".into();
                 return Err(StoreError::Unreadable { key, reason });
             }
         }
         Ok(())
     }
 
-    /// The first key in a place whose value cannot be read. A place is a key, or all that begin with it if it ends with
-    /// a slash.
-    fn unreadable_in(&self, place: &str) -> Option<Arc<str>> {
+    /// First key under a prefix whose value is unreadable. A prefix is a key, or a key prefix that ends with a slash.
+    fn unreadable_in(&self, prefix: &str) -> Option<Arc<str>> {
         let state = self.shared.state.read();
-        let next = state.unreadable.range::<str, _>((Bound::Included(place), Bound::Unbounded)).next()?;
-        let inside = &**next == place || place.ends_with('/') && next.starts_with(place);
+        let next = state.unreadable.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).next()?;
+        let inside = &**next == prefix || prefix.ends_with('/') && next.starts_with(prefix);
         inside.then(|| next.clone())
     }
 }

@@ -1,35 +1,33 @@
-//! The watch cache: one per resource, fed by the store, read by everybody.
+//! The watch cache: one per resource, fed by a store watch, serving all reads.
 //!
-//! It holds the current objects as bytes and a window of recent changes. Readers copy reference-counted
-//! entries out under a short lock; watchers keep a cursor into the window and are cut off when they fall
-//! out of it. With the embedded store the feed runs before a write is acknowledged, so a reader always
-//! sees its own writes.
+//! It holds the current objects as bytes and a window of recent changes. Readers copy reference-counted entries out
+//! under a short lock; watchers hold a cursor into the window and are terminated when they fall out of it. With the
+//! embedded store the feed runs before a write is acknowledged, so a reader always sees its own writes.
 
 pub mod canonical;
 pub mod entry;
 pub mod event;
 mod fill;
+mod window;
 
 pub use entry::{Entry, Layout, Reader};
 pub use event::{Change, Event, FrameEncoding};
 
-use fill::Everything;
+use fill::ResourceSnapshot;
 use parking_lot::RwLock;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::{Revision, Store, StoreError, WatchHandle, WatchSink};
 use tokio::sync::watch;
+use tokio::time::Instant;
+use window::{Headroom, Window};
 
-/// Changes kept for watchers that start in the past or lag behind.
-const WINDOW_EVENTS: usize = 4096;
-const WINDOW_BYTES: usize = 4 << 20;
-
-/// The cache of one resource.
+/// Watch cache of one resource.
 pub struct Cache {
     pub layout: Arc<Layout>,
-    /// Keys of this resource start with it; it ends with a slash.
+    /// Key prefix of this resource; it ends with a slash.
     pub root: String,
     store: Arc<dyn Store>,
     shared: Arc<Shared>,
@@ -39,71 +37,74 @@ pub struct Cache {
 struct Shared {
     ready: AtomicBool,
     closed: AtomicBool,
-    /// There are values that cannot be read; rarely true, so it is asked first.
-    blemished: AtomicBool,
+    /// True if there are unreadable values; rarely set, so it is checked before the set of keys.
+    has_unreadable: AtomicBool,
     state: RwLock<State>,
     /// Wakes watchers: the sequence number after the newest change.
     tick: watch::Sender<u64>,
     layout: Arc<Layout>,
 }
 
-#[derive(Default)]
 struct State {
     objects: BTreeMap<Arc<str>, Arc<Entry>>,
-    /// Keys whose values cannot be read.
+    /// Keys with unreadable values.
     unreadable: BTreeSet<Arc<str>>,
-    window: VecDeque<Arc<Event>>,
-    window_bytes: usize,
-    /// Of the objects, together.
+    window: Window,
+    /// Total size of the objects.
     object_bytes: usize,
-    /// Sequence number of the window's first event.
-    first: u64,
-    /// Watches may start after any revision from here on.
-    oldest: Revision,
-    /// Everything up to here has been applied.
+    /// Revision up to which everything has been applied.
     revision: Revision,
-    /// Counts fills: a watcher of an earlier fill has lost its place.
+    /// Number of fills: cursors of an earlier fill are invalid.
     epoch: u64,
 }
 
-/// A watcher's place in the window. As long as the place after everything is the same, nothing has changed.
+/// A watcher's position in the window. An equal end position means that nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     next: u64,
     epoch: u64,
 }
 
-/// What a watcher finds at its cursor.
+/// Result of advancing a cursor.
 pub enum Progress {
     Events(Vec<Arc<Event>>),
-    /// It has fallen out of the window, or the cache started over.
+    /// The cursor has fallen out of the window, or the cache was refilled.
     Lost,
-    /// The server stops.
+    /// The server is shutting down.
     Ended,
 }
 
-/// How much a cache holds.
+/// Size of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     pub objects: usize,
     pub bytes: usize,
 }
 
-/// A consistent view: the objects and the revision they are at.
+/// Counts of a cache since the start of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub revision: Revision,
+    pub fills: u64,
+    /// Received changes.
+    pub events: u64,
+}
+
+/// A consistent view: objects and their revision.
 pub struct View {
     pub entries: Vec<Arc<Entry>>,
     pub revision: Revision,
-    /// Matching objects beyond the limit exist.
+    /// True if matching objects may exist beyond the limit.
     pub more: bool,
-    /// How many keys follow the last one returned.
+    /// Number of keys after the last one returned.
     pub remaining: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    #[error("too old resource version: {asked} ({oldest})")]
-    TooOld { asked: Revision, oldest: Revision },
-    #[error("store")]
+    #[error("too old resource version: {requested} ({oldest})")]
+    TooOld { requested: Revision, oldest: Revision },
+    #[error("failed to read the store")]
     Store(#[from] StoreError),
 }
 
@@ -112,34 +113,39 @@ impl Cache {
         let shared = Arc::new(Shared {
             ready: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            blemished: AtomicBool::new(false),
-            state: RwLock::default(),
+            has_unreadable: AtomicBool::new(false),
+            state: RwLock::new(State::empty()),
             tick: watch::Sender::new(0),
             layout: layout.clone(),
         });
         Self { layout, root, store, shared, filling: tokio::sync::Mutex::new(None) }
     }
 
-    /// Whether everybody may read without waiting.
+    /// Reports whether reads need not wait.
     pub fn is_ready(&self) -> bool {
-        self.shared.ready.load(Ordering::Acquire) && !self.shared.blemished.load(Ordering::Relaxed)
+        self.shared.ready.load(Ordering::Acquire) && !self.shared.has_unreadable.load(Ordering::Relaxed)
     }
 
-    /// Fills the cache on first use, or again after its feed has broken.
+    /// Reports whether the cache has its objects.
+    pub fn is_filled(&self) -> bool {
+        self.shared.ready.load(Ordering::Acquire)
+    }
+
+    /// Fills the cache on first use, or again after its feed failed.
     pub async fn ready(&self) -> Result<(), StoreError> {
         self.ready_for(&self.root).await
     }
 
-    /// As [`Cache::ready`], for those who look at one place only (a key, or keys that begin with something that ends
-    /// with a slash): a value elsewhere that cannot be read does not concern them.
-    pub async fn ready_for(&self, place: &str) -> Result<(), StoreError> {
+    /// As [`Cache::ready`], for reads under one key prefix only (a key, or a prefix that ends with a slash):
+    /// unreadable values elsewhere do not matter.
+    pub async fn ready_for(&self, prefix: &str) -> Result<(), StoreError> {
         if !self.shared.ready.load(Ordering::Acquire) {
             self.fill().await?;
         }
-        if !self.shared.blemished.load(Ordering::Relaxed) {
+        if !self.shared.has_unreadable.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.readable(place).await
+        self.ensure_readable(prefix).await
     }
 
     async fn fill(&self) -> Result<(), StoreError> {
@@ -148,41 +154,33 @@ impl Cache {
             return Ok(());
         }
         *handle = None;
-        let Everything { objects, unreadable, revision } = self.read_all().await?;
-        self.shared.blemished.store(!unreadable.is_empty(), Ordering::Relaxed);
+        let ResourceSnapshot { objects, unreadable, revision } = self.read_all().await?;
+        self.shared.has_unreadable.store(!unreadable.is_empty(), Ordering::Relaxed);
         let epoch = {
             let mut state = self.shared.state.write();
             let epoch = state.epoch + 1;
-            let first = state.first + state.window.len() as u64;
+            let window = state.window.restarted(revision);
             let object_bytes = objects.values().map(|entry: &Arc<Entry>| entry.bytes.len()).sum();
-            *state = State {
-                objects,
-                unreadable,
-                object_bytes,
-                first,
-                oldest: revision,
-                revision,
-                epoch,
-                ..State::default()
-            };
+            *state = State { objects, unreadable, window, object_bytes, revision, epoch };
             epoch
         };
         let feed = Feed { shared: self.shared.clone() };
         *handle = Some(self.store.watch(&self.root, revision, Box::new(feed)).await?);
-        // Only now: until the feed runs, nobody may take the cache for complete. It may have ended already.
+        // Set only now: before the feed runs, the cache is incomplete. The feed may have ended already.
         let state = self.shared.state.read();
         if state.epoch == epoch {
             self.shared.ready.store(true, Ordering::Release);
         }
         drop(state);
-        // Followers of an earlier fill start over.
+        // Wakes watchers of an earlier fill, which start over.
         self.shared.tick.send_modify(|end| *end += 1);
         Ok(())
     }
 
-    /// Waits until the cache holds everything in a place that was committed before this call; returns that revision.
-    pub async fn fresh(&self, place: &str) -> Result<Revision, StoreError> {
-        self.ready_for(place).await?;
+    /// Waits until the cache has everything under a prefix that was committed before this call; returns that
+    /// revision.
+    pub async fn fresh(&self, prefix: &str) -> Result<Revision, StoreError> {
+        self.ready_for(prefix).await?;
         self.store.barrier().await
     }
 
@@ -190,10 +188,15 @@ impl Cache {
         self.shared.state.read().objects.get(key).cloned()
     }
 
-    /// How much it holds now.
+    /// Current size.
     pub fn size(&self) -> Size {
         let state = self.shared.state.read();
         Size { objects: state.objects.len(), bytes: state.object_bytes }
+    }
+
+    pub fn counts(&self) -> Counts {
+        let state = self.shared.state.read();
+        Counts { revision: state.revision, fills: state.epoch, events: state.window.end() }
     }
 
     /// Revision up to which this cache has applied changes of its own resource.
@@ -201,8 +204,8 @@ impl Cache {
         self.shared.state.read().revision
     }
 
-    /// Objects whose keys start with `scope`, beginning at `from` (a key, inclusive), that match; at most
-    /// `limit` of them (0: all). `at_least` is a revision the caller knows to be applied.
+    /// Matching objects whose keys start with `scope`, beginning at `from` (a key, inclusive); at most `limit` of
+    /// them (0: all). `at_least` is a revision known to be applied.
     pub fn list(
         &self,
         scope: &str,
@@ -221,7 +224,7 @@ impl Cache {
         let mut view =
             View { entries: Vec::new(), revision: state.revision.max(at_least), more: false, remaining: 0 };
         for (_, entry) in range.by_ref() {
-            // Whether anything of the rest matches is for the next page to find out.
+            // The remaining objects are matched by the next page.
             if limit > 0 && entries.len() == limit {
                 view.more = true;
                 view.remaining = 1 + range.count();
@@ -235,7 +238,7 @@ impl Cache {
         view
     }
 
-    /// The current objects in scope and the place from which their changes follow without a gap.
+    /// Current objects in scope and the cursor from which their changes follow without a gap.
     pub fn list_and_watch(&self, scope: &str, matches: impl Fn(&Entry) -> bool) -> (View, Cursor) {
         let state = self.shared.state.read();
         let entries = state
@@ -249,65 +252,64 @@ impl Cache {
         (view, state.end())
     }
 
-    /// The place after `revision`.
+    /// Cursor after `revision`.
     pub fn watch_after(&self, revision: Revision) -> Result<Cursor, CacheError> {
         let state = self.shared.state.read();
-        if revision < state.oldest {
-            return Err(CacheError::TooOld { asked: revision, oldest: state.oldest });
+        let oldest = state.window.oldest();
+        if revision < oldest {
+            return Err(CacheError::TooOld { requested: revision, oldest });
         }
-        let skipped = state.window.partition_point(|event| event.revision() <= revision);
-        Ok(Cursor { next: state.first + skipped as u64, epoch: state.epoch })
+        Ok(Cursor { next: state.window.position_after(revision), epoch: state.epoch })
     }
 
-    /// The place after everything so far.
+    /// Cursor after all changes so far.
     pub fn watch_from_now(&self) -> Cursor {
         self.shared.state.read().end()
     }
 
-    /// Ends every open watch and those to come: the server stops.
+    /// Ends every open watch and all later ones, at shutdown.
     pub fn end_watches(&self) {
         self.shared.closed.store(true, Ordering::Release);
         self.shared.tick.send_modify(|end| *end += 1);
     }
 
-    /// Wakes when there may be something new.
+    /// Receiver that is notified of possible changes.
     pub fn ticks(&self) -> watch::Receiver<u64> {
         self.shared.tick.subscribe()
     }
 
-    /// What has happened since the cursor, and moves it.
+    /// Returns the changes since the cursor and advances it.
     pub fn advance(&self, cursor: &mut Cursor) -> Progress {
         if self.shared.closed.load(Ordering::Acquire) {
             return Progress::Ended;
         }
         let state = self.shared.state.read();
-        if cursor.epoch != state.epoch || cursor.next < state.first {
+        if cursor.epoch != state.epoch {
             return Progress::Lost;
         }
-        let skip = (cursor.next - state.first) as usize;
-        let events: Vec<_> = state.window.iter().skip(skip).cloned().collect();
+        let Some(events) = state.window.since(cursor.next) else { return Progress::Lost };
         cursor.next += events.len() as u64;
         Progress::Events(events)
     }
 }
 
 impl State {
-    fn end(&self) -> Cursor {
-        Cursor { next: self.first + self.window.len() as u64, epoch: self.epoch }
-    }
-
-    fn remember(&mut self, event: Event) {
-        self.window_bytes += event.bytes();
-        self.window.push_back(Arc::new(event));
-        while self.window.len() > WINDOW_EVENTS || self.window_bytes > WINDOW_BYTES && self.window.len() > 1 {
-            let Some(gone) = self.window.pop_front() else { break };
-            self.window_bytes -= gone.bytes();
-            self.first += 1;
-            self.oldest = gone.revision();
+    fn empty() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
+            window: Window::new(0, 0, Headroom::of_process()),
+            object_bytes: 0,
+            revision: 0,
+            epoch: 0,
         }
     }
 
-    fn apply(&mut self, layout: &Layout, change: store::Event) {
+    fn end(&self) -> Cursor {
+        Cursor { next: self.window.end(), epoch: self.epoch }
+    }
+
+    fn apply(&mut self, layout: &Layout, change: store::Event, now: Instant) {
         match change {
             store::Event::Put { kv, .. } => {
                 self.unreadable.remove(&kv.key);
@@ -316,7 +318,7 @@ impl State {
                 let previous = self.objects.insert(kv.key, entry.clone());
                 self.object_bytes -= previous.as_ref().map_or(0, |previous| previous.bytes.len());
                 self.revision = self.revision.max(kv.mod_revision);
-                self.remember(Event::new(entry, previous, false));
+                self.window.push(Event::new(entry, previous, false), now);
             }
             store::Event::Delete { key, revision, .. } => {
                 self.revision = self.revision.max(revision);
@@ -324,7 +326,7 @@ impl State {
                 let Some(previous) = self.objects.remove(&key) else { return };
                 self.object_bytes -= previous.bytes.len();
                 let last = Arc::new(previous.at(revision));
-                self.remember(Event::new(last, Some(previous), true));
+                self.window.push(Event::new(last, Some(previous), true), now);
             }
         }
     }
@@ -337,10 +339,11 @@ struct Feed {
 
 impl WatchSink for Feed {
     fn events(&mut self, events: Vec<store::Event>) {
+        let now = Instant::now();
         let end = {
             let mut state = self.shared.state.write();
             for event in events {
-                state.apply(&self.shared.layout, event);
+                state.apply(&self.shared.layout, event, now);
             }
             state.end().next
         };
@@ -350,18 +353,21 @@ impl WatchSink for Feed {
     fn progress(&mut self, revision: Revision) {
         let mut state = self.shared.state.write();
         state.revision = state.revision.max(revision);
+        if state.window.is_extended() {
+            state.window.trim(Instant::now());
+        }
     }
 
     fn closed(&mut self, error: StoreError) {
         let kind = &self.shared.layout.kind;
         match error {
-            // The server stops.
-            StoreError::Closed => tracing::debug!(%kind, "watch cache ends"),
+            // The server is shutting down.
+            StoreError::Closed => tracing::debug!(%kind, "watch cache stopped"),
             error => {
-                tracing::warn!(%kind, %error, "watch cache lost its feed; it fills again on the next request");
+                tracing::warn!(%kind, %error, "watch cache lost its store watch, refilling on the next request");
             }
         }
-        // Watchers of this fill can never be sure again: they end and their clients list anew.
+        // Watchers of this fill may miss changes: they end, and their clients relist.
         {
             let mut state = self.shared.state.write();
             state.epoch += 1;

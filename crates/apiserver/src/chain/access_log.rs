@@ -1,8 +1,8 @@
-//! One line per request.
+//! Access log: one line per request.
 
 use crate::context::Context;
-use crate::reply::Reply;
 use crate::serve::{Connection, Peer};
+use crate::wire::reply::Reply;
 use base::logging::{self, Access};
 use std::fmt::Display;
 use std::time::Duration;

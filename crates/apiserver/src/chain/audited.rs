@@ -1,12 +1,12 @@
-//! Where the chain meets the audit: identity of a request, its body, the end of its answer.
+//! Connects the request chain to auditing: audit ID, request body, end of the response.
 
 use super::Chain;
 use super::audit::{Audit, Record};
 use super::offload;
 use crate::admission::webhooks::annotations::PATCH_PREFIX;
 use crate::context::Context;
-use crate::reply::Reply;
 use crate::serve::{RequestBody, ResponseBody};
+use crate::wire::reply::Reply;
 use bytes::Bytes;
 use futures_util::Stream;
 use http::header::CONTENT_TYPE;
@@ -16,15 +16,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-/// Of an answer that is recorded as it streams by, no more is kept.
+/// Captured bytes of a streamed response, at most.
 const MAX_RECORDED: usize = 8 << 20;
 
-/// Longer identities of clients are truncated to this many bytes, as Kubernetes does for its logs.
+/// Client-supplied audit IDs are truncated to this many bytes, as Kubernetes does for its logs.
 const MAX_ID: usize = 64;
 
 pub const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
-/// The identity of a request: the one its client gave it, or a new one.
+/// Audit ID of a request: the client's own, or a new one.
 pub fn id(headers: &HeaderMap) -> HeaderValue {
     match headers.get(AUDIT_ID) {
         Some(given) if given.len() > MAX_ID => {
@@ -41,7 +41,7 @@ pub fn id(headers: &HeaderMap) -> HeaderValue {
 }
 
 impl Chain {
-    /// The body, which is read first if it is to be recorded.
+    /// Returns the request body, buffered first if the policy records it.
     pub(super) async fn audited_body(
         &self,
         context: &mut Context,
@@ -49,7 +49,7 @@ impl Chain {
     ) -> Result<RequestBody, Status> {
         let Some(record) = &context.audit else { return Ok(body) };
         if record.wants_response() {
-            // It is recorded as it leaves, and nobody wants to read it compressed.
+            // The response is recorded as sent, and audit events must not hold compressed bodies.
             context.accepts_gzip = false;
         }
         if !record.wants_request() || context.is_long_running() {
@@ -60,10 +60,10 @@ impl Chain {
         Ok(RequestBody::Bytes(bytes))
     }
 
-    /// Records the answer: at once, or when its body has gone out.
+    /// Records the response: immediately, or when its body has been sent.
     pub(super) fn audited(&self, context: &mut Context, reply: Reply) -> Reply {
         let (Some(audit), Some(record)) = (&self.audit, context.audit.take()) else { return reply };
-        for (key, value) in context.warnings.take_annotations() {
+        for (key, value) in context.record.take_annotations() {
             if record.wants_request() || !key.starts_with(PATCH_PREFIX) {
                 record.annotate(key, value);
             }
@@ -79,11 +79,11 @@ impl Chain {
             let media = content_type(reply.headers());
             offload::blocking(bytes.len(), || record.response_body(bytes, media));
         }
-        let recorded =
-            wanted.then(|| Answer { media: content_type(reply.headers()).to_owned(), bytes: Vec::new() });
-        let ending = Ending { audit: audit.clone(), record, recorded };
+        let recorded = wanted
+            .then(|| CapturedResponse { media: content_type(reply.headers()).to_owned(), bytes: Vec::new() });
+        let ending = CompletionGuard { audit: audit.clone(), record, recorded };
         reply.map(|body| match body.into_pieces() {
-            Ok(pieces) => ResponseBody::stream(Recorded { pieces, ending }),
+            Ok(pieces) => ResponseBody::stream(RecordedStream { pieces, ending }),
             Err(body) => body,
         })
     }
@@ -93,22 +93,23 @@ fn content_type(headers: &HeaderMap) -> &str {
     headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("")
 }
 
-/// The end of a recorded request, whichever way it comes.
-struct Ending {
+/// Records the end of a request on drop, however it ends.
+struct CompletionGuard {
     audit: Arc<Audit>,
     record: Box<Record>,
-    recorded: Option<Answer>,
+    recorded: Option<CapturedResponse>,
 }
 
-/// An answer that is recorded as it streams by.
-struct Answer {
+/// A response body that is captured while it streams.
+struct CapturedResponse {
     media: String,
     bytes: Vec<u8>,
 }
 
-impl Drop for Ending {
+impl Drop for CompletionGuard {
     fn drop(&mut self) {
-        if let Some(Answer { media, bytes }) = self.recorded.take().filter(|answer| !answer.bytes.is_empty())
+        if let Some(CapturedResponse { media, bytes }) =
+            self.recorded.take().filter(|answer| !answer.bytes.is_empty())
         {
             offload::blocking(bytes.len(), || self.record.response_body(&bytes, &media));
         }
@@ -116,12 +117,12 @@ impl Drop for Ending {
     }
 }
 
-struct Recorded<S> {
+struct RecordedStream<S> {
     pieces: S,
-    ending: Ending,
+    ending: CompletionGuard,
 }
 
-impl<S: Stream<Item = Bytes> + Unpin> Stream for Recorded<S> {
+impl<S: Stream<Item = Bytes> + Unpin> Stream for RecordedStream<S> {
     type Item = Bytes;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Bytes>> {
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_keep_the_identity_they_have() {
+    fn audit_id_sent_by_client_is_kept() {
         let mut headers = HeaderMap::new();
         let (one, two) = (id(&headers), id(&headers));
         assert!(one != two && one.len() == 36);

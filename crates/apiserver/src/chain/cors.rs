@@ -1,6 +1,6 @@
-//! Cross-origin requests of web pages (CORS).
+//! Cross-origin resource sharing (CORS).
 
-use crate::reply::Reply;
+use crate::wire::reply::Reply;
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ORIGIN,
@@ -13,19 +13,19 @@ const HEADERS: HeaderValue = HeaderValue::from_static(
     "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, Authorization, X-Requested-With, If-Modified-Since",
 );
 
-/// Origins that may use the API.
+/// Allowed origins.
 #[derive(Clone, Debug, Default)]
 pub struct Cors {
     patterns: Vec<Regex>,
 }
 
 impl Cors {
-    /// Regular expressions of origins.
+    /// Compiles regular expressions of allowed origins.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, regex::Error> {
         Ok(Self { patterns: patterns.into_iter().map(Regex::new).collect::<Result<_, _>>()? })
     }
 
-    /// The origin of a request, if it may use the API.
+    /// Origin of a request, if it is allowed.
     pub fn allowed_origin<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderValue> {
         if self.patterns.is_empty() {
             return None;
@@ -36,7 +36,7 @@ impl Cors {
     }
 }
 
-/// Lets pages of this origin read the reply.
+/// Adds the response headers that allow pages of this origin to read the response.
 pub fn allow(reply: &mut Reply, origin: Option<&HeaderValue>) {
     let Some(origin) = origin else { return };
     let headers = reply.headers_mut();
@@ -52,17 +52,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_matching_origins_are_allowed() {
+    fn cors_allows_matching_origins_only() {
         let cors = Cors::new(["//example\\.com$"]).expect("a pattern");
         let from = |origin: &'static str| HeaderMap::from_iter([(ORIGIN, HeaderValue::from_static(origin))]);
         assert!(cors.allowed_origin(&from("https://example.com")).is_some());
         assert!(cors.allowed_origin(&from("https://example.com.evil.org")).is_none());
         assert!(cors.allowed_origin(&HeaderMap::new()).is_none());
         assert!(Cors::default().allowed_origin(&from("https://example.com")).is_none());
-        let mut reply = crate::reply::text(200, "");
+        let mut reply = crate::wire::reply::text(200, "");
         allow(&mut reply, Some(&HeaderValue::from_static("https://example.com")));
         assert_eq!(reply.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], "https://example.com");
-        let mut plain = crate::reply::text(200, "");
+        let mut plain = crate::wire::reply::text(200, "");
         allow(&mut plain, None);
         assert!(!plain.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
     }

@@ -1,8 +1,8 @@
-//! Acting as somebody else: the `Impersonate-*` headers, if the user may.
+//! Impersonation: the `Impersonate-*` headers and the permissions they need.
 //!
-//! There are several ways to be allowed. The constrained ones say as whom (`impersonate:MODE`) and for which verb
-//! (`impersonate-on:MODE:VERB`); the old one (`impersonate`) says as whom alone. They are tried in order, the one that
-//! was last successful first, and a refusal is that of the first that applies.
+//! There are several modes. The constrained ones need a permission for the impersonated user (`impersonate:MODE`) and
+//! one for the verb of the request (`impersonate-on:MODE:VERB`); the legacy one (`impersonate`) only the first. Modes
+//! are tried in order, the last successful one first; a denial is that of the first mode that applies.
 
 use crate::authorize::{Attributes, Authorization, MASTERS};
 use crate::context::Context;
@@ -15,15 +15,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
-/// What all the headers begin with.
+/// Prefix of all impersonation headers.
 const PREFIX: &str = "impersonate-";
 const EXTRA: &str = "impersonate-extra-";
-/// From this many values on, one permission for all of them is looked for first.
+/// From this many values on, one permission for all of them is checked first.
 const MANY: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// A service account's pod as the node it runs on.
+    /// A service account's pod impersonates the node it runs on.
     AssociatedNode,
     ArbitraryNode,
     ServiceAccount,
@@ -34,8 +34,8 @@ enum Mode {
 const MODES: [Mode; 5] =
     [Mode::AssociatedNode, Mode::ArbitraryNode, Mode::ServiceAccount, Mode::UserInfo, Mode::Legacy];
 
-/// In which way users were last allowed. Whoever acts for others mostly does so in one way, which is tried first and is
-/// the one whose refusal is told.
+/// Mode of each user's last successful impersonation. Most users always use the same mode, so it is tried first and
+/// its denial is the one returned.
 #[derive(Default)]
 pub struct LastModes {
     by_user: Mutex<HashMap<u64, usize>>,
@@ -43,7 +43,7 @@ pub struct LastModes {
 }
 
 impl LastModes {
-    /// How many users are remembered: beyond, all are forgotten.
+    /// Users to remember; when full, the table is cleared.
     const MOST: usize = 10_000;
 
     fn of(&self, user: &str) -> Option<usize> {
@@ -59,14 +59,14 @@ impl LastModes {
     }
 }
 
-/// The user the request is to be made as; `None`: the one who makes it.
+/// Returns the impersonated user; `None` without impersonation headers.
 pub async fn impersonate(
     context: &Context,
     authorization: &Authorization,
     last_modes: &LastModes,
 ) -> Result<Option<UserInfo>> {
     let Some(wanted) = wanted(context)? else { return Ok(None) };
-    // Whoever may do everything needs no permission, and the old way adds nothing to what was asked for.
+    // system:masters needs no permission, and the legacy mode adds nothing to the requested user.
     let first = if context.user.is_in(MASTERS) { 4 } else { 0 };
     let last = last_modes.of(&context.user.name).filter(|last| *last >= first);
     let others = (first..MODES.len()).filter(|index| Some(*index) != last);
@@ -87,10 +87,10 @@ pub async fn impersonate(
             Err(status) => drop(refusal.get_or_insert(status)),
         }
     }
-    Err(refusal.unwrap_or_else(|| Status::internal("no way to impersonate applies")))
+    Err(refusal.unwrap_or_else(|| Status::internal("no impersonation mode applies")))
 }
 
-/// What the headers ask for, as it is.
+/// User requested by the headers, unchecked.
 fn wanted(context: &Context) -> Result<Option<UserInfo>> {
     let headers = &context.headers;
     if !headers.keys().any(|name| name.as_str().starts_with(PREFIX)) {
@@ -119,7 +119,7 @@ fn wanted(context: &Context) -> Result<Option<UserInfo>> {
     Err(Status::bad_request(format!("requested {} without impersonating a user name", printed(&user))))
 }
 
-/// A user in the notation Kubernetes' message shows it in.
+/// User in the notation of Kubernetes' message.
 fn printed(user: &UserInfo) -> String {
     let list = |values: &[String]| {
         let values: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
@@ -178,7 +178,7 @@ impl Mode {
     }
 }
 
-/// One way of being allowed, tried.
+/// Permission checks of one mode.
 struct Attempt<'a> {
     mode: Mode,
     requester: &'a UserInfo,
@@ -231,7 +231,7 @@ impl Attempt<'_> {
         self.authorization.check(self.requester, attributes).await
     }
 
-    /// May the name be taken; gives the user the groups that come with it.
+    /// Checks the permission for the user name; adds the groups that the name implies.
     async fn name(&self, verb: &str, user: &mut UserInfo) -> Result<()> {
         let mut attributes = Attributes {
             verb,
@@ -244,7 +244,7 @@ impl Attempt<'_> {
         };
         if let Some(node) = node_name(&user.name).filter(|_| self.constrained()) {
             attributes.resource = "nodes";
-            // The node that a pod runs on is granted for all nodes or none.
+            // The associated-node permission is granted for all nodes or none.
             attributes.name = if self.mode == Mode::AssociatedNode { "*" } else { node };
             user.groups = vec!["system:nodes".to_owned()];
         }
@@ -315,7 +315,7 @@ mod tests {
     use super::LastModes;
 
     #[test]
-    fn the_last_way_is_remembered_within_bounds() {
+    fn last_mode_is_remembered_within_bounds() {
         let modes = LastModes::default();
         modes.remember("a", 4);
         modes.remember("a", 3);

@@ -1,4 +1,4 @@
-//! Room for requests: so many at once, writes counted apart; watches and streams do not count.
+//! Max-in-flight limits: mutating requests are counted separately; watches and streams do not count.
 
 use crate::context::Context;
 use crate::request_info::Verb;
@@ -10,7 +10,7 @@ pub struct InFlight {
     mutating: Arc<Semaphore>,
 }
 
-/// A place, given back when dropped. Requests that do not count have none.
+/// A permit, released on drop. Requests that do not count have none.
 pub struct Permit {
     _held: Option<OwnedSemaphorePermit>,
 }
@@ -20,14 +20,17 @@ impl InFlight {
         Self { reading: Arc::new(Semaphore::new(reading)), mutating: Arc::new(Semaphore::new(mutating)) }
     }
 
-    /// `None`: there is no room.
+    /// Acquires a permit; `None` if the limit is reached.
     pub fn enter(&self, context: &Context) -> Option<Permit> {
-        // Long-running requests hold no place, and whoever runs the cluster must always get in.
+        // Long-running requests hold no permit, and cluster administrators are never limited.
         if context.is_long_running() || context.user.is_in("system:masters") {
             return Some(Permit { _held: None });
         }
-        let mutating = !matches!(context.info.verb, Verb::Get | Verb::List | Verb::Watch | Verb::Head);
-        let room = if mutating { &self.mutating } else { &self.reading };
-        room.clone().try_acquire_owned().ok().map(|held| Permit { _held: Some(held) })
+        let permits = if is_mutating(context) { &self.mutating } else { &self.reading };
+        permits.clone().try_acquire_owned().ok().map(|held| Permit { _held: Some(held) })
     }
+}
+
+pub fn is_mutating(context: &Context) -> bool {
+    !matches!(context.info.verb, Verb::Get | Verb::List | Verb::Watch | Verb::Head)
 }

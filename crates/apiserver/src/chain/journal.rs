@@ -1,25 +1,25 @@
-//! The journal: who wrote what and why, as far back as there is room. From it comes the chain from a human's command to
-//! the action of the last loop. Leases and events are not in it: they would push everything else out.
+//! The journal: a bounded in-memory record of writes and their causes. It links a user's command with the writes of
+//! every control loop that followed. Leases and events are left out: they would displace everything else.
 
 use super::Chain;
 use crate::context::Context;
-use crate::reply::{self, Reply};
+use crate::wire::reply::{self, Reply};
 use base::clock::Clock;
 use machinery::Value;
 use parking_lot::Mutex;
 use serde_json::json;
 use std::collections::VecDeque;
 
-/// Writes that are remembered.
+/// Writes to retain.
 const CAPACITY: usize = 20_000;
-/// Longest cause that is kept.
+/// Longest cause that is retained, in bytes.
 const LONGEST_CAUSE: usize = 512;
-/// Longest chain that is told.
+/// Longest causal chain that is returned.
 const LONGEST_CHAIN: usize = 32;
 const HEADER: http::HeaderName = http::HeaderName::from_static("ferry-cause");
 const PATH: &str = "/debug/ferry/journal";
 
-/// The last writes, oldest first.
+/// Retained writes, oldest first.
 #[derive(Debug, Default)]
 pub struct Journal {
     writes: Mutex<VecDeque<Write>>,
@@ -38,7 +38,7 @@ struct Write {
     cause: Option<Cause>,
 }
 
-/// Which loop, looking at what, and which revision made it look.
+/// Controller that wrote, the object it reconciled, and the revision that triggered it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Cause {
     controller: String,
@@ -47,7 +47,7 @@ struct Cause {
 }
 
 impl Cause {
-    /// Reads `loop=…; object=…; revision=…`; nothing if it is none.
+    /// Parses `loop=…; object=…; revision=…`; `None` if the text has another form.
     fn parse(text: &str) -> Option<Self> {
         let mut cause = Self::default();
         if text.len() > LONGEST_CAUSE {
@@ -87,9 +87,9 @@ impl Write {
 }
 
 impl Journal {
-    /// Notes what a request wrote.
+    /// Records what a request wrote.
     pub fn record(&self, context: &Context, clock: &Clock) {
-        let commits = context.warnings.take_commits();
+        let commits = context.record.take_commits();
         let info = &context.info;
         if commits.is_empty() || matches!(&*info.resource, "leases" | "events") {
             return;
@@ -124,7 +124,7 @@ impl Journal {
         }
     }
 
-    /// The writes of an object, or all; the latest last.
+    /// Writes of an object, or all writes, the latest last.
     fn of(&self, object: &str, limit: usize) -> Vec<Write> {
         let writes = self.writes.lock();
         let mut found: Vec<Write> = writes
@@ -138,7 +138,7 @@ impl Journal {
         found
     }
 
-    /// From a write of an object back to what began it: the write itself, then its cause, and so on.
+    /// Causal chain of a write: the write itself, then its cause, and so on back to the first.
     fn chain(&self, object: &str, verb: &str) -> Vec<Write> {
         let writes = self.writes.lock();
         let mut chain: Vec<Write> = Vec::new();
@@ -151,7 +151,8 @@ impl Journal {
             }
             let Some(cause) = &write.cause else { break };
             let earlier = || writes.iter().rev().filter(|other| other.revision < write.revision);
-            // The write that made the loop look; if it is not here, the last one of what the loop looked at.
+            // The write that triggered the controller; if it is not retained, the last write of the reconciled
+            // object.
             next = earlier()
                 .find(|other| other.revision == cause.revision)
                 .or_else(|| earlier().find(|other| other.object == cause.object));
@@ -161,8 +162,8 @@ impl Journal {
 }
 
 impl Chain {
-    /// `?object=pods/default/web-1` tells its writes, with `&chain=true` the chain of causes of the last one, or of the
-    /// last one with `&verb=…`.
+    /// `?object=pods/default/web-1` returns the object's writes; with `&chain=true` the causal chain of the last one,
+    /// or of the last one with `&verb=…`.
     pub(super) fn journal(&self, context: &Context) -> Option<Reply> {
         if &*context.path != PATH {
             return None;
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_read_and_nonsense_is_not() {
+    fn cause_header_parses_and_malformed_is_ignored() {
         let cause = Cause::parse("loop=c; object=pods/n/a; revision=7").expect("a cause");
         assert_eq!((cause.controller.as_str(), cause.object.as_str(), cause.revision), ("c", "pods/n/a", 7));
         assert_eq!(
@@ -213,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn chains_lead_back_to_their_beginning() {
+    fn journal_chain_leads_back_to_first_write() {
         let journal = Journal::default();
         journal.writes.lock().extend([
             write(1, "deployments.apps/n/web", None),
             write(2, "replicasets.apps/n/web-1", Some(("deployments.apps/n/web", 1))),
             write(3, "pods/n/other", None),
-            // What made this loop look is not here: what it looked at is as good.
+            // The triggering revision is not retained, so the last write of the reconciled object stands for it.
             write(4, "pods/n/web-1-a", Some(("replicasets.apps/n/web-1", 99))),
         ]);
         let chain: Vec<u64> =

@@ -1,27 +1,27 @@
-//! Memory that requests take together, a part of what the process may have.
+//! Memory budget shared by all requests, a fraction of the process's limit.
 //!
-//! A request reserves what decoding its body may take before it gets a seat; one that finds none left waits for others to
-//! finish, and is refused with 429 if that takes too long. Requests with small bodies reserve nothing.
+//! Before it gets a seat, a request reserves what decoding its body may take; if the budget is exhausted it waits for
+//! others to finish, and returns 429 if that takes too long. Requests with small bodies reserve nothing.
 
+use crate::memory_limit::memory_limit;
 use machinery::codec::budget;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bodies up to this size reserve nothing.
 const SMALL: u64 = 4 << 10;
-/// A decoded body exists up to this many times: as sent, as stored before, as changed.
+/// Copies of a decoded body: as sent, as stored before, as changed.
 const COPIES: u64 = 2;
-/// Heavy requests in progress at once, at most.
+/// Maximum number of concurrent heavy requests.
 const HEAVY: u32 = 16;
-/// The part of the process's memory that requests may take, and that bodies may which wait for a seat.
+/// Fraction of the process's memory for requests, and for bodies that wait for a seat.
 const WORK_PART: u64 = 4;
 const BODIES_PART: u64 = 16;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Memory for the work of requests and for bodies that wait, in KiB.
+/// Memory for request processing and for buffered bodies, in KiB.
 pub struct Memory {
     work: Arc<Semaphore>,
     total: u32,
@@ -30,12 +30,12 @@ pub struct Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self::of(limit())
+        Self::of(memory_limit())
     }
 }
 
 impl Memory {
-    /// The budgets of a process that may take `limit` bytes.
+    /// Budgets of a process with a limit of `limit` bytes.
     fn of(limit: u64) -> Self {
         let part = |part: u64, least: u64, most: u64| {
             u32::try_from((limit / part).clamp(least, most) / KIB).unwrap_or(u32::MAX)
@@ -45,7 +45,7 @@ impl Memory {
         Self { work: semaphore(total), total, bodies: semaphore(part(BODIES_PART, 8 * MIB, 128 * MIB)) }
     }
 
-    /// Reserves what a request with a body of this size may take; `Err` if there was none until `until`.
+    /// Reserves memory for a request with a body of this size; `Err` if none was available before `until`.
     pub async fn reserve(
         &self,
         body: u64,
@@ -69,48 +69,9 @@ impl Memory {
     }
 }
 
-/// Others took all memory for requests for too long.
+/// The memory budget stayed exhausted for too long.
 #[derive(Debug)]
 pub struct Exhausted;
-
-/// The memory that this process may take: the machine's, or the lowest limit of the cgroups it is in.
-fn limit() -> u64 {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    limits(Path::new("/sys/fs/cgroup"), &groups).chain(machine()).min().unwrap_or(u64::MAX)
-}
-
-fn machine() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(KIB)
-}
-
-/// Limits of the cgroups in a text of `/proc/PID/cgroup`, and of their parents. In a container with a cgroup namespace
-/// of its own the path is that of the root.
-fn limits(root: &Path, groups: &str) -> impl Iterator<Item = u64> {
-    let found = groups.lines().filter_map(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        match (fields.next()?, fields.next()?) {
-            ("", path) => Some((root.to_owned(), "memory.max", path)),
-            (controllers, path) if controllers.split(',').any(|name| name == "memory") => {
-                Some((root.join("memory"), "memory.limit_in_bytes", path))
-            }
-            _ => None,
-        }
-    });
-    let mut all = Vec::new();
-    for (root, file, path) in found {
-        let mut group = root.join(path.trim_start_matches('/'));
-        loop {
-            let text = std::fs::read_to_string(group.join(file)).unwrap_or_default();
-            all.extend(text.trim().parse::<u64>());
-            if group == root || !group.pop() {
-                break;
-            }
-        }
-    }
-    all.into_iter()
-}
 
 #[cfg(test)]
 mod tests {
@@ -118,7 +79,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn requests_beyond_the_memory_wait_and_are_refused() {
+    async fn memory_budget_exhausted_waits_then_fails() {
         let memory = Memory::of(256 * MIB);
         let soon = || Instant::now() + Duration::from_millis(20);
         assert!(
@@ -138,24 +99,5 @@ mod tests {
         assert!(memory.reserve(1000, true, soon()).await.is_err());
         several.pop();
         assert!(memory.reserve(1000, true, soon()).await.is_ok());
-    }
-
-    #[test]
-    fn memory_limit_is_the_lowest_of_nested_cgroups() {
-        let root = tempfile::tempdir().expect("a directory");
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
-            std::fs::write(path, text).expect("written");
-        };
-        write("a/memory.max", "1000\n");
-        write("a/b/memory.max", "max\n");
-        write("memory/x/memory.limit_in_bytes", "900\n");
-        write("memory/x/y/memory.limit_in_bytes", "9223372036854771712\n");
-        let lowest = |groups: &str| limits(root.path(), groups).min();
-        assert_eq!(lowest("0::/a/b\n"), Some(1000));
-        assert_eq!(lowest("5:cpu:/x\n4:memory,hugetlb:/x/y\n0::/\n"), Some(900));
-        assert_eq!(lowest("0::/\n"), None);
-        assert!(limit() > 0);
     }
 }

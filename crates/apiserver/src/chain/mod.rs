@@ -1,56 +1,62 @@
-//! Life of a request: every stage between the connection and the handler, in order.
+//! Request chain: every stage between the connection and the handler, in order.
 //!
-//! panic guard → request info → authenticate → audit → impersonate → priority and fairness → authorize → route
-//! → handler → audit → log.
+//! panic guard → request info → authenticate → audit → impersonate → priority and fairness → authorize → route →
+//! handler → audit → log.
 
 mod access_log;
 pub mod audit;
 mod audited;
+mod body_buffer;
 mod cors;
 mod debug;
 pub mod fairness;
 mod health;
-mod held;
 mod impersonate;
 mod in_flight;
-mod intake;
 mod journal;
 mod memory;
-mod metrics;
+pub(crate) mod metrics;
 mod nonresource;
 pub(crate) mod offload;
 mod openapi;
 mod openid;
+mod pages;
+mod seat_guard;
 mod shutting_down;
-mod slis;
+mod traced;
 
 pub use cors::Cors;
-pub use metrics::RequestMetrics;
+pub use metrics::{LongRunning, RequestMetrics, Termination};
 
 use crate::aggregate::Backend;
 use crate::authenticate::Authentication;
 use crate::authorize::{Attributes, Decision};
 use crate::context::Context;
-use crate::negotiate::{Forms, Offers, accept};
-use crate::reply::{self, Reply};
 use crate::request_info::Verb;
 use crate::rest::Rest;
 use crate::serve::{Connection, RequestBody, ResponseBody, Service};
+use crate::wire::negotiate::{Forms, Offers, accept};
+use crate::wire::reply::{self, Reply};
 use audit::Audit;
 use base::clock::Clock;
 use base::metrics::{Metrics, MetricsError};
 use base::readiness::Readiness;
+use base::trace::{self, Kind, Tracer};
+use base::zpages::PageSettings;
+use base::zpages::slis::HealthMetrics;
+use body_buffer::BufferedBody;
 use fairness::{Classification, Fairness};
 use futures_util::FutureExt;
-use held::Place;
 use http::{HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
-use in_flight::InFlight;
-use intake::Taken;
+use in_flight::{InFlight, is_mutating};
+use jiff::Timestamp;
 use machinery::codec::time::parse_duration;
 use machinery::status::Status;
 use memory::{Exhausted, Memory};
+use metrics::{AuthenticationMetrics, CatalogueChanges, StoredObjects};
 use offload::Offload;
+use seat_guard::HeldSeat;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -62,16 +68,19 @@ use tokio::sync::OwnedSemaphorePermit;
 pub struct ChainConfig {
     pub max_requests_in_flight: usize,
     pub max_mutating_in_flight: usize,
-    /// Whether requests queue for seats by FlowSchemas and PriorityLevelConfigurations; otherwise they are only counted.
+    /// True if requests queue for seats by FlowSchemas and PriorityLevelConfigurations; otherwise max-in-flight
+    /// limits apply.
     pub priority_and_fairness: bool,
-    /// Requests other than watches and streams end after this long.
+    /// Timeout of requests other than watches and streams.
     pub request_timeout: Duration,
-    /// Value of the header `Strict-Transport-Security`; none if absent.
+    /// Value of the `Strict-Transport-Security` header, if it is sent.
     pub strict_transport_security: Option<HeaderValue>,
-    /// Origins of web pages that may use the API.
+    /// Allowed CORS origins.
     pub cors: Cors,
-    /// Refuses requests with 429 while the server drains.
+    /// Returns 429 to requests while the server drains.
     pub retry_after_while_draining: bool,
+    pub pages: PageSettings,
+    pub tracer: Tracer,
 }
 
 impl Default for ChainConfig {
@@ -84,34 +93,39 @@ impl Default for ChainConfig {
             strict_transport_security: None,
             cors: Cors::default(),
             retry_after_while_draining: false,
+            pages: PageSettings::default(),
+            tracer: Tracer::off(),
         }
     }
 }
 
-/// Everything a request may need on its way.
+/// State of the server that the stages share.
 pub struct Chain {
     pub rest: Rest,
     pub readiness: Readiness,
     pub metrics: Metrics,
     pub request_metrics: RequestMetrics,
-    health_metrics: slis::HealthMetrics,
+    authentication_metrics: AuthenticationMetrics,
+    health_metrics: HealthMetrics,
+    catalogue_changes: CatalogueChanges,
     pub clock: Clock,
+    started: Timestamp,
     pub audit: Option<Arc<Audit>>,
-    /// Who wrote what and why.
+    /// Recent writes and their causes.
     journal: journal::Journal,
     config: ChainConfig,
-    room: Room,
+    concurrency: Concurrency,
     memory: Memory,
     offload: Offload,
     last_modes: impersonate::LastModes,
-    /// Requests that arrive now are refused.
+    /// Set while new requests are rejected.
     draining: AtomicBool,
 }
 
-/// What keeps requests from being too many.
-enum Room {
-    Fair(Arc<Fairness>),
-    Counted(InFlight),
+/// Limit on concurrent requests.
+enum Concurrency {
+    PriorityAndFairness(Arc<Fairness>),
+    MaxInFlight(InFlight),
 }
 
 impl Service for Chain {
@@ -137,26 +151,30 @@ impl Service for Chain {
         let handled = AssertUnwindSafe(handling).catch_unwind().await;
         let reply = handled.unwrap_or_else(|panic| self.panicked(&mut context, panic.as_ref()));
         self.journal.record(&context, &self.clock);
-        let mut reply = self.audited(&mut context, reply);
+        let reply = self.audited(&mut context, reply);
+        let mut reply = traced::finish(std::mem::take(&mut context.span), reply);
         reply.headers_mut().insert(audited::AUDIT_ID, id);
         if let Some(value) = &self.config.strict_transport_security {
             reply.headers_mut().insert(http::header::STRICT_TRANSPORT_SECURITY, value.clone());
         }
         cors::allow(&mut reply, origin.as_ref());
         let took = started.elapsed();
-        self.request_metrics.record(&context, reply.status().as_u16(), took);
         access_log::write(&context, &connection, &reply, took);
+        let reply = self.request_metrics.record(&context, reply, took);
+        if self.catalogue_changes.are_due(&context.catalogue) {
+            self.forget_unserved();
+        }
         reply
     }
 }
 
-/// How fairness saw the request.
+/// Flow schema and priority level of the request.
 const SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-/// How long a request may wait for a seat: this part of the time it has, and never longer than a minute.
+/// Wait limit for a seat: this fraction of the request's timeout, and never longer than a minute.
 const WAIT_PART: u32 = 4;
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Memory that compiling expressions takes, as a multiple of what decoding them does.
+/// Memory for compiling expressions, as a multiple of the memory for decoding them.
 const COMPILED_FACTOR: u64 = 20;
 
 impl Chain {
@@ -169,26 +187,31 @@ impl Chain {
         config: ChainConfig,
     ) -> Result<Self, MetricsError> {
         let request_metrics = RequestMetrics::new(&metrics)?;
-        let health_metrics = slis::HealthMetrics::new(&clock)?;
+        let authentication_metrics = AuthenticationMetrics::new(&metrics)?;
+        metrics.register(StoredObjects::new(Arc::clone(&rest.registry))?)?;
+        let health_metrics = HealthMetrics::new(&clock)?;
         let (reading, mutating) = (config.max_requests_in_flight, config.max_mutating_in_flight);
-        let room = if config.priority_and_fairness {
+        let concurrency = if config.priority_and_fairness {
             let fairness = Arc::new(Fairness::new(rest.registry.clone(), reading.saturating_add(mutating)));
             metrics.register(fairness.collector()?)?;
-            Room::Fair(fairness)
+            Concurrency::PriorityAndFairness(fairness)
         } else {
-            Room::Counted(InFlight::new(reading, mutating))
+            Concurrency::MaxInFlight(InFlight::new(reading, mutating))
         };
         Ok(Self {
             rest,
             readiness,
             metrics,
             request_metrics,
+            authentication_metrics,
             health_metrics,
+            catalogue_changes: CatalogueChanges::default(),
+            started: clock.now(),
             clock,
             audit,
             journal: journal::Journal::default(),
             config,
-            room,
+            concurrency,
             memory: Memory::default(),
             offload: Offload::default(),
             last_modes: impersonate::LastModes::default(),
@@ -197,13 +220,13 @@ impl Chain {
     }
 
     pub fn fairness(&self) -> Option<&Arc<Fairness>> {
-        match &self.room {
-            Room::Fair(fairness) => Some(fairness),
-            Room::Counted(_) => None,
+        match &self.concurrency {
+            Concurrency::PriorityAndFairness(fairness) => Some(fairness),
+            Concurrency::MaxInFlight(_) => None,
         }
     }
 
-    /// Who is it, is there room, may they; then the handler.
+    /// Authenticates, then handles the request in its span.
     async fn guarded(
         &self,
         context: &mut Context,
@@ -212,7 +235,7 @@ impl Chain {
         started: Instant,
         id: &HeaderValue,
     ) -> Reply {
-        // Before anybody is asked who they are, as in Kubernetes.
+        // Before authentication, as in Kubernetes.
         let allowed = match self.allowed_time(context) {
             Ok(allowed) => allowed,
             Err(status) => return self.refuse(context, &status),
@@ -220,27 +243,44 @@ impl Chain {
         if let Err(status) = self.identify(context, connection, started, id).await {
             return self.refuse(context, &status);
         }
+        let handle = context.span.handle();
+        trace::scope(handle, self.identified(context, body, started, allowed)).await
+    }
+
+    /// Handles a request whose user is known: queues, authorizes, routes.
+    async fn identified(
+        &self,
+        context: &mut Context,
+        body: RequestBody,
+        started: Instant,
+        allowed: Duration,
+    ) -> Reply {
         let deadline = started + allowed;
-        let taken = self.take_in(context, body, deadline).await;
+        let buffered = self.buffer_body(context, body, deadline).await;
         let limit = (allowed / WAIT_PART).min(MAX_WAIT);
-        let Ok(_memory) = self.reserve(context, &taken, deadline.min(Instant::now() + limit)).await else {
-            return reply::too_many_requests(1);
+        let Ok(_memory) = self.reserve(context, &buffered, deadline.min(Instant::now() + limit)).await else {
+            return self.busy(context, 1);
         };
-        match &self.room {
-            Room::Fair(fairness) => {
+        match &self.concurrency {
+            Concurrency::PriorityAndFairness(fairness) => {
                 if context.is_long_running() && context.info.verb != Verb::Watch {
-                    return self.admitted(context, taken, Place::default(), deadline).await;
+                    return self.admitted(context, buffered, HeldSeat::default(), deadline).await;
                 }
                 let now = Instant::now();
+                let queued = self.request_metrics.in_queue.count(is_mutating(context));
+                let span = trace::child(Kind::Internal, || "priorityandfairness");
                 let (class, outcome) = fairness.enter(context, now, deadline.min(now + limit)).await;
+                drop(span);
+                drop(queued);
+                context.record.add_wait(now.elapsed());
                 let mut reply = match outcome {
                     Ok(seat) => {
                         let watched =
                             (context.info.verb == Verb::Watch).then(|| fairness.watched(context)).flatten();
-                        let place = Place { seat: Some(seat), watched };
-                        self.admitted(context, taken, place, deadline).await
+                        let held_seat = HeldSeat { seat: Some(seat), watched, long_running: None };
+                        self.admitted(context, buffered, held_seat, deadline).await
                     }
-                    Err(refused) => reply::too_many_requests(refused.retry_after),
+                    Err(refused) => self.busy(context, refused.retry_after),
                 };
                 if let Some(Classification { schema_uid, level_uid }) = class {
                     let headers = reply.headers_mut();
@@ -249,21 +289,27 @@ impl Chain {
                 }
                 reply
             }
-            Room::Counted(in_flight) => match in_flight.enter(context) {
-                Some(_permit) => self.admitted(context, taken, Place::default(), deadline).await,
-                None => reply::too_many_requests(1),
+            Concurrency::MaxInFlight(in_flight) => match in_flight.enter(context) {
+                Some(_permit) => self.admitted(context, buffered, HeldSeat::default(), deadline).await,
+                None => self.busy(context, 1),
             },
         }
     }
 
-    /// Reserves memory for what the request sends. One that is not let in yet reads its body later, if at all.
+    /// Rejects a request with 429.
+    fn busy(&self, context: &Context, retry_after: u64) -> Reply {
+        *context.termination.lock() = Some(Termination::TooManyRequests);
+        reply::too_many_requests(retry_after)
+    }
+
+    /// Reserves memory for the request body. A request without a seat reads its body later, if at all.
     async fn reserve(
         &self,
         context: &Context,
-        taken: &Taken,
+        buffered: &BufferedBody,
         until: Instant,
     ) -> Result<Option<OwnedSemaphorePermit>, Exhausted> {
-        let Ok(body) = &taken.body else { return Ok(None) };
+        let Ok(body) = &buffered.body else { return Ok(None) };
         if context.is_long_running() || context.user.is_in("system:unauthenticated") {
             return Ok(None);
         }
@@ -275,7 +321,7 @@ impl Chain {
         self.memory.reserve(length, offload::is_heavy(context, body), until).await
     }
 
-    /// How long the request may take: what it says itself, if that is less than what all may.
+    /// Timeout of the request: its own `timeout` parameter, capped by the server's limit.
     fn allowed_time(&self, context: &Context) -> Result<Duration, Status> {
         let most = self.config.request_timeout;
         let said = context.query.get("timeout").filter(|text| !text.is_empty() && !context.is_long_running());
@@ -294,10 +340,17 @@ impl Chain {
         started: Instant,
         id: &HeaderValue,
     ) -> Result<(), Status> {
-        match self.rest.authentication.user(connection, &context.headers, &context.path).await {
+        let begin = Instant::now();
+        let outcome = self.rest.authentication.user(connection, &context.headers, &context.path).await;
+        let has_credentials =
+            connection.certificates.is_some() || context.headers.contains_key(http::header::AUTHORIZATION);
+        let user = outcome.as_ref().ok().map(|user| &**user);
+        self.authentication_metrics.authenticated(user, has_credentials, begin.elapsed());
+        match outcome {
             Ok(user) => {
                 context.user = user;
                 Authentication::remove_credentials(&mut context.headers);
+                context.span = traced::start(&self.config.tracer, context, connection, started, id);
             }
             Err(status) => {
                 if let Some(audit) = &self.audit {
@@ -320,36 +373,57 @@ impl Chain {
         Ok(())
     }
 
-    /// A request that has its place: authorized, handled, within its time.
-    async fn admitted(&self, context: &mut Context, taken: Taken, place: Place, deadline: Instant) -> Reply {
-        let Taken { body, share: _share } = taken;
+    /// Authorizes and handles a request that has its seat, within its timeout.
+    async fn admitted(
+        &self,
+        context: &mut Context,
+        buffered: BufferedBody,
+        mut held_seat: HeldSeat,
+        deadline: Instant,
+    ) -> Reply {
+        let BufferedBody { body, share: _share } = buffered;
         let body = match self.authorize(context).await.and(body) {
             Ok(body) => body,
             Err(status) => return self.refuse(context, &status),
         };
+        let is_long_running = context.is_long_running();
+        let _in_flight =
+            (!is_long_running).then(|| self.request_metrics.in_flight.count(is_mutating(context)));
+        *context.long_running.lock() = self.request_metrics.long_running(context);
         let is_heavy = offload::is_heavy(context, &body);
         let body = match self.offload.run(self.audited_body(context, body), is_heavy).await {
             Ok(body) => body,
             Err(status) => return self.refuse(context, &status),
         };
         let handling = self.offload.run(self.route(context, body), is_heavy);
-        let reply = if context.is_long_running() {
+        let reply = if is_long_running {
             handling.await
         } else {
             match tokio::time::timeout_at(deadline.into(), handling).await {
                 Ok(reply) => reply,
-                Err(_) => self.refuse(
-                    context,
-                    &Status::timeout("Timeout: request did not complete within the allotted timeout", 0),
-                ),
+                Err(_) => {
+                    *context.termination.lock() = Some(Termination::Timeout);
+                    let why = "Timeout: request did not complete within the allotted timeout";
+                    self.refuse(context, &Status::timeout(why, 0))
+                }
             }
         };
-        held::hold(reply, place, deadline)
+        held_seat.long_running = context.long_running.lock().take();
+        seat_guard::hold(reply, held_seat, deadline)
     }
 
     async fn authorize(&self, context: &Context) -> Result<(), Status> {
         let attributes = Attributes::of(context);
-        let decision = self.rest.registry.authorization.decide(&context.user, &attributes).await?;
+        let begin = Instant::now();
+        let mut span = trace::child(Kind::Internal, || "authorization");
+        let deciding = self.rest.registry.authorization.decide(&context.user, &attributes);
+        let decision = trace::scope(span.handle(), deciding).await;
+        if let Err(status) = &decision {
+            span.fail(|| status.message.clone());
+        }
+        drop(span);
+        self.authentication_metrics.authorized(&decision, begin.elapsed());
+        let decision = decision?;
         let (allowed, reason) = match &decision {
             Decision::Allowed(reason) => ("allow", &**reason),
             Decision::NoOpinion(reason) | Decision::Denied(reason) => ("forbid", reason.as_str()),
@@ -367,7 +441,7 @@ impl Chain {
     }
 
     async fn route(&self, context: &Context, body: RequestBody) -> Reply {
-        // Discovery of a component of this process is in the catalogue.
+        // The catalogue serves the discovery of components of this process.
         let answers = |backend: &&Backend| context.info.is_resource || matches!(backend, Backend::Remote(_));
         if let Some(backend) = backend_of(context).filter(answers) {
             return Box::pin(self.rest.delegate(context, backend, body)).await;
@@ -376,7 +450,7 @@ impl Chain {
             return Box::pin(self.nonresource(context)).await;
         }
         let info = &context.info;
-        // Other paths of groups that only definitions have are not found, as in Kubernetes.
+        // Other paths of groups that only CRDs define return 404, as in Kubernetes.
         let offered = self.rest.registry.catalogues.offered();
         let known = info.group.is_empty()
             || offered.discovery.has_group(&info.group)
@@ -416,7 +490,7 @@ impl Chain {
     }
 }
 
-/// The server that answers for the path's group version, if it is another one: for its resources and for its discovery.
+/// Extension API server that serves the path's group version, for its resources and its discovery.
 fn backend_of(context: &Context) -> Option<&Backend> {
     let mut parts = context.path.strip_prefix("/apis/")?.splitn(3, '/');
     context.catalogue.backend(parts.next()?, parts.next()?)

@@ -1,16 +1,25 @@
-//! Everything that is not about a resource: discovery, version, OpenAPI, health, metrics.
+//! Non-resource endpoints: discovery, version, OpenAPI, health, metrics.
 
 use super::Chain;
 use crate::context::Context;
 use crate::discovery::{self, Document};
-use crate::negotiate::{Accepted, Encoding, Forms, Offers, accept, accepts_only};
-use crate::reply::{self, Reply};
+use crate::wire::negotiate::{Accepted, Encoding, Forms, Offers, accept, accepts_only};
+use crate::wire::reply::{self, Reply};
 use http::header::{ACCEPT, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderValue, Method};
 use machinery::Value;
 use machinery::status::{Details, Status};
 
 impl Chain {
+    /// Removes the metrics of resources that are no longer served.
+    pub(super) fn forget_unserved(&self) {
+        let catalogue = self.rest.registry.catalogue();
+        self.request_metrics.retain_served(&catalogue);
+        if let Some(watches) = &self.rest.watch_metrics {
+            watches.retain_served(&catalogue);
+        }
+    }
+
     pub(super) async fn nonresource(&self, context: &Context) -> Reply {
         if let Some(reply) = self.health(context).await {
             return reply;
@@ -18,6 +27,9 @@ impl Chain {
         let path = &*context.path;
         if path.starts_with("//") {
             return reply::page_not_found();
+        }
+        if path == "/metrics" && self.catalogue_changes.take() {
+            self.forget_unserved();
         }
         let metrics = match path {
             "/metrics" => Some(self.metrics.encode()),
@@ -37,7 +49,10 @@ impl Chain {
         if let Some(reply) = self.journal(context) {
             return reply;
         }
-        if let Some(reply) = self.debug(context) {
+        if let Some(reply) = self.debug(context).await {
+            return reply;
+        }
+        if let Some(reply) = self.page(context) {
             return reply;
         }
         if let Some(reply) = self.openid(context).await {
@@ -107,7 +122,7 @@ fn negotiated(value: &Value, context: &Context) -> Reply {
     outcome.unwrap_or_else(|status| reply::status(&status, None))
 }
 
-/// The aggregated form, if the client prefers it to the plain one.
+/// Aggregated discovery, if the client prefers it to the plain form.
 fn aggregated(context: &Context, document: &Document) -> Option<Reply> {
     let header = context.headers.get(ACCEPT)?.to_str().ok()?;
     let clause = header.split(',').map(str::trim).next()?;

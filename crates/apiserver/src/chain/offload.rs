@@ -1,8 +1,8 @@
-//! Keeps requests that may compute for long off the threads that accept connections and serve other requests.
+//! Keeps long computations off the threads that accept connections and serve other requests.
 //!
-//! Such a request is polled on a thread of its own, and only some of them compute at a time, so that processors are left
-//! for all others. [`Offload::run`] knows most of them by what they send; a handler that finds work out later, such as a
-//! small patch of a large object, awaits [`heavy`] first.
+//! Such a request is polled on a thread of its own, and only a limited number compute at a time, so that processors
+//! stay available for all other requests. [`Offload::run`] detects most of them by their request; a handler that
+//! detects work later, such as a small patch of a large object, awaits [`heavy`] first.
 
 use crate::context::Context;
 use crate::serve::RequestBody;
@@ -14,15 +14,14 @@ use std::task::Poll;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
-/// Bodies and objects up to this size are decoded, merged and validated in less time than handing over a thread is
-/// worth.
+/// Bodies and objects up to this size are decoded, merged and validated in less time than a thread handover costs.
 pub const LARGE: usize = 64 << 10;
-/// Selectors beyond this size may take long to match with every object of a list.
+/// Larger selectors may take long to match against every object of a list.
 const LARGE_QUERY: usize = 8 << 10;
-/// Groups whose objects hold expressions and schemas, which are compiled when they are written.
+/// Groups whose objects hold expressions and schemas, which are compiled on write.
 const COMPILED: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.k8s.io", "resource.k8s.io"];
 
-/// Reports whether handling the request may take long, judged by what it sends.
+/// Reports whether handling the request may take long, judged by its group, query and body size.
 pub fn is_heavy(context: &Context, body: &RequestBody) -> bool {
     if context.uri.query().is_some_and(|query| query.len() > LARGE_QUERY) {
         return true;
@@ -34,7 +33,7 @@ pub fn is_heavy(context: &Context, body: &RequestBody) -> bool {
     large || is_compiled(context)
 }
 
-/// Reports whether what the request sends is compiled, which takes more memory than decoding it.
+/// Reports whether the request body is compiled, which takes more memory than decoding it.
 pub fn is_compiled(context: &Context) -> bool {
     COMPILED.contains(&&*context.info.group)
 }
@@ -42,11 +41,11 @@ pub fn is_compiled(context: &Context) -> bool {
 /// Mode in which the current thread polls a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// None that [`Offload::run`] runs.
+    /// Not run by [`Offload::run`].
     Outside,
-    /// On a thread that serves others, too.
+    /// On a thread shared with other requests.
     Inline,
-    /// The same, and the request has asked for a thread of its own.
+    /// On a shared thread, and the request has requested a thread of its own.
     Requested,
     Heavy,
 }
@@ -72,11 +71,11 @@ impl Drop for Polled {
     }
 }
 
-/// Returns when the request runs on a thread of its own, where it may compute for long. From then on it stays so.
+/// Returns once the request runs on a thread of its own, where it may compute for long, and stays there.
 pub async fn heavy() {
     poll_fn(|_| match MODE.get() {
         Mode::Outside | Mode::Heavy => Poll::Ready(()),
-        // Polled again at once by `Offload::run`.
+        // `Offload::run` polls it again immediately.
         Mode::Inline | Mode::Requested => {
             MODE.set(Mode::Requested);
             Poll::Pending
@@ -90,14 +89,14 @@ pub fn is_heavy_now() -> bool {
     MODE.get() == Mode::Heavy
 }
 
-/// Asks for a thread of its own before working on an object of this size.
+/// Requests a dedicated thread before processing an object of this size.
 pub async fn heavy_if_large(bytes: usize) {
     if bytes > LARGE {
         heavy().await;
     }
 }
 
-/// Runs `work` on bytes of this many without holding up the other tasks of the thread.
+/// Runs `work` on this many bytes without blocking the other tasks of the thread.
 pub fn blocking<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     match bytes > LARGE && MODE.get() != Mode::Heavy && can_hand_over() {
         true => tokio::task::block_in_place(work),
@@ -105,13 +104,13 @@ pub fn blocking<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A runtime with one thread has no other worker for its tasks.
+/// A single-threaded runtime has no other worker for its tasks.
 fn can_hand_over() -> bool {
     Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
-/// The processors that heavy requests may use at a time. Requests that turn out to be heavy do not wait for those that
-/// send much.
+/// Processors for heavy requests. Requests detected late as heavy have their own limit, so they do not wait for those
+/// with large bodies.
 pub struct Offload {
     processors: Semaphore,
     asked: Semaphore,
@@ -130,7 +129,7 @@ impl Offload {
         Self { processors: Semaphore::new(processors), asked: Semaphore::new(processors) }
     }
 
-    /// Runs `work`. While it is heavy, each poll has a thread of its own: the other tasks of the thread move on.
+    /// Runs `work`. While it is heavy, each poll has a thread of its own; the other tasks move to another worker.
     pub async fn run<F: Future>(&self, work: F, is_heavy: bool) -> F::Output {
         let mut work = pin!(work);
         let processors = if is_heavy { &self.processors } else { &self.asked };
@@ -141,7 +140,7 @@ impl Offload {
         loop {
             let was_heavy = is_heavy;
             let outcome = if is_heavy {
-                // Given back while the work waits for something. The semaphore is never closed.
+                // The permit is released while the work is pending. The semaphore is never closed.
                 let _processor = processors.acquire().await;
                 poll_fn(|cx| {
                     Poll::Ready(tokio::task::block_in_place(|| {
@@ -168,7 +167,7 @@ impl Offload {
     }
 }
 
-/// Waits until the task is polled again: what it polled last has its waker.
+/// Waits until the task is polled again: the future it polled last holds its waker.
 async fn woken() {
     let mut is_first = true;
     poll_fn(|_| match std::mem::take(&mut is_first) {
@@ -187,7 +186,7 @@ mod tests {
 
     const WORK: Duration = Duration::from_secs(1);
 
-    /// Longest pause of a task beside work that computes.
+    /// Longest pause of a task that runs beside a computation.
     async fn longest_pause(work: impl Future<Output = ()> + Send + 'static, is_heavy: bool) -> Duration {
         let begin = Instant::now();
         let working = tokio::spawn(async move { Offload::default().run(work, is_heavy).await });
@@ -232,7 +231,7 @@ mod tests {
                             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                             std::thread::sleep(Duration::from_millis(10));
                             now.fetch_sub(1, Ordering::SeqCst);
-                            // Gives the processor back.
+                            // Yields the processor.
                             tokio::time::sleep(Duration::from_millis(1)).await;
                         }
                     };

@@ -1,11 +1,12 @@
-//! `/openapi/v2` and `/openapi/v3`: documents with tags and hashes, so that clients fetch each once.
+//! `/openapi/v2` and `/openapi/v3`: documents with ETags and hashes, so that clients can cache them.
 
 use super::Chain;
 use crate::aggregate::Backend;
 use crate::context::Context;
 use crate::openapi::{Document, OpenApi, V2_PROTOBUF, V2_PROTOBUF_OLD, V3_PROTOBUF, V3_PROTOBUF_OLD};
-use crate::reply::{self, Reply};
 use crate::serve::RequestBody;
+use crate::wire::reply::{self, Reply};
+use base::clock::Clock;
 use http::HeaderValue;
 use http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED,
@@ -15,12 +16,12 @@ use machinery::status::Status;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A document named by its hash never changes.
+/// A document addressed by its hash is immutable.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The two encodings of a document.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum RequestedEncoding {
     Json,
     Protobuf,
 }
@@ -31,11 +32,11 @@ impl Chain {
         if path == "/openapi/v2" {
             let Some(wanted) = wanted(context, [V2_PROTOBUF, V2_PROTOBUF_OLD]) else { return bare(406) };
             return match wanted {
-                Wanted::Json => {
+                RequestedEncoding::Json => {
                     let found = build(context, |openapi| Some(openapi.v2_json())).await;
                     answer(found, "application/json", context)
                 }
-                Wanted::Protobuf => {
+                RequestedEncoding::Protobuf => {
                     let found = build(context, |openapi| Some(openapi.v2_protobuf())).await;
                     answer(found, V2_PROTOBUF, context)
                 }
@@ -52,10 +53,10 @@ impl Chain {
         let Some(wanted) = wanted(context, [V3_PROTOBUF, V3_PROTOBUF_OLD]) else { return bare(406) };
         let key = name.to_owned();
         let found = match wanted {
-            Wanted::Json => build(context, move |openapi| openapi.v3_group_version(&key)).await,
-            Wanted::Protobuf => build(context, move |openapi| openapi.v3_protobuf(&key)).await,
+            RequestedEncoding::Json => build(context, move |openapi| openapi.v3_group_version(&key)).await,
+            RequestedEncoding::Protobuf => build(context, move |openapi| openapi.v3_protobuf(&key)).await,
         };
-        let media_type = if wanted == Wanted::Json { "application/json" } else { V3_PROTOBUF };
+        let media_type = if wanted == RequestedEncoding::Json { "application/json" } else { V3_PROTOBUF };
         let Ok(Some(document)) = &found else { return answer(found, media_type, context) };
         match context.query.get("hash").filter(|hash| !hash.is_empty()) {
             Some(hash) if hash != document.hash => {
@@ -70,7 +71,9 @@ impl Chain {
                 let mut reply = show(document, media_type, context);
                 let headers = reply.headers_mut();
                 headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
-                if let Ok(at) = HeaderValue::from_str(&http_date(SystemTime::now() + FOREVER)) {
+                if let Ok(at) =
+                    HeaderValue::from_str(&http_date(SystemTime::from(Clock::system().now()) + FOREVER))
+                {
                     headers.insert(EXPIRES, at);
                 }
                 reply
@@ -79,13 +82,13 @@ impl Chain {
     }
 }
 
-/// The server that has the document `apis/{group}/{version}`, if it is another one.
+/// Extension API server of the document `apis/{group}/{version}`, if one serves it.
 fn backend_of<'a>(context: &'a Context, name: &str) -> Option<&'a Backend> {
     let (group, version) = name.strip_prefix("apis/")?.split_once('/')?;
     context.catalogue.backend(group, version)
 }
 
-/// Documents are built on first demand, away from the threads that serve requests.
+/// Documents are built on first request, off the threads that serve requests.
 async fn build(
     context: &Context,
     make: impl FnOnce(&OpenApi) -> Option<Arc<Document>> + Send + 'static,
@@ -114,21 +117,21 @@ fn answer(
     }
 }
 
-/// An answer without a body, and so without a media type.
+/// A response without body and media type.
 fn bare(code: u16) -> Reply {
     let mut reply = reply::text(code, "");
     reply.headers_mut().remove(CONTENT_TYPE);
     reply
 }
 
-fn wanted(context: &Context, protobuf: [&str; 2]) -> Option<Wanted> {
+fn wanted(context: &Context, protobuf: [&str; 2]) -> Option<RequestedEncoding> {
     let header = context.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
     if header.is_empty() {
-        return Some(Wanted::Json);
+        return Some(RequestedEncoding::Json);
     }
     header.split(',').find_map(|clause| match clause.split(';').next().map(str::trim) {
-        Some("application/json" | "application/*" | "*/*") => Some(Wanted::Json),
-        Some(media) if protobuf.contains(&media) => Some(Wanted::Protobuf),
+        Some("application/json" | "application/*" | "*/*") => Some(RequestedEncoding::Json),
+        Some(media) if protobuf.contains(&media) => Some(RequestedEncoding::Protobuf),
         _ => None,
     })
 }

@@ -1,14 +1,14 @@
-//! Issuer discovery: how others can check the tokens of this cluster's service accounts.
+//! Service account issuer discovery: lets relying parties verify this cluster's service account tokens.
 
 use super::Chain;
 use crate::context::Context;
-use crate::negotiate::accepts_only;
-use crate::reply::{self, Reply};
+use crate::wire::negotiate::accepts_only;
+use crate::wire::reply::{self, Reply};
 use http::header::CACHE_CONTROL;
 use http::{HeaderValue, Method};
 
 impl Chain {
-    /// The configuration and the key set; `None`: the path is neither.
+    /// OpenID configuration and key set; `None` for any other path.
     pub(super) async fn openid(&self, context: &Context) -> Option<Reply> {
         let accounts = &self.rest.authentication.service_accounts;
         let path = &*context.path;

@@ -1,6 +1,6 @@
-//! Conditions of a definition: which names it has, whether its schema is structural, whether its group is approved.
+//! Conditions of a definition: accepted names, structural schema, approved group.
 //!
-//! Pure: a definition and the others go in, the conditions and names it should have come out.
+//! Pure: computes the conditions and names of a definition from it and the others.
 
 use crate::registry::conditions::{Condition, find, is_true, remove, set};
 use api::custom::definition::schema_of;
@@ -22,8 +22,8 @@ const NON_STRUCTURAL: &str = "NonStructuralSchema";
 pub const APPROVAL: &str = "api-approved.kubernetes.io";
 const APPROVAL_HELP: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
 
-/// Brings the status of a definition one step further; `structure` is the [`structure`] of the definition, whose schemas
-/// need not be there. Reports whether anything changed.
+/// Advances the status of a definition by one step; `structure` is the [`structure`] of the definition, whose schemas
+/// may be absent. Reports whether anything changed.
 pub fn advance(definition: &mut Value, structure: Option<&Condition>, all: &[&Value], now: &str) -> bool {
     let mut changed = match approval(definition) {
         Some(condition) => set(definition, &condition, now),
@@ -33,7 +33,7 @@ pub fn advance(definition: &mut Value, structure: Option<&Condition>, all: &[&Va
         Some(condition) => set(definition, condition, now),
         None => remove(definition, NON_STRUCTURAL),
     };
-    // Established follows accepted names in a step of its own, when all servers have seen those.
+    // Established follows in a separate step, after all servers have seen the accepted names.
     if accept_names(definition, all, now) {
         return true;
     }
@@ -50,7 +50,7 @@ pub fn advance(definition: &mut Value, structure: Option<&Condition>, all: &[&Va
     changed
 }
 
-/// Reports whether the conversion webhook has a bundle of authorities that cannot be read.
+/// Reports whether the conversion webhook has an invalid CA bundle.
 fn has_invalid_bundle(definition: &Value) -> bool {
     let config = definition.field("spec").field("conversion").field("webhook").field("clientConfig");
     let text = config.text("caBundle");
@@ -61,8 +61,8 @@ fn has_invalid_bundle(definition: &Value) -> bool {
     !pem.is_some_and(|pem| certificates_from_pem(&pem).is_ok_and(|found| !found.is_empty()))
 }
 
-/// Names of a group that definitions have been given: of resources, of kinds.
-fn taken(group: &str, all: &[&Value]) -> (BTreeSet<String>, BTreeSet<String>) {
+/// Names of a group that other definitions have accepted: resources and kinds.
+fn names_in_use(group: &str, all: &[&Value]) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut resources, mut kinds) = (BTreeSet::new(), BTreeSet::new());
     for definition in all.iter().filter(|definition| definition.field("spec").text("group") == group) {
         let names = definition.field("status").field("acceptedNames");
@@ -79,7 +79,7 @@ fn accept_names(definition: &mut Value, all: &[&Value], now: &str) -> bool {
     if same_names(&requested, &accepted) {
         return false;
     }
-    let (resources, kinds) = taken(definition.field("spec").text("group"), all);
+    let (resources, kinds) = names_in_use(definition.field("spec").text("group"), all);
     let mut names = accepted.as_object().cloned().unwrap_or_default();
     let mut conflict = None;
     for (field, used, reason) in [
@@ -113,7 +113,7 @@ fn accept_names(definition: &mut Value, all: &[&Value], now: &str) -> bool {
     changed
 }
 
-/// Both say the same, absent and empty lists alike.
+/// Compares names, absent and empty lists alike.
 fn same_names(requested: &Value, accepted: &Value) -> bool {
     ["plural", "singular", "kind", "listKind"]
         .iter()
@@ -180,8 +180,8 @@ fn is_url(text: &str) -> bool {
         .is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty() && !rest.starts_with('/'))
 }
 
-/// The condition of a definition whose schemas are not structural. New definitions must be, but such definitions of
-/// earlier versions may be stored.
+/// Condition of a definition whose schemas are not structural. New definitions must be, but older versions may have
+/// stored others.
 pub fn structure(definition: &Value) -> Option<Condition> {
     let spec = definition.field("spec");
     let path = Path::new("spec");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn definition_with_invalid_authorities_of_its_webhook_is_not_established() {
+    fn definition_with_invalid_webhook_ca_is_not_established() {
         let mut one = definition("widgets", "Widget", &[]);
         one["spec"]["conversion"] =
             json!({"strategy": "Webhook", "webhook": {"clientConfig": {"caBundle": "bm8="}}});
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_use_conflict_until_they_are_free() {
+    fn names_in_use_conflict_until_released() {
         let mut first = definition("widgets", "Widget", &["w"]);
         while advance(&mut first, None, &[], "t") {}
         let mut second = definition("others", "Widget", &["w"]);
@@ -269,12 +269,12 @@ mod tests {
         assert_eq!(reason(&second, ESTABLISHED), "False NotAccepted");
         assert_eq!(second["status"]["acceptedNames"], json!({"plural": "others"}));
         assert!(!advance(&mut second, None, &[&first], "t"), "nothing has changed");
-        assert!(advance(&mut second, None, &[], "t"), "the first is gone");
+        assert!(advance(&mut second, None, &[], "t"), "the first was deleted");
         assert_eq!(reason(&second, NAMES_ACCEPTED), "True NoConflicts");
     }
 
     #[test]
-    fn schemas_that_are_not_structural_are_reported_with_every_cause() {
+    fn non_structural_schemas_are_reported_with_every_cause() {
         let with = |preserve: bool, schemas: &[Value]| {
             let versions = schemas
                 .iter()

@@ -1,6 +1,6 @@
-//! Conversion webhooks: objects go out together, come back in the wanted version, and keep who they are.
+//! Conversion webhooks: converts objects in batches and verifies that their identity is unchanged.
 
-use crate::admission::{CallFailure, service_address, with_query, words};
+use crate::admission::{CallFailure, call_error_text, service_address, with_query};
 use crate::outbound::{Client, Target, Trust};
 use crate::registry::{Convert, Registry};
 use api::value::{Fields, texts};
@@ -16,9 +16,9 @@ use serde_json::json;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Longest time a conversion may take, as in Kubernetes.
+/// Time limit of a conversion, as in Kubernetes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-/// Fields of metadata that a webhook may change.
+/// Metadata fields that a webhook may change.
 const MUTABLE: [&str; 2] = ["labels", "annotations"];
 
 /// The conversion webhook of one definition.
@@ -29,21 +29,21 @@ pub struct Webhook {
     /// `example.com, Kind=Widget`, for messages.
     shown: String,
     config: Value,
-    /// The newest version of reviews that both sides know.
+    /// The newest version of ConversionReview that both sides support.
     review_version: Option<&'static str>,
     client: Mutex<Option<(String, Arc<Client>)>>,
     settings: ConversionSettings,
 }
 
-/// Settings that all conversion webhooks share.
+/// Settings shared by all conversion webhooks.
 #[derive(Clone)]
 pub struct ConversionSettings {
-    /// Longest time that a webhook may take.
+    /// Time limit of a webhook.
     pub timeout: Duration,
     pub metrics: ConversionMetrics,
 }
 
-/// Kinds of failures, by the names that metrics give them.
+/// Failure types, as named in metrics.
 #[derive(Clone, Copy)]
 enum FailureKind {
     Call,
@@ -75,7 +75,7 @@ impl Failure {
     }
 }
 
-/// Figures of conversion webhooks.
+/// Metrics of conversion webhooks.
 #[derive(Clone)]
 pub struct ConversionMetrics {
     requests: IntCounterVec,
@@ -124,8 +124,9 @@ impl Webhook {
     pub fn new(registry: Weak<Registry>, definition: &Value, settings: ConversionSettings) -> Self {
         let spec = definition.field("spec");
         let webhook = spec.field("conversion").field("webhook");
-        let known =
-            |version: &&str| texts(webhook.items("conversionReviewVersions")).any(|given| given == *version);
+        let known = |version: &&str| {
+            texts(webhook.items("conversionReviewVersions")).any(|submitted| submitted == *version)
+        };
         Self {
             registry,
             shown: format!("{}, Kind={}", spec.text("group"), spec.field("names").text("kind")),
@@ -160,7 +161,7 @@ impl Webhook {
         };
         let client = self.client(&reached, server_name).map_err(call)?;
         let answer = client.post(&review, self.settings.timeout).await;
-        let answer = answer.map_err(|error| call(words(&error, &shown)))?;
+        let answer = answer.map_err(|error| call(call_error_text(&error, &shown)))?;
         converted(&answer, &uid, objects, api_version)
     }
 
@@ -210,7 +211,7 @@ impl Convert for Webhook {
     }
 }
 
-/// The objects of an answer, if it is one to this request and has left alone what it may not change.
+/// The objects of a response, if it matches the request and changes only permitted fields.
 fn converted(answer: &Value, uid: &str, objects: &[Value], api_version: &str) -> Result<Vec<Value>, Failure> {
     let malformed = |message: String| Err(Failure::new(FailureKind::MalformedResponse, message));
     let response = answer.field("response");
@@ -231,10 +232,10 @@ fn converted(answer: &Value, uid: &str, objects: &[Value], api_version: &str) ->
         return Err(Failure::new(FailureKind::PartialResponse, message));
     }
     let pairs = objects.iter().zip(found).enumerate();
-    pairs.map(|(index, (given, found))| checked(index, given, found, api_version)).collect()
+    pairs.map(|(index, (submitted, found))| checked(index, submitted, found, api_version)).collect()
 }
 
-fn checked(index: usize, given: &Value, found: &Value, api_version: &str) -> Result<Value, Failure> {
+fn checked(index: usize, submitted: &Value, found: &Value, api_version: &str) -> Result<Value, Failure> {
     let invalid = |why: String| {
         let message = format!("returned invalid converted object at index {index}: {why}");
         Err(Failure::new(FailureKind::InvalidObject, message))
@@ -245,15 +246,16 @@ fn checked(index: usize, given: &Value, found: &Value, api_version: &str) -> Res
             found.text("apiVersion")
         ));
     }
-    if found.text("kind") != given.text("kind") {
+    if found.text("kind") != submitted.text("kind") {
         return invalid(format!(
             "invalid kind (expected {}, received {})",
-            given.text("kind"),
+            submitted.text("kind"),
             found.text("kind")
         ));
     }
     let empty = Map::new();
-    let (Some(old), Some(new)) = (given.field("metadata").as_object(), found.field("metadata").as_object())
+    let (Some(old), Some(new)) =
+        (submitted.field("metadata").as_object(), found.field("metadata").as_object())
     else {
         return invalid("metadata is not an object".to_owned());
     };
@@ -262,7 +264,7 @@ fn checked(index: usize, given: &Value, found: &Value, api_version: &str) -> Res
             return invalid(format!("must have the same {field}"));
         }
     }
-    // Labels and annotations are the webhook's; everything else stays what it was.
+    // The webhook may change labels and annotations; all other metadata is restored.
     let mut metadata = old.clone();
     for field in MUTABLE {
         match new.get(field) {
@@ -282,8 +284,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_checked_and_keep_identity() {
-        let given = [json!({
+    fn conversion_response_is_validated_and_preserves_identity() {
+        let submitted = [json!({
             "apiVersion": "example.com/v1", "kind": "W",
             "metadata": {"name": "a", "uid": "u", "labels": {"x": "y"}, "finalizers": ["f"]},
         })];
@@ -293,7 +295,7 @@ mod tests {
         });
         let answer = |uid: &str, result: Value, objects: Value| json!({"response": {"uid": uid, "result": result, "convertedObjects": objects}});
         let success = json!({"status": "Success"});
-        let run = |answer: Value| converted(&answer, "1", &given, "example.com/v2");
+        let run = |answer: Value| converted(&answer, "1", &submitted, "example.com/v2");
         let made =
             run(answer("1", success.clone(), json!([object]))).map_err(|why| why.message).expect("converted");
         assert_eq!(

@@ -1,8 +1,8 @@
-//! An established definition as what is served: storage, versions, discovery, OpenAPI.
+//! Served resources of an established definition: storage, versions, discovery, OpenAPI.
 
 use super::conditions::{ESTABLISHED, TERMINATING};
 use super::conversion::{ConversionSettings, Webhook};
-use super::known::{EntrySource, KnownDefinition, SpecDigest};
+use super::known::{EntrySource, KnownDefinition, LastDecoded, SpecDigest};
 use super::openapi::CustomTypes;
 use super::rules::CustomRules;
 use crate::cache::Entry;
@@ -31,9 +31,9 @@ const VERSION_PRIORITY: i32 = 100;
 
 /// Served resources of one definition.
 pub struct ServedDefinition {
-    /// Of the spec it was made from: another spec makes another storage.
+    /// Digest of its spec: another spec requires another storage.
     spec: SpecDigest,
-    /// The definition, for what is compiled or published later.
+    /// The definition, for lazy compilation and publication.
     pub source: Arc<EntrySource>,
     names: Value,
     is_terminating: bool,
@@ -53,23 +53,24 @@ struct CompiledRow {
     compiled: Arc<CompiledVersion>,
 }
 
-/// Everything that making served resources of a definition needs.
+/// Dependencies of building served resources.
 #[derive(Clone)]
 pub struct Maker {
     pub registry: Weak<Registry>,
     pub store: Arc<dyn store::Store>,
-    /// Types of built-in kinds, to which those of definitions refer.
+    /// Types of built-in kinds that definitions refer to.
     pub types: Arc<dyn Types>,
+    pub decoded: Arc<LastDecoded>,
     pub conversion: ConversionSettings,
 }
 
-/// Reports whether requests for objects of a definition are answered.
+/// Reports whether objects of a definition are served.
 pub fn is_served(definition: &Value) -> bool {
     is_true(definition, ESTABLISHED)
 }
 
 impl ServedDefinition {
-    /// Reports whether this is still what the definition says.
+    /// Reports whether this matches the definition.
     pub fn is_current(&self, known: &KnownDefinition) -> bool {
         self.is_same_storage(&known.spec, &known.head)
             && self.is_terminating == is_true(&known.head, TERMINATING)
@@ -87,8 +88,8 @@ impl ServedDefinition {
 }
 
 impl Maker {
-    /// Makes what a definition serves. A definition that only begins to be deleted keeps its storage, and with it open
-    /// watches.
+    /// Builds the served resources of a definition. One whose deletion merely begins retains its storage, and with it
+    /// open watches.
     pub fn make(
         &self,
         definition: &Value,
@@ -96,14 +97,14 @@ impl Maker {
         entry: &Arc<Entry>,
         previous: Option<&ServedDefinition>,
     ) -> Result<ServedDefinition, CompileError> {
-        let kept = previous.filter(|previous| previous.is_same_storage(&spec, definition));
-        let source = match kept {
-            Some(kept) => Arc::clone(&kept.source),
-            None => Arc::new(EntrySource::new(Arc::clone(entry))),
+        let retained = previous.filter(|previous| previous.is_same_storage(&spec, definition));
+        let source = match retained {
+            Some(retained) => Arc::clone(&retained.source),
+            None => Arc::new(EntrySource::new(Arc::clone(entry), Arc::clone(&self.decoded))),
         };
         source.replace(entry);
-        let versions = match kept {
-            Some(kept) => kept.versions.clone(),
+        let versions = match retained {
+            Some(retained) => retained.versions.clone(),
             None => compile_all(definition, &source)?,
         };
         let all: Vec<Arc<CompiledVersion>> = versions.iter().map(|row| Arc::clone(&row.compiled)).collect();
@@ -119,8 +120,8 @@ impl Maker {
         let stored = versions.iter().find(|row| row.is_stored).or(versions.first());
         let stored = stored.ok_or_else(|| CompileError::NoVersion(String::new()))?;
         let conversion = self.conversion(definition, versions.len() > 1);
-        let storage = match kept {
-            Some(kept) => Arc::clone(&kept.storage),
+        let storage = match retained {
+            Some(retained) => Arc::clone(&retained.storage),
             None => {
                 let names = names_of(definition, &stored.compiled.version);
                 let renames = !matches!(conversion, Some(Conversion::Batch(_)));
@@ -132,7 +133,7 @@ impl Maker {
         let version = |row: &CompiledRow| {
             let compiled = &row.compiled;
             let schema = TypeHandle::lazy(Arc::clone(compiled) as Arc<dyn TypeSource>);
-            // Objects of the stored version are renamed when they are read from the store.
+            // Reading from the store renames objects of the stored version.
             let is_plain = row.is_stored && matches!(conversion, Some(Conversion::Rename));
             let conversion = conversion.clone().filter(|_| !is_plain);
             let names = names_of(definition, &compiled.version);

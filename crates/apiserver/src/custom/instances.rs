@@ -1,17 +1,17 @@
-//! Deletion of a definition: its objects go first, then its finalizer.
+//! Deletion of a definition: its objects first, then its finalizer.
 
 use super::conditions::{ESTABLISHED, TERMINATING};
 use super::known::KnownDefinition;
 use super::write_status;
-use crate::options::DeleteOptions;
 use crate::registry::conditions::{Condition, is_true, set};
-use crate::registry::{Registry, Served, Warnings, WriteContext, metadata, store_error};
+use crate::registry::{OrStatus, Registry, Served, WriteContext, WriteRecord, metadata};
 use crate::user::UserInfo;
+use crate::wire::options::DeleteOptions;
 use api::value::Fields;
 use machinery::status::Result;
 use machinery::{Value, meta};
 
-/// Holds a definition until its objects are gone.
+/// Finalizer that blocks the deletion of a definition until its objects are deleted.
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 /// Built-in resources whose objects a definition of the same name would share.
 const OVERLAPPING: [(&str, &str); 2] =
@@ -22,7 +22,7 @@ pub fn is_held(definition: &Value) -> bool {
     meta::finalizers(definition).iter().any(|name| name == FINALIZER)
 }
 
-/// Brings the deletion of a definition further. `stored` is its resource in the stored version, if this server has it.
+/// Advances the deletion of a definition. `stored` is its resource in the stored version, if this server has it.
 pub async fn clean_up(registry: &Registry, known: &KnownDefinition, stored: Option<&Served>) -> Result<()> {
     let definition = &known.head;
     let name = meta::name(definition);
@@ -34,7 +34,7 @@ pub async fn clean_up(registry: &Registry, known: &KnownDefinition, stored: Opti
         "CustomResource deletion is in progress",
     );
     if set(&mut wanted, &begun, &metadata::now()) {
-        // Nothing may be created any more before the objects are counted: the catalogue follows this write.
+        // Creation must be disabled before the objects are counted: the catalogue follows this write.
         write_status(registry, name, known.with_status_of(&wanted)).await?;
         return Ok(());
     }
@@ -45,7 +45,7 @@ pub async fn clean_up(registry: &Registry, known: &KnownDefinition, stored: Opti
     } else if let Some(stored) = stored {
         let left = delete_all(registry, stored).await?;
         if left > 0 {
-            tracing::debug!(definition = name, left, "waiting for custom resources to go");
+            tracing::debug!(definition = name, left, "waiting for custom resources to be deleted");
             return Ok(());
         }
         ("InstanceDeletionCompleted", "removed all instances")
@@ -62,25 +62,25 @@ pub async fn clean_up(registry: &Registry, known: &KnownDefinition, stored: Opti
     Ok(())
 }
 
-/// Deletes the objects of a resource; how many are left.
+/// Deletes the objects of a resource; returns the number of remaining ones.
 async fn delete_all(registry: &Registry, served: &Served) -> Result<usize> {
     let cache = &served.storage.cache;
-    cache.fresh(&cache.root).await.map_err(|error| store_error(&error))?;
+    cache.fresh(&cache.root).await.or_status()?;
     let entries = cache.list(&cache.root, None, 0, 0, |_| true).entries;
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
     for entry in &entries {
         let object = entry.value();
         if meta::deletion_timestamp(&object).is_some() {
             continue;
         }
-        let context = WriteContext::server(&user, &warnings, meta::namespace(&object));
-        // Another server may be done with the definition by now, and an object of the next one have this name.
+        let context = WriteContext::server(&user, &record, meta::namespace(&object));
+        // Another server may have finished the deletion, and an object of a new definition may have this name.
         let options = DeleteOptions { uid: Some(meta::uid(&object).to_owned()), ..DeleteOptions::default() };
         match registry.delete(served, meta::name(&object), &options, &context).await {
             Err(status) if matches!(status.code, 404 | 409) => {}
             outcome => drop(outcome?),
         }
     }
-    cache.fresh(&cache.root).await.map_err(|error| store_error(&error))?;
+    cache.fresh(&cache.root).await.or_status()?;
     Ok(cache.list(&cache.root, None, 0, 0, |_| true).entries.len())
 }

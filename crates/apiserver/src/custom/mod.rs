@@ -1,10 +1,12 @@
-//! Custom resources: follows definitions, serves what they define, and keeps their status.
+//! Custom resources: watches definitions, serves their resources, and maintains their status.
 //!
-//! Every server follows the definitions on its own and makes the same of them. Status is written by compare-and-swap, so
-//! several servers of one store may try at once: the first counts, the others see its outcome.
+//! Every server watches the definitions independently, with the same result. Status is written by compare-and-swap,
+//! so several servers of one store may write concurrently: the first succeeds, the others observe its result.
 
 mod conditions;
 mod conversion;
+#[cfg(test)]
+mod conversion_tests;
 mod definition;
 #[cfg(test)]
 mod fault_tests;
@@ -19,9 +21,9 @@ use crate::cache::Entry;
 use crate::openapi::BuiltIn;
 use crate::registry::catalogue::Addition;
 use crate::registry::conditions::is_true;
-use crate::registry::feed::{self, Feed, News};
-use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Served, Storage, Warnings, WriteContext, Written, metadata};
+use crate::registry::feed::{self, Feed, FeedUpdate};
+use crate::registry::update::{Change, UpdateStrategy};
+use crate::registry::{Registry, Served, Storage, WriteContext, WriteRecord, Written, metadata};
 use crate::user::UserInfo;
 use api::value::Fields;
 use base::tasks::TaskGroup;
@@ -39,17 +41,17 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 const RESOURCE: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "customresourcedefinitions");
-/// Pause before a step that failed, or that waits for objects to go, is tried again.
+/// Retry interval of a failed step, or of one that waits for objects to be deleted.
 const RETRY: Duration = Duration::from_secs(1);
-/// Time from accepted names until a definition is established, where there are several API servers. As in Kubernetes.
+/// Delay from accepted names to `Established` with several API servers. As in Kubernetes.
 const ESTABLISHING_DELAY: Duration = Duration::from_secs(5);
-/// Prefix of the catalogue's additions that definitions make.
+/// Prefix of the catalogue additions of definitions.
 const ADDITIONS: &str = "definitions/";
 
 /// The custom resources of one server.
 pub struct CustomResources {
     registry: Arc<Registry>,
-    /// Of the definitions.
+    /// Feed of the definitions.
     storage: Arc<Storage>,
     follower: Mutex<Follower>,
 }
@@ -59,15 +61,16 @@ struct Follower {
     maker: Maker,
     definitions: BTreeMap<String, KnownDefinition>,
     served: BTreeMap<String, Arc<ServedDefinition>>,
-    /// Names of definitions that changed since the catalogue was made.
+    /// Names of definitions that changed since the catalogue was built.
     changed: BTreeSet<String>,
-    /// Names of definitions whose status may have to change.
+    /// Names of definitions whose status may need a change.
     pending: BTreeSet<String>,
-    /// Time from accepted names until `Established`, so that the other servers have seen the definition.
+    /// Delay from accepted names to `Established`, so that the other servers have seen the definition.
     establishing_delay: Duration,
     /// Times at which names were accepted, of definitions that are not established yet.
     accepted: BTreeMap<String, Instant>,
-    /// Deletions under way, by definition. They may wait for conversion webhooks, and other definitions must not.
+    /// Deletions in progress, by definition. They may wait for conversion webhooks, which must not block other
+    /// definitions.
     cleanups: BTreeMap<String, JoinHandle<()>>,
 }
 
@@ -78,7 +81,7 @@ impl CustomResources {
         Self::with_settings(registry, ConversionSettings { timeout: conversion::TIMEOUT, metrics }, delay)
     }
 
-    /// As [`Self::new`], with another limit for conversion webhooks and another delay before `Established`.
+    /// As [`Self::new`], with another time limit for conversion webhooks and another delay before `Established`.
     fn with_settings(
         registry: &Arc<Registry>,
         conversion: ConversionSettings,
@@ -90,6 +93,7 @@ impl CustomResources {
             registry: Arc::downgrade(registry),
             store: Arc::clone(&registry.store),
             types: Arc::new(BuiltIn::new(api::schema::schema())),
+            decoded: Arc::default(),
             conversion,
         };
         let follower = Follower {
@@ -106,7 +110,7 @@ impl CustomResources {
         Ok(Self { registry: Arc::clone(registry), storage, follower: Mutex::new(follower) })
     }
 
-    /// Serves the definitions that are there now.
+    /// Serves the present definitions.
     pub async fn load(&self) -> Result<()> {
         let mut follower = self.follower.lock().await;
         follower.take().await?;
@@ -114,16 +118,13 @@ impl CustomResources {
         Ok(())
     }
 
-    /// Follows definitions until the group stops.
+    /// Watches definitions until the task group stops.
     pub fn spawn(self: &Arc<Self>, tasks: &TaskGroup) {
         let (this, group) = (Arc::clone(self), tasks.clone());
         tasks.supervise("custom-resources", move || {
             let (this, group) = (Arc::clone(&this), group.clone());
             async move {
-                tokio::select! {
-                    () = group.stopping() => {}
-                    () = this.follow(&group) => {}
-                }
+                group.until_stopped(this.follow(&group)).await;
             }
         });
     }
@@ -150,7 +151,7 @@ impl CustomResources {
 }
 
 impl Follower {
-    /// Takes news, serves what they define, brings status further. Reports whether something is left to do.
+    /// Processes changes: serves definitions and advances their status. Reports whether work remains.
     async fn round(&mut self, registry: &Arc<Registry>, tasks: &TaskGroup) -> Result<bool> {
         self.take().await?;
         self.serve(registry).await;
@@ -160,17 +161,18 @@ impl Follower {
     async fn take(&mut self) -> Result<()> {
         feed::ready(self.feed.storage()).await?;
         match self.feed.take() {
-            News::Everything(entries) => {
+            FeedUpdate::Snapshot(entries) => {
                 let mut previous = std::mem::take(&mut self.definitions);
                 for entry in &entries {
                     let name = entry.key.rsplit('/').next().unwrap_or_default().to_owned();
-                    let known = KnownDefinition::new(entry, previous.remove(&name).as_ref());
+                    let known =
+                        KnownDefinition::new(entry, previous.remove(&name).as_ref(), &self.maker.decoded);
                     self.definitions.insert(name, known);
                 }
                 self.pending = self.definitions.keys().cloned().collect();
                 self.changed = self.definitions.keys().chain(self.served.keys()).cloned().collect();
             }
-            News::Changes(changes) => {
+            FeedUpdate::Changes(changes) => {
                 for (entry, is_gone) in changes {
                     self.change(&entry, is_gone);
                 }
@@ -179,15 +181,15 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes one changed definition over. What it frees, others of its group may be waiting for.
+    /// Processes one changed definition. Requeues others of its group, which may be waiting for its names.
     fn change(&mut self, entry: &Arc<Entry>, is_gone: bool) {
         let name = entry.key.rsplit('/').next().unwrap_or_default().to_owned();
         let previous = self.definitions.get(&name);
-        // The write of a status by this server comes back as news.
+        // The server's own status writes are also reported by the watch.
         if previous.is_some_and(|previous| !is_gone && previous.entry.revision >= entry.revision) {
             return;
         }
-        let known = KnownDefinition::new(entry, previous);
+        let known = KnownDefinition::new(entry, previous, &self.maker.decoded);
         let group = known.head.field("spec").text("group").to_owned();
         self.changed.insert(name.clone());
         if is_gone {
@@ -204,9 +206,9 @@ impl Follower {
         self.pending.extend(heads.filter(waits).map(|other| meta::name(other).to_owned()));
     }
 
-    /// Puts into the catalogue what changed definitions say now.
+    /// Adds the changed definitions to the catalogue.
     async fn serve(&mut self, registry: &Arc<Registry>) {
-        let mut pending: Vec<Remade> = Vec::new();
+        let mut pending: Vec<RebuiltDefinition> = Vec::new();
         for name in std::mem::take(&mut self.changed) {
             let known = self.definitions.get(&name).filter(|known| definition::is_served(&known.head));
             let previous = self.served.get(&name).cloned();
@@ -219,13 +221,13 @@ impl Follower {
                 }
                 (Some(known), _) => Some((Arc::clone(&known.entry), known.spec)),
             };
-            pending.push(Remade { name, definition, previous, made: None });
+            pending.push(RebuiltDefinition { name, definition, previous, made: None });
         }
         if pending.is_empty() {
             return;
         }
         let maker = self.maker.clone();
-        // Compiling schemas takes time that requests need.
+        // Compiling schemas is expensive and must not delay requests.
         let made = tokio::task::spawn_blocking(move || make(&maker, pending)).await;
         let made = match made {
             Ok(made) => made,
@@ -235,7 +237,7 @@ impl Follower {
             }
         };
         registry.catalogues.change(|additions| {
-            for Remade { name, previous, made, .. } in &made {
+            for RebuiltDefinition { name, previous, made, .. } in &made {
                 let of = |served: &Arc<ServedDefinition>| served.additions.clone();
                 for addition in previous.as_ref().map(of).unwrap_or_default() {
                     additions.remove(&addition_name(name, &addition));
@@ -245,8 +247,8 @@ impl Follower {
                 }
             }
         });
-        for Remade { name, previous, made, .. } in made {
-            // Watches of what is no longer served end only now: their clients find what took its place.
+        for RebuiltDefinition { name, previous, made, .. } in made {
+            // Watches of replaced resources end only now, so that their clients find the replacement.
             if let Some(previous) = previous
                 && made.as_ref().is_none_or(|made| !Arc::ptr_eq(&made.storage, &previous.storage))
             {
@@ -259,8 +261,8 @@ impl Follower {
         }
     }
 
-    /// Brings the status of definitions further. Reports whether something is left to do. A definition that fails is
-    /// retried and does not keep others from their status.
+    /// Advances the status of definitions. Reports whether work remains. A failing definition is retried without
+    /// blocking others.
     async fn reconcile(&mut self, registry: &Arc<Registry>, tasks: &TaskGroup) -> bool {
         for name in self.pending.clone() {
             match self.step(registry, tasks, &name).await {
@@ -278,7 +280,7 @@ impl Follower {
         !self.pending.is_empty()
     }
 
-    /// One step for one definition. Reports whether there is another.
+    /// One step for one definition. Reports whether another one follows.
     async fn step(&mut self, registry: &Arc<Registry>, tasks: &TaskGroup, name: &str) -> Result<bool> {
         let Some(known) = self.definitions.get(name) else { return Ok(false) };
         if meta::deletion_timestamp(&known.head).is_some() {
@@ -305,7 +307,7 @@ impl Follower {
         if !conditions::advance(&mut wanted, known.structure.as_ref(), &all, &metadata::now()) {
             return Ok(false);
         }
-        // Others must not be given the same names before the news of this write have come.
+        // Apply the write now: other definitions must not accept the same names before the watch reports it.
         if let Some(Written::Stored(entry)) =
             write_status(registry, name, known.with_status_of(&wanted)).await?
         {
@@ -316,7 +318,7 @@ impl Follower {
 }
 
 impl Follower {
-    /// Starts to delete the objects of a definition, unless that is under way.
+    /// Starts deleting the objects of a definition, unless in progress.
     fn clean_up(&mut self, registry: &Arc<Registry>, tasks: &TaskGroup, known: KnownDefinition) {
         self.cleanups.retain(|_, cleanup| !cleanup.is_finished());
         let name = meta::name(&known.head).to_owned();
@@ -342,8 +344,8 @@ impl Follower {
     }
 }
 
-/// A definition whose served resources are made anew.
-struct Remade {
+/// A definition whose served resources are rebuilt.
+struct RebuiltDefinition {
     name: String,
     /// `None` if it is no longer served.
     definition: Option<(Arc<Entry>, SpecDigest)>,
@@ -351,11 +353,11 @@ struct Remade {
     made: Option<Arc<ServedDefinition>>,
 }
 
-/// Makes what changed definitions serve.
-fn make(maker: &Maker, mut pending: Vec<Remade>) -> Vec<Remade> {
-    for Remade { name, definition, previous, made } in &mut pending {
+/// Builds the served resources of changed definitions.
+fn make(maker: &Maker, mut pending: Vec<RebuiltDefinition>) -> Vec<RebuiltDefinition> {
+    for RebuiltDefinition { name, definition, previous, made } in &mut pending {
         let Some((entry, spec)) = definition else { continue };
-        match maker.make(&entry.value(), *spec, entry, previous.as_deref()) {
+        match maker.make(&maker.decoded.get(entry), *spec, entry, previous.as_deref()) {
             Ok(served) => *made = Some(Arc::new(served)),
             Err(error) => {
                 tracing::error!(definition = name, %error, "failed to compile custom resource definition");
@@ -365,20 +367,21 @@ fn make(maker: &Maker, mut pending: Vec<Remade>) -> Vec<Remade> {
     pending
 }
 
-/// Name of an addition to the catalogue that a definition makes.
+/// Name of a catalogue addition of a definition.
 fn addition_name(definition: &str, addition: &Addition) -> String {
     format!("{ADDITIONS}{definition}/{}", addition.discovery.version)
 }
 
-/// Writes the status and the finalizers of a definition; `None` if it has changed or gone meanwhile.
+/// Writes the status and the finalizers of a definition; `None` if it has changed or was deleted meanwhile.
 async fn write_status(registry: &Registry, name: &str, wanted: Value) -> Result<Option<Written>> {
     let (group, version, resource) = RESOURCE;
     let served: &Served = registry.builtin(group, version, resource)?;
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
-    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &warnings, "") };
-    let door = Door::status(served.governing());
-    let written =
-        registry.update(served, name, door, false, &context, |_| Ok(Change::Replace(wanted.clone()))).await;
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
+    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &record, "") };
+    let strategy = UpdateStrategy::status(served.governing());
+    let written = registry
+        .update(served, name, strategy, false, &context, |_| Ok(Change::Replace(wanted.clone())))
+        .await;
     match written {
         Ok(written) => Ok(Some(written)),
         Err(Status { code: 404 | 409, .. }) => Ok(None),

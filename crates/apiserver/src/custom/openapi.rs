@@ -45,7 +45,7 @@ impl CustomTypes {
         }
     }
 
-    /// The schema; absent where unknown fields are kept everywhere.
+    /// The schema; absent if all unknown fields are preserved.
     fn schema(&self) -> Option<Value> {
         let mut definition = self.source.definition();
         let versions = definition.get_mut("spec")?.get_mut("versions")?.as_array_mut()?;
@@ -101,14 +101,14 @@ impl Types for CustomTypes {
         match kind {
             kind if own && kind == self.kind => Some(Arc::clone(&self.name)),
             kind if own && kind == self.list_kind => Some(Arc::clone(&self.list_name)),
-            // Lists of the kind are asked for by their usual name.
+            // Lists of the kind are looked up by their conventional name.
             kind if own && kind.strip_suffix("List") == Some(&self.kind) => Some(Arc::clone(&self.list_name)),
             kind => self.base.name_of(group, version, kind),
         }
     }
 
-    /// The texts of operations and of the types that every object has. All texts take longer to inflate than the rest of
-    /// a document takes to write.
+    /// Documentation of operations and of the common types. Inflating all documentation would take longer than
+    /// writing the rest of a document.
     fn docs(&self) -> Arc<Docs> {
         static EXCERPT: OnceLock<Arc<Docs>> = OnceLock::new();
         let is_needed = |name: &str| {
@@ -161,8 +161,8 @@ fn add_type_meta(properties: &mut Value) {
     properties.set("kind", json!({"type": "string", "description": format!("Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: {CONVENTIONS}#types-kinds")}));
 }
 
-/// A schema of a definition in the words of a dialect. Version 2 has no junctors and no null, and its clients take
-/// properties for all there are.
+/// Converts a schema of a definition to a dialect. Version 2 has no `allOf`, `anyOf`, `oneOf`, `not` and `nullable`,
+/// and its clients treat the listed properties as complete.
 fn publish(schema: &mut Value, dialect: Dialect) {
     let Some(map) = schema.as_object_mut() else { return };
     if map.get("x-kubernetes-int-or-string").and_then(Value::as_bool) == Some(true) {
@@ -225,7 +225,7 @@ fn simplify(map: &mut Map<String, Value>) {
     }
 }
 
-/// Adds the fields of the resources that are embedded here.
+/// Adds the fields of embedded resources.
 fn embed(schema: &mut Value, dialect: Dialect) {
     let properties = schema.child_mut("properties");
     let description = format!("Standard object's metadata. More info: {CONVENTIONS}#metadata");

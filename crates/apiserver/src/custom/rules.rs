@@ -20,13 +20,13 @@ use std::sync::Arc;
 pub struct CustomRules {
     names: ResourceNames,
     compiled: Arc<CompiledVersion>,
-    /// All versions: the watch cache keeps the fields that selectors of any of them may name.
+    /// All versions: the watch cache retains the fields that selectors of any of them may use.
     versions: Vec<Arc<CompiledVersion>>,
     scale: Option<ScalePaths>,
     deprecation: Option<String>,
 }
 
-/// Paths of the scale subresource, without the dot at the beginning.
+/// Paths of the scale subresource, without the leading dot.
 struct ScalePaths {
     spec_replicas: String,
     status_replicas: String,
@@ -41,7 +41,7 @@ const PREFER_QUALIFIED: &str =
     "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers";
 
 impl CustomRules {
-    /// `deprecation` is the warning that every request is answered with.
+    /// `deprecation` is the warning added to every response.
     pub fn new(
         names: ResourceNames,
         compiled: Arc<CompiledVersion>,
@@ -89,7 +89,7 @@ impl Rules for CustomRules {
 
     fn set_defaults(&self, object: &mut Value) {
         if let Err(error) = self.compiled.default(object) {
-            tracing::debug!(resource = self.names.resource(), %error, "defaults are too large");
+            tracing::debug!(resource = self.names.resource(), %error, "defaults exceed the size limit");
         }
     }
 
@@ -103,7 +103,7 @@ impl Rules for CustomRules {
         if self.compiled.has_status {
             keep_status(new, old);
         } else if new.get("status") != old.get("status") {
-            // Without a subresource of its own, status is a part of the object like any other.
+            // Without a status subresource, status is an ordinary part of the object.
             let generation = meta::generation(old) + 1;
             meta::metadata_mut(new).insert("generation".to_owned(), generation.into());
         }

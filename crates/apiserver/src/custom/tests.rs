@@ -2,28 +2,20 @@
 
 use super::CustomResources;
 use super::conversion::{ConversionMetrics, ConversionSettings};
-use crate::options::ListOptions;
-use crate::query::Query;
-use crate::registry::watch::{Notice, Watcher};
-use crate::selection::Selection;
 use crate::test_server::{ADMIN, TestServer};
 use base::tasks::TaskGroup;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use machinery::Value;
 use serde_json::json;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use testkit::Responder;
 
 pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 pub(super) const WIDGETS: &str = "/apis/example.com/v1/namespaces/n/widgets";
 pub(super) const JSON: &str = "application/json";
 pub(super) const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) struct Cluster {
     pub(super) server: TestServer,
@@ -48,7 +40,7 @@ impl Cluster {
         Self::with_settings(server, super::conversion::TIMEOUT, Duration::ZERO)
     }
 
-    /// With another limit for conversion webhooks and another delay before `Established`.
+    /// With another time limit for conversion webhooks and another delay before `Established`.
     pub(super) fn with_settings(server: TestServer, timeout: Duration, delay: Duration) -> Self {
         let tasks = TaskGroup::new();
         let registry = &server.chain.rest.registry;
@@ -73,7 +65,7 @@ impl Cluster {
         self.server.ask(ADMIN, Method::PATCH, path, media, patch.to_string()).await
     }
 
-    /// Waits until what is at a path is as wanted.
+    /// Waits until the object at a path satisfies a condition.
     pub(super) async fn until(&self, path: &str, holds: impl Fn(u16, &Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
@@ -81,7 +73,7 @@ impl Cluster {
             if holds(code, &found) {
                 return found;
             }
-            assert!(start.elapsed() < PATIENCE, "{path}: {code} {found}");
+            assert!(start.elapsed() < WAIT_LIMIT, "{path}: {code} {found}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -115,7 +107,7 @@ pub(super) fn definition() -> Value {
         "status": {"type": "object", "properties": {
             "ready": {"type": "boolean"}, "replicas": {"type": "integer"}, "selector": {"type": "string"}}},
     }});
-    // Kubernetes treats schemas that are all the same as one, which may have no selectable fields.
+    // Kubernetes merges identical schemas into one, which may have no selectable fields.
     let mut beta = schema.clone();
     beta["description"] = json!("An earlier widget.");
     json!({
@@ -193,7 +185,7 @@ async fn custom_resources_are_pruned_defaulted_validated_and_versioned() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn custom_subresources_and_apply_work_by_the_schema() {
+async fn custom_subresources_and_apply_use_the_schema() {
     let cluster = Cluster::start().await;
     cluster.define(&definition()).await;
     let object = format!("{WIDGETS}/a");
@@ -230,7 +222,7 @@ async fn custom_subresources_and_apply_work_by_the_schema() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deleted_definition_takes_its_objects_along_and_frees_its_names() {
+async fn deleted_definition_deletes_its_objects_and_releases_its_names() {
     let cluster = Cluster::start().await;
     cluster.define(&definition()).await;
     let mut held = widget("held", json!({"size": 1}));
@@ -259,14 +251,14 @@ async fn deleted_definition_takes_its_objects_along_and_frees_its_names() {
             assert_eq!(answer["message"], message);
             break;
         }
-        assert!(start.elapsed() < PATIENCE, "{code} {answer}");
+        assert!(start.elapsed() < WAIT_LIMIT, "{code} {answer}");
     }
     let (code, _) =
         cluster.patch(&format!("{WIDGETS}/held"), MERGE, &json!({"metadata": {"finalizers": null}})).await;
     assert_eq!(code, 200);
     cluster.until(&own, |code, _| code == 404).await;
     cluster.until(WIDGETS, |code, _| code == 404).await;
-    // The one that waited is given the names.
+    // The waiting definition gets the names.
     cluster.until(&path, |_, found| condition(found, "Established") == "True").await;
     cluster.until("/apis/example.com/v1/gadgets", |code, _| code == 200).await;
 }
@@ -322,7 +314,7 @@ async fn servers_of_one_store_serve_the_same_definitions() {
         server.until(&own, |code, _| code == 404).await;
         server.until(WIDGETS, |code, _| code == 404).await;
     }
-    // At once again, with other objects.
+    // Created again immediately, with other objects.
     second.define(&definition()).await;
     first
         .until(WIDGETS, |code, list| code == 200 && list["items"].as_array().is_some_and(Vec::is_empty))
@@ -330,7 +322,7 @@ async fn servers_of_one_store_serve_the_same_definitions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn definition_changed_and_deleted_under_writers_leaves_nothing() {
+async fn definition_deleted_under_concurrent_writes_leaves_no_objects() {
     const WRITERS: usize = 500;
     const WRITES: usize = 3;
     let cluster = Arc::new(Cluster::start().await);
@@ -363,7 +355,7 @@ async fn definition_changed_and_deleted_under_writers_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changed_definitions_leave_the_groups_of_api_services_alone() {
+async fn changed_definitions_retain_groups_of_api_services() {
     let cluster = Cluster::start().await;
     let catalogues = &cluster.server.chain.rest.registry.catalogues;
     let discovery = crate::discovery::GroupVersion {
@@ -392,7 +384,7 @@ async fn changed_definitions_leave_the_groups_of_api_services_alone() {
     assert!(catalogues.load().discovery.has_group("extension.example.com"));
 }
 
-/// Schemas take memory: those of definitions without objects are neither decoded nor compiled.
+/// Schemas of definitions without objects are neither decoded nor compiled, to save memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schema_is_compiled_when_an_object_is_first_used() {
     let cluster = Cluster::start().await;
@@ -417,109 +409,13 @@ async fn schema_is_compiled_when_an_object_is_first_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn definitions_load_while_they_are_followed() {
+async fn definitions_load_while_watched() {
     let first = Cluster::start().await;
     first.define(&definition()).await;
-    // A server that starts follows definitions already, and waits for those that are there before it is ready.
+    // A starting server already watches definitions, and waits for the present ones before it is ready.
     let second = Cluster::on(first.server.beside());
-    tokio::time::timeout(PATIENCE, second.custom.load()).await.expect("loaded in time").expect("loaded");
+    tokio::time::timeout(WAIT_LIMIT, second.custom.load()).await.expect("loaded in time").expect("loaded");
     assert_eq!(second.get(WIDGETS).await.0, 200);
-}
-
-/// A webhook that renames `spec.size` to `spec.length` and back, and sets the label `version`, until it is set to fail.
-async fn renaming_webhook(fails: &Arc<AtomicBool>) -> Responder {
-    let fails = Arc::clone(fails);
-    let answer = move |_: &str, review: &Value| {
-        let request = &review["request"];
-        let mut response = json!({"uid": request["uid"], "result": {"status": "Success"}});
-        if fails.load(Ordering::Relaxed) {
-            response["result"] = json!({"status": "Failure", "message": "not now"});
-        } else {
-            let wanted = &request["desiredAPIVersion"];
-            let (from, to) = if wanted == "example.com/v2" { ("size", "length") } else { ("length", "size") };
-            let convert = |object: &Value| {
-                let mut object = object.clone();
-                object["apiVersion"] = wanted.clone();
-                if let Some(spec) = object["spec"].as_object_mut()
-                    && let Some(value) = spec.remove(from)
-                {
-                    spec.insert(to.to_owned(), value);
-                }
-                object["metadata"]["labels"]["version"] = json!(to);
-                object
-            };
-            let objects = request["objects"].as_array().into_iter().flatten();
-            response["convertedObjects"] = objects.map(convert).collect();
-        }
-        (
-            200,
-            json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response}),
-        )
-    };
-    Responder::start(answer).await.expect("a webhook")
-}
-
-pub(super) fn converted_definition(webhook: &Responder) -> Value {
-    let version = |name: &str, field: &str, stored: bool| {
-        let spec = json!({"type": "object", "properties": {field: {"type": "integer"}}});
-        let schema = json!({"type": "object", "properties": {"spec": spec}});
-        json!({"name": name, "served": true, "storage": stored, "schema": {"openAPIV3Schema": schema}})
-    };
-    let config =
-        json!({"url": format!("{}/convert", webhook.url), "caBundle": STANDARD.encode(&webhook.certificate)});
-    let mut definition = definition();
-    definition["spec"]["versions"] = json!([version("v1", "size", true), version("v2", "length", false)]);
-    definition["spec"]["conversion"] = json!({
-        "strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": config},
-    });
-    definition
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn conversion_webhook_is_called_once_per_list_and_its_failures_are_reported() {
-    const V2: &str = "/apis/example.com/v2/namespaces/n/widgets";
-    let fails = Arc::new(AtomicBool::new(false));
-    let webhook = renaming_webhook(&fails).await;
-    let cluster = Cluster::start().await;
-    cluster.define(&converted_definition(&webhook)).await;
-    for name in ["a", "b"] {
-        assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget(name, json!({"size": 3}))).await.0, 201);
-    }
-    assert_eq!(webhook.seen().len(), 0, "the stored version needs no conversion");
-    let list = cluster.get(V2).await.1;
-    assert_eq!(
-        (&list["items"][0]["spec"], &list["items"][1]["spec"]),
-        (&json!({"length": 3}), &json!({"length": 3}))
-    );
-    assert_eq!(webhook.seen().len(), 1, "one review for the whole list");
-    let (code, changed) = cluster.patch(&format!("{V2}/a"), MERGE, &json!({"spec": {"length": 4}})).await;
-    assert_eq!((code, &changed["spec"]), (200, &json!({"length": 4})), "{changed}");
-    assert_eq!(cluster.get(&format!("{WIDGETS}/a")).await.1["spec"], json!({"size": 4}));
-
-    // Objects stay in the version they were stored in until they are written again.
-    let own = format!("{DEFINITIONS}/widgets.example.com");
-    let mut changed = cluster.get(&own).await.1;
-    for (at, stored) in [(0, false), (1, true)] {
-        changed["spec"]["versions"][at]["storage"] = json!(stored);
-    }
-    assert_eq!(cluster.ask(Method::PUT, &own, &changed).await.0, 200);
-    let in_v2 = |_: u16, _: &Value| {
-        let catalogue = cluster.server.chain.rest.registry.catalogue();
-        let served = catalogue.served("example.com", "v2", "widgets");
-        served.is_some_and(|served| served.storage.kind.version() == "v2")
-    };
-    cluster.until(V2, in_v2).await;
-    let path = format!("{V2}/b");
-    let found = cluster.get(&path).await.1;
-    assert_eq!(found["spec"], json!({"length": 3}));
-    assert_eq!(cluster.ask(Method::PUT, &path, &found).await.0, 200);
-    fails.store(true, Ordering::Relaxed);
-    assert_eq!(cluster.get(&path).await.1["spec"], json!({"length": 3}), "stored in version 2 now");
-    let (code, failed) = cluster.get(&format!("{V2}/a")).await;
-    assert_eq!(code, 500, "{failed}");
-    let message = "conversion webhook for example.com/v1, Kind=Widget failed: not now";
-    assert!(failed["message"].as_str().is_some_and(|text| text.ends_with(message)), "{failed}");
-    assert_eq!(cluster.get(V2).await.0, 500, "a list is whole or not at all");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -533,116 +429,4 @@ async fn status_of_a_definition_is_written_without_other_fields() {
         managers.iter().find(|manager| manager["subresource"] == "status").expect("that of the status");
     let owned: Vec<&String> = status["fieldsV1"].as_object().expect("fields").keys().collect();
     assert_eq!(owned, ["f:status"]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deletion_that_waits_for_a_conversion_webhook_does_not_hold_up_other_definitions() {
-    let webhook = renaming_webhook(&Arc::new(AtomicBool::new(false))).await;
-    let cluster = Cluster::start().await;
-    cluster.define(&converted_definition(&webhook)).await;
-    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 3}))).await.0, 201);
-    // The object is stored in the earlier version, and the webhook accepts connections and never answers.
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let own = format!("{DEFINITIONS}/widgets.example.com");
-    let mut changed = cluster.get(&own).await.1;
-    for (at, stored) in [(0, false), (1, true)] {
-        changed["spec"]["versions"][at]["storage"] = json!(stored);
-    }
-    let address = silent.local_addr().expect("an address");
-    changed["spec"]["conversion"]["webhook"]["clientConfig"]["url"] = json!(format!("https://{address}/"));
-    assert_eq!(cluster.ask(Method::PUT, &own, &changed).await.0, 200);
-    assert_eq!(cluster.ask(Method::DELETE, &own, &Value::Null).await.0, 200);
-    let asked = tokio::time::timeout(PATIENCE, silent.accept()).await.expect("asked in time");
-    let (_connection, _) = asked.expect("a connection");
-
-    let mut other = definition();
-    other["metadata"]["name"] = json!("zebras.example.org");
-    other["spec"]["group"] = json!("example.org");
-    other["spec"]["names"] = json!({"plural": "zebras", "kind": "Zebra"});
-    cluster.define(&other).await;
-    assert_eq!(condition(&cluster.get(&own).await.1, "Terminating"), "True", "it still waits");
-}
-
-/// Changes that a watcher has seen: what happened, to which object.
-async fn changes(watcher: &mut Watcher) -> Vec<(&'static str, String)> {
-    let notices = tokio::time::timeout(PATIENCE, watcher.next()).await.expect("in time").expect("notices");
-    let seen = notices.iter().map(|notice| match notice {
-        Notice::Initial(entry) => ("INITIAL", entry.key.to_string()),
-        Notice::Event(event, change) => (change.text(), event.entry.key.to_string()),
-        Notice::Bookmark(..) => ("BOOKMARK", String::new()),
-        Notice::Error(status) => ("ERROR", status.message.clone()),
-    });
-    seen.map(|(what, key)| (what, key.rsplit('/').next().unwrap_or("").to_owned())).collect()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn selectors_compare_fields_and_labels_of_the_requested_version() {
-    const V2: &str = "/apis/example.com/v2/namespaces/n/widgets";
-    let fails = Arc::new(AtomicBool::new(false));
-    let webhook = renaming_webhook(&fails).await;
-    let cluster = Cluster::start().await;
-    let mut definition = converted_definition(&webhook);
-    for (at, field) in [(0, ".spec.size"), (1, ".spec.length")] {
-        definition["spec"]["versions"][at]["selectableFields"] = json!([{"jsonPath": field}]);
-    }
-    cluster.define(&definition).await;
-    for (name, size) in [("a", 3), ("b", 4)] {
-        assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget(name, json!({"size": size}))).await.0, 201);
-    }
-    let names = async |path: &str| {
-        let (code, list) = cluster.get(path).await;
-        assert_eq!(code, 200, "{list}");
-        let items = list["items"].as_array().cloned().unwrap_or_default();
-        let names = items.iter().map(|item| item["metadata"]["name"].as_str().unwrap_or("").to_owned());
-        names.collect::<Vec<_>>().join(",")
-    };
-    for (path, selector, want) in [
-        (V2, "spec.length=3", "a"),
-        (V2, "spec.length!=3", "b"),
-        (V2, "spec.length=3,metadata.name=b", ""),
-        (V2, "metadata.name=b", "b"),
-        (WIDGETS, "spec.size=4", "b"),
-    ] {
-        assert_eq!(names(&format!("{path}?fieldSelector={selector}")).await, want, "{selector}");
-    }
-    assert_eq!(names(&format!("{V2}?fieldSelector=spec.length!=9&limit=1")).await, "a");
-    assert_eq!(cluster.get(&format!("{V2}?fieldSelector=spec.size=3")).await.0, 400, "a field of version 1");
-
-    let registry = &cluster.server.chain.rest.registry;
-    let catalogue = registry.catalogue();
-    let served = catalogue.served("example.com", "v2", "widgets").expect("version 2");
-    let query = Query::parse(Some("fieldSelector=spec.length%3D3"));
-    let options = ListOptions::read(&query, true).expect("options");
-    let selection = Selection::read(served, &options).expect("a selection");
-    let mut watcher = registry.watch(served, "n", selection, &options).await.expect("a watch");
-    assert_eq!(changes(&mut watcher).await, [("INITIAL", "a".to_owned())]);
-    for (name, size, seen) in [("b", 3, "ADDED"), ("a", 4, "DELETED"), ("a", 3, "ADDED")] {
-        let patch = json!({"spec": {"size": size}});
-        assert_eq!(cluster.patch(&format!("{WIDGETS}/{name}"), MERGE, &patch).await.0, 200);
-        assert_eq!(changes(&mut watcher).await, [(seen, name.to_owned())]);
-    }
-    // The webhook sets this label in version 2 only.
-    for (path, selector, want) in [
-        (V2, "version=length", "a,b"),
-        (V2, "version!=length", ""),
-        (V2, "version=length&fieldSelector=metadata.name=b", "b"),
-        (WIDGETS, "version=length", ""),
-        (WIDGETS, "!version", "a,b"),
-    ] {
-        assert_eq!(names(&format!("{path}?labelSelector={selector}")).await, want, "{path} {selector}");
-    }
-    let query = Query::parse(Some("labelSelector=version%3Dlength"));
-    let options = ListOptions::read(&query, true).expect("options");
-    let selection = Selection::read(served, &options).expect("a selection");
-    let mut labelled = registry.watch(served, "n", selection, &options).await.expect("a watch");
-    assert_eq!(changes(&mut labelled).await.len(), 2);
-    let patch = json!({"spec": {"size": 3}, "metadata": {"annotations": {"touched": "yes"}}});
-    assert_eq!(cluster.patch(&format!("{WIDGETS}/b"), MERGE, &patch).await.0, 200);
-    assert_eq!(changes(&mut labelled).await, [("MODIFIED", "b".to_owned())]);
-    assert_eq!(changes(&mut watcher).await, [("MODIFIED", "b".to_owned())]);
-    fails.store(true, Ordering::Relaxed);
-    assert_eq!(cluster.get(&format!("{V2}?fieldSelector=spec.length=3")).await.0, 500);
-    let patch = json!({"spec": {"size": 5}});
-    assert_eq!(cluster.patch(&format!("{WIDGETS}/a"), MERGE, &patch).await.0, 200);
-    assert_eq!(changes(&mut watcher).await[0].0, "ERROR", "a failed conversion is no silence");
 }

@@ -1,5 +1,4 @@
-//! What discovery says about one group version: the common form of built-in kinds, custom resources and
-//! aggregated API services.
+//! Discovery of one group version: the common form of built-in kinds, custom resources and aggregated API services.
 
 use api::Scope;
 use api::resources::{PRIORITIES, Resource};
@@ -18,7 +17,7 @@ pub struct GroupVersion {
     pub group_priority: i32,
     /// Versions of a group with the higher number come first, then by the usual order of versions.
     pub version_priority: i32,
-    /// The resources are an older answer of a server that does not answer now.
+    /// The resources are from an earlier response of a server that is unavailable now.
     pub stale: bool,
     pub resources: Vec<ApiResource>,
 }
@@ -61,7 +60,7 @@ impl GroupVersion {
         }
     }
 
-    /// Its place among group versions in discovery.
+    /// Sort key among group versions in discovery.
     pub fn rank(&self, other: &GroupVersion) -> Ordering {
         other
             .group_priority
@@ -85,7 +84,7 @@ impl GroupVersion {
             "resources": resources,
         });
         if self.group.is_empty() {
-            // The oldest group answers without an apiVersion, as it did in Kubernetes 1.1.
+            // The core group omits apiVersion, as in Kubernetes 1.1.
             list.as_object_mut().expect("an object literal").remove("apiVersion");
         }
         list
@@ -278,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_sort_as_kubernetes_sorts_them() {
+    fn versions_sort_in_kubernetes_order() {
         let sorted = [
             "v10",
             "v2",
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_custom_resource_names_its_group_in_the_aggregated_form() {
+    fn custom_resource_has_group_in_aggregated_form() {
         let resource = ApiResource {
             name: "widgets".into(),
             singular: "widget".into(),

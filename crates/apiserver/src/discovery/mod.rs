@@ -1,7 +1,7 @@
-//! Discovery: which groups, versions and resources the server has, in every form clients ask for.
+//! Discovery: groups, versions and resources of the server, in every form that clients request.
 //!
-//! Pure documents, no HTTP. A [`Discovery`] is immutable: when custom resources or API services come or go,
-//! a new one takes its place. Documents are built when first asked for.
+//! Pure documents, no HTTP. A [`Discovery`] is immutable: when custom resources or API services are added or removed,
+//! a new one replaces it. Documents are built on first use.
 
 mod group_version;
 mod root_paths;
@@ -12,7 +12,7 @@ mod reference_tests;
 
 pub use group_version::{ApiResource, ApiSubresource, GroupVersion, built_in, compare_versions};
 pub use root_paths::{CHECKS, HealthCheck};
-pub use version::{GIT_VERSION, version};
+pub use version::{GIT_VERSION, register_build_info, version};
 
 use api::Text;
 use bytes::Bytes;
@@ -21,13 +21,13 @@ use sha2::{Digest, Sha256, Sha512};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
-/// The media type (without its encoding) that asks for the aggregated form; answers carry it too.
+/// Media type (without its encoding) of the aggregated form, in requests and responses.
 pub const AGGREGATED_PARAMETERS: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// A document as JSON.
 ///
-/// Only aggregated documents are answered with `ETag: "<etag>"`, `Vary: Accept`, `Cache-Control: public`, and
-/// with 304 when `If-None-Match` equals the quoted tag. The tag is the same in every encoding.
+/// Only aggregated documents are served with `ETag: "<etag>"`, `Vary: Accept`, `Cache-Control: public`, and with 304
+/// when `If-None-Match` equals the quoted tag. The tag is the same in every encoding.
 #[derive(Clone, Debug)]
 pub struct Document {
     pub json: Bytes,
@@ -41,7 +41,7 @@ impl Document {
         Document { json: Bytes::from(json), etag }
     }
 
-    /// Whether a request's `If-None-Match` says that the client has this document.
+    /// Reports whether a request's `If-None-Match` matches this document.
     pub fn matches(&self, if_none_match: &str) -> bool {
         if_none_match.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')) == Some(self.etag.as_str())
     }
@@ -73,7 +73,7 @@ impl Group {
     }
 }
 
-/// What the discovery paths answer.
+/// Documents of the discovery paths.
 #[derive(Debug)]
 pub struct Discovery {
     /// In discovery order.
@@ -85,12 +85,12 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// `host:port` by which clients reach this server.
+    /// `host:port` at which clients reach this server.
     pub fn server_address(&self) -> &str {
         &self.server_address
     }
 
-    /// `server_address` is the `host:port` that `/api` tells clients.
+    /// `server_address` is the `host:port` in `/api`.
     pub fn new(
         versions: impl IntoIterator<Item = Arc<GroupVersion>>,
         server_address: impl Into<Arc<str>>,
@@ -102,7 +102,8 @@ impl Discovery {
         Self::of_groups(Vec::new(), HashMap::new(), by_group, server_address.into())
     }
 
-    /// This discovery with other versions of some groups; a group without versions is left out. All others are shared.
+    /// This discovery with other versions of some groups; a group without versions is left out. All others are
+    /// shared.
     #[must_use]
     pub fn with_groups(&self, changed: HashMap<Text, Vec<Arc<GroupVersion>>>) -> Self {
         let (mut groups, mut by_name) = (self.groups.clone(), self.by_name.clone());
@@ -187,17 +188,7 @@ impl Discovery {
         self.aggregated_groups.get_or_init(|| aggregated_document(self.all_named()))
     }
 
-    /// [`Self::aggregated_core`] as a value, for the other encodings.
-    pub fn aggregated_core_value(&self) -> Value {
-        aggregated(self.by_name.get("").map(|group| &*group.versions).into_iter())
-    }
-
-    /// [`Self::aggregated_groups`] as a value, for the other encodings.
-    pub fn aggregated_groups_value(&self) -> Value {
-        aggregated(self.named_groups())
-    }
-
-    /// `/`: the paths this server answers.
+    /// `/`: the paths of this server.
     pub fn root_paths(&self) -> Value {
         let mut paths: BTreeSet<String> = root_paths::fixed().into_iter().collect();
         for gv in self.named_groups().flatten() {
@@ -223,7 +214,7 @@ pub fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(&digest[..8])
 }
 
-/// A group stands where its best version puts it.
+/// A group is sorted by its highest version.
 fn raise_to_maximum(versions: &mut [Arc<GroupVersion>]) {
     let best = versions.iter().map(|gv| gv.group_priority).max().unwrap_or_default();
     for gv in versions.iter_mut().filter(|gv| gv.group_priority != best) {
@@ -231,7 +222,7 @@ fn raise_to_maximum(versions: &mut [Arc<GroupVersion>]) {
     }
 }
 
-/// An APIGroup without kind, as it stands in a list.
+/// An APIGroup without kind, as in a list.
 fn group(versions: &[Arc<GroupVersion>]) -> Value {
     json!({
         "name": versions[0].group,
@@ -249,12 +240,7 @@ fn aggregated_group(versions: &[Arc<GroupVersion>]) -> Value {
     })
 }
 
-fn aggregated<'a>(groups: impl Iterator<Item = &'a [Arc<GroupVersion>]>) -> Value {
-    let items: Vec<Value> = groups.map(aggregated_group).collect();
-    json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
-}
-
-/// [`aggregated`] as text, of items that are written once.
+/// An APIGroupDiscoveryList, from items that are encoded once.
 fn aggregated_document<'a>(groups: impl IntoIterator<Item = &'a Arc<Group>>) -> Document {
     let mut json = String::from(
         r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":["#,

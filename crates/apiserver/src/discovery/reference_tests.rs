@@ -7,6 +7,10 @@ fn discovery() -> Discovery {
     Discovery::new(built_in(RESOURCES).into_iter().map(Arc::new), "127.0.0.1:6443")
 }
 
+fn value(document: &Document) -> Value {
+    serde_json::from_slice(&document.json).expect("JSON")
+}
+
 #[test]
 fn documents_equal_the_reference() {
     let discovery = discovery();
@@ -16,8 +20,8 @@ fn documents_equal_the_reference() {
             "root-paths" => discovery.root_paths(),
             "api" => discovery.api_versions(),
             "apis" => discovery.group_list(),
-            "aggregated-api" => discovery.aggregated_core_value(),
-            "aggregated-apis" => discovery.aggregated_groups_value(),
+            "aggregated-api" => value(discovery.aggregated_core()),
+            "aggregated-apis" => value(discovery.aggregated_groups()),
             "api__v1" => discovery.resource_list("", "v1").expect("the core group"),
             other => {
                 let parts: Vec<&str> = other.split("__").collect();
@@ -31,7 +35,7 @@ fn documents_equal_the_reference() {
 }
 
 #[test]
-fn etags_follow_the_content() {
+fn etag_changes_with_content() {
     let (a, b) = (discovery(), discovery());
     assert_eq!(a.aggregated_groups().etag, b.aggregated_groups().etag);
     assert_ne!(a.aggregated_groups().etag, a.aggregated_core().etag);
@@ -42,7 +46,7 @@ fn etags_follow_the_content() {
 }
 
 #[test]
-fn a_group_says_its_preferred_version() {
+fn group_lists_preferred_version() {
     let group = discovery().group("autoscaling").expect("a built-in group");
     assert_eq!(group["preferredVersion"]["version"], "v2");
     assert_eq!(group["versions"][1]["groupVersion"], "autoscaling/v1");
@@ -51,7 +55,7 @@ fn a_group_says_its_preferred_version() {
 }
 
 #[test]
-fn later_groups_find_their_place() {
+fn added_group_is_sorted_into_discovery() {
     let mut versions = built_in(RESOURCES);
     for version in ["v1beta1", "v1", "v2alpha1"] {
         versions.push(GroupVersion {
@@ -69,13 +73,13 @@ fn later_groups_find_their_place() {
     assert_eq!(last["name"], "example.com");
     assert_eq!(last["preferredVersion"]["version"], "v1");
     assert_eq!(last["versions"][2]["version"], "v2alpha1");
-    let aggregated = discovery.aggregated_groups_value();
+    let aggregated = value(discovery.aggregated_groups());
     assert_eq!(aggregated["items"][20]["versions"][1]["freshness"], "Stale");
 }
 
 #[test]
 fn storage_version_hashes_are_those_of_the_table() {
-    // Kinds that Kubernetes stores in another group or version than the one they are read in.
+    // Kinds that Kubernetes stores in another group or version than they are served in.
     let elsewhere = [
         ("CustomResourceDefinition", "apiextensions.k8s.io", "v1beta1"),
         ("MutatingAdmissionPolicy", "admissionregistration.k8s.io", "v1beta1"),

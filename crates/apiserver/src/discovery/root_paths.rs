@@ -1,4 +1,4 @@
-//! The paths that `/` lists besides those of the API groups.
+//! The paths listed at `/` besides those of the API groups.
 
 /// A health check and the probes it belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ const fn readiness(name: &'static str) -> HealthCheck {
     HealthCheck { name, liveness: false, readiness: true }
 }
 
-/// Every health check, in the order in which verbose answers list them.
+/// Every health check, in the order of verbose responses.
 pub const CHECKS: &[HealthCheck] = &[
     both("ping"),
     both("log"),

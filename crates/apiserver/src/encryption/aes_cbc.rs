@@ -1,4 +1,4 @@
-//! `aescbc`: AES in cipher block chaining mode. It does not notice changed data; kept for existing configurations.
+//! `aescbc`: AES in cipher block chaining mode. It does not authenticate data; supported for existing configurations.
 
 use super::provider::Cipher;
 use aws_lc_rs::cipher::{
@@ -30,7 +30,7 @@ impl Cipher for AesCbc {
         })
     }
 
-    fn encrypt(&self, _place: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+    fn encrypt(&self, _storage_key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
         let mut buffer = plain.to_vec();
         let context = self.encrypt.encrypt(&mut buffer).map_err(|_| "encrypting failed")?;
         let DecryptionContext::Iv128(iv) = context else { return Err("encrypting failed".to_owned()) };
@@ -39,7 +39,7 @@ impl Cipher for AesCbc {
         Ok(())
     }
 
-    fn decrypt(&self, _place: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
+    fn decrypt(&self, _storage_key: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
         let short = "the stored data was shorter than the required size";
         let (iv, rest) = sealed.split_first_chunk::<IV_LEN_128_BIT>().ok_or(short)?;
         let mut buffer = rest.to_vec();

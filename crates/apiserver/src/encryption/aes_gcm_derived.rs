@@ -1,7 +1,8 @@
 //! `aesgcmderived`: AES-GCM with a key for each value, derived from the configured one; the default.
 //!
-//! Random nonces of one AES-GCM key are safe for 2^32 values. A key of its own for each value, from 256 random bits, has
-//! no such limit, so the configured key need not be rotated for it. Kubernetes derives keys in the same way for KMS v2.
+//! Random nonces of one AES-GCM key are safe for 2^32 values. A separate key for each value, from 256 random bits,
+//! has no such limit, so the configured key need not be rotated for it. Kubernetes derives keys in the same way for
+//! KMS v2.
 
 use super::aes_gcm::AesGcm;
 use super::provider::Cipher;
@@ -23,18 +24,18 @@ pub fn derived(key: &[u8], info: &[u8]) -> Option<AesGcm> {
     AesGcm::new(context.sign().as_ref())
 }
 
-/// Seals a value with a key of its own; what the key is derived with comes first.
-pub fn seal(key: &[u8], place: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+/// Encrypts a value with its derived key, prefixed with the derivation input.
+pub fn seal(key: &[u8], storage_key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
     let mut info = [0; INFO_BYTES];
-    aws_lc_rs::rand::fill(&mut info).map_err(|_| "no random numbers")?;
+    aws_lc_rs::rand::fill(&mut info).map_err(|_| "failed to read random bytes")?;
     out.extend_from_slice(&info);
-    derived(key, &info).ok_or("deriving a key failed")?.encrypt(place, plain, out)
+    derived(key, &info).ok_or("failed to derive a key")?.encrypt(storage_key, plain, out)
 }
 
-/// Opens what [`seal`] made.
-pub fn open(key: &[u8], place: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
+/// Decrypts the output of [`seal`].
+pub fn open(key: &[u8], storage_key: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
     let (info, rest) = sealed.split_at_checked(INFO_BYTES).ok_or("the stored data is too short")?;
-    derived(key, info).ok_or("deriving a key failed")?.decrypt(place, rest)
+    derived(key, info).ok_or("failed to derive a key")?.decrypt(storage_key, rest)
 }
 
 impl Cipher for AesGcmDerived {
@@ -45,11 +46,11 @@ impl Cipher for AesGcmDerived {
         (key.len() == KEY_BYTES).then(|| Self { key: key.into() })
     }
 
-    fn encrypt(&self, place: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
-        seal(&self.key, place, plain, out)
+    fn encrypt(&self, storage_key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+        seal(&self.key, storage_key, plain, out)
     }
 
-    fn decrypt(&self, place: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
-        open(&self.key, place, sealed)
+    fn decrypt(&self, storage_key: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
+        open(&self.key, storage_key, sealed)
     }
 }

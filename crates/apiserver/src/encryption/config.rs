@@ -1,4 +1,4 @@
-//! `EncryptionConfiguration`: which resources are encrypted, and how.
+//! `EncryptionConfiguration`: encrypted resources and their providers.
 
 use super::aes_cbc::AesCbc;
 use super::aes_gcm::AesGcm;
@@ -18,22 +18,22 @@ use std::time::Duration;
 
 const GROUP: &str = "apiserver.config.k8s.io";
 const KIND: &str = "EncryptionConfiguration";
-/// How long a key service may take.
+/// Time limit of a KMS call.
 const KMS_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum EncryptionError {
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    #[error("writing {}", .path.display())]
+    #[error("failed to write {}", .path.display())]
     Write { path: std::path::PathBuf, source: std::io::Error },
-    #[error("{} is missing, and objects are encrypted with its keys, such as {object}: put it back, or give the right one with --encryption-provider-config", .path.display())]
+    #[error("{} is missing, but objects such as {object} are encrypted with its keys: restore it, or pass the right file with --encryption-provider-config", .path.display())]
     KeyMissing { path: std::path::PathBuf, object: String },
-    #[error("{} has none of the keys that other servers on this store encrypt with: give the file of the first server with --encryption-provider-config", .path.display())]
+    #[error("{} has none of the keys that other servers on this store encrypt with: pass the file of the first server with --encryption-provider-config", .path.display())]
     OtherKey { path: std::path::PathBuf },
-    #[error("looking for encrypted objects")]
+    #[error("failed to search the store for encrypted objects")]
     Store(#[from] ::store::StoreError),
-    #[error("no random numbers for a key")]
+    #[error("failed to generate a random key")]
     Random,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct ResourceConfiguration {
 pub(super) struct ProviderConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aesgcm: Option<KeysConfiguration>,
-    /// Ferry's own.
+    /// Ferry's extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aesgcmderived: Option<KeysConfiguration>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,7 +110,7 @@ pub(super) fn read(path: &Path) -> Result<Configuration, ConfigurationError> {
     configuration::read(path, GROUP, &["v1"], KIND)
 }
 
-/// The file's text for a configuration.
+/// Text of a configuration file.
 pub(super) fn render(configuration: &Configuration) -> Vec<u8> {
     let mut value = serde_json::to_value(configuration).unwrap_or_default();
     value["apiVersion"] = format!("{GROUP}/v1").into();
@@ -119,7 +119,7 @@ pub(super) fn render(configuration: &Configuration) -> Vec<u8> {
 }
 
 impl Rules {
-    /// The rules of an `EncryptionConfiguration` file.
+    /// Rules of an `EncryptionConfiguration` file.
     pub fn read(path: &Path) -> Result<Self, EncryptionError> {
         let configuration = read(path)?;
         build(configuration).map_err(|reason| ConfigurationError::invalid(path, reason).into())
@@ -197,7 +197,7 @@ fn ciphers<C: Cipher>(row: KeysConfiguration, path: &str) -> Result<Vec<(String,
     let mut ciphers = Vec::new();
     for (index, Key { name, secret }) in row.keys.into_iter().enumerate() {
         let path = format!("{path}[{index}]");
-        // A colon in a name would make it the beginning of others.
+        // A name with a colon could be a prefix of others.
         if name.is_empty() || name.contains(':') {
             return Err(format!(
                 "{path}.name: Required value: name is a mandatory field for a key, without colons"
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_that_cannot_be() {
+    fn encryption_configuration_invalid_is_rejected() {
         let key = STANDARD.encode([7; 32]);
         let keys = |provider: &str, secret: &str| {
             format!(

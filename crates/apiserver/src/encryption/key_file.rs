@@ -1,8 +1,8 @@
-//! The key that a cluster makes for itself: an `EncryptionConfiguration` for secrets, readable by its owner only.
+//! The generated encryption key of a cluster: an `EncryptionConfiguration` for secrets, readable by its owner only.
 
 use super::config::{self, Configuration, Empty, EncryptionError, Key, KeysConfiguration};
 use super::config::{ProviderConfiguration, ResourceConfiguration};
-use super::provider::MARK;
+use super::provider::ENCRYPTED_PREFIX;
 use super::rules::Rules;
 use crate::configuration::ConfigurationError;
 use ::store::{Expect, KeyValue, Op, Outcome, RangeRequest, Store, Txn};
@@ -13,14 +13,14 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 
 const KEY_BYTES: usize = 32;
-/// Where the hash of the first key is kept; of no use to anybody without the key.
+/// Store key of the hash of the first encryption key, which reveals nothing about the key.
 const MARKER: &str = "/registry/ferry/encryption-key";
 const SECRETS: &str = "/registry/core/secrets/";
-/// Secrets read at once while looking for an encrypted one.
+/// Page size of the search for an encrypted secret.
 const PAGE: usize = 100;
 
-/// Makes the file at a cluster's first start. If it is gone later, that is an error: a new key would not open anything.
-/// On a store that servers share, each must have the key of the first: a mark in the store tells that there is one.
+/// Creates the file at a cluster's first start. If it is missing later, that is an error: a new key could not decrypt
+/// anything. Servers on a shared store must have the key of the first: a marker in the store identifies it.
 pub async fn ensure(path: &Path, store: &dyn Store, shared: bool) -> Result<(), EncryptionError> {
     let missing =
         |object: &str| EncryptionError::KeyMissing { path: path.to_owned(), object: object.to_owned() };
@@ -38,13 +38,13 @@ pub async fn ensure(path: &Path, store: &dyn Store, shared: bool) -> Result<(), 
             aesgcmderived: Some(KeysConfiguration { keys: vec![new_key("key1")?] }),
             ..ProviderConfiguration::default()
         },
-        // Secrets from before there was a key.
+        // Secrets stored before encryption.
         ProviderConfiguration { identity: Some(Empty {}), ..ProviderConfiguration::default() },
     ];
     let resources = vec![ResourceConfiguration { resources: vec!["secrets".to_owned()], providers }];
     write(path, &Configuration { resources })?;
     if shared && !mark(path, store).await? {
-        // Another server was first: its key is the cluster's, this one is nobody's.
+        // Another server created the cluster's key first: this one is unused.
         std::fs::remove_file(path)
             .map_err(|source| EncryptionError::Write { path: path.to_owned(), source })?;
         return Err(missing(MARKER));
@@ -52,11 +52,11 @@ pub async fn ensure(path: &Path, store: &dyn Store, shared: bool) -> Result<(), 
     Ok(())
 }
 
-/// The key of an encrypted secret, if the store has one.
+/// Store key of an encrypted secret, if any.
 async fn encrypted_secret(store: &dyn Store) -> Result<Option<String>, EncryptionError> {
     let mut found = None;
     each_secret(store, |kv| {
-        if kv.value.starts_with(MARK) {
+        if kv.value.starts_with(ENCRYPTED_PREFIX) {
             found = Some(kv.key.to_string());
         }
         found.is_none()
@@ -65,7 +65,7 @@ async fn encrypted_secret(store: &dyn Store) -> Result<Option<String>, Encryptio
     Ok(found)
 }
 
-/// Shows stored secrets to `visit`, page by page, until it returns false.
+/// Passes stored secrets to `visit`, page by page, until it returns false.
 async fn each_secret(
     store: &dyn Store,
     mut visit: impl FnMut(&KeyValue) -> bool,
@@ -82,7 +82,7 @@ async fn each_secret(
     }
 }
 
-/// Leaves a mark of this file's keys in the store; whether the mark there is of one of them.
+/// Stores a marker of this file's first key if absent; reports whether the marker matches one of the keys.
 async fn mark(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
     let configuration = config::read(path)?;
     let rows = configuration.resources.iter().flat_map(|row| &row.providers);
@@ -100,7 +100,7 @@ async fn mark(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
             if prints.iter().any(|print| print.as_bytes() == kv.value.as_ref()) {
                 return Ok(true);
             }
-            // The marked key may have been rotated out while servers ran: keys that open all secrets are the cluster's.
+            // The marked key may have been rotated out: keys that decrypt all secrets are the cluster's.
             if !opens_secrets(path, store).await? {
                 return Ok(false);
             }
@@ -113,13 +113,13 @@ async fn mark(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
     }
 }
 
-/// Reports whether there are encrypted secrets and the keys of a file open all of them.
+/// Reports whether encrypted secrets exist and the keys of a file decrypt all of them.
 async fn opens_secrets(path: &Path, store: &dyn Store) -> Result<bool, EncryptionError> {
     let rules = Rules::read(path)?;
     let opens = |kv: &KeyValue| rules.of(&kv.key).is_some_and(|rule| rule.open(&kv.key, &kv.value).is_ok());
     let (mut found, mut sound) = (false, true);
     each_secret(store, |kv| {
-        if kv.value.starts_with(MARK) {
+        if kv.value.starts_with(ENCRYPTED_PREFIX) {
             found = true;
             sound &= opens(kv);
         }
@@ -129,8 +129,8 @@ async fn opens_secrets(path: &Path, store: &dyn Store) -> Result<bool, Encryptio
     Ok(found && sound)
 }
 
-/// Puts a new key in front of those that a file has for a provider; returns its name. It writes from the moment
-/// servers have read the file.
+/// Inserts a new key before the others of a provider in a file; returns its name. Servers encrypt with it once they
+/// have read the file.
 pub fn add_key(path: &Path) -> Result<String, EncryptionError> {
     let mut configuration = config::read(path)?;
     let mut rows = configuration.resources.iter_mut().flat_map(|row| &mut row.providers);
@@ -168,7 +168,7 @@ mod tests {
     use std::sync::Arc;
 
     #[tokio::test]
-    async fn a_second_server_needs_the_first_one_s_key() {
+    async fn second_server_without_first_key_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store");
         let (one, two) = (directory.path().join("one.yaml"), directory.path().join("two.yaml"));
@@ -176,7 +176,7 @@ mod tests {
         ensure(&one, &store, true).await.expect("and its next start");
         let error = ensure(&two, &store, true).await.expect_err("another key");
         assert!(matches!(&error, EncryptionError::KeyMissing { path, .. } if *path == two), "{error}");
-        assert!(!two.exists(), "nothing is left that could be used by mistake");
+        assert!(!two.exists(), "no unusable file is left behind");
         std::fs::copy(&one, &two).expect("copied");
         ensure(&two, &store, true).await.expect("with the first one's key");
         assert_eq!(add_key(&one).expect("a key"), "key2");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn existing_file_with_other_key_on_shared_store_is_refused() {
+    async fn existing_file_with_other_key_on_shared_store_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let open =
             |name: &str| Embedded::open(EmbeddedOptions::new(directory.path().join(name))).expect("a store");
@@ -195,21 +195,21 @@ mod tests {
         ensure(&two, &other, true).await.expect("a server of another cluster");
         let error = ensure(&two, &shared, true).await.expect_err("the key of another cluster");
         assert!(matches!(&error, EncryptionError::OtherKey { path } if *path == two), "{error}");
-        assert!(two.exists(), "the file of another cluster is kept");
+        assert!(two.exists(), "the file of another cluster is retained");
         ensure(&two, &shared, false).await.expect("the store of one server has no mark to compare with");
         shared.close().await;
         other.close().await;
     }
 
     #[tokio::test]
-    async fn file_without_marked_key_that_opens_all_secrets_is_accepted() {
+    async fn file_without_marked_key_that_decrypts_all_secrets_is_accepted() {
         let directory = tempfile::tempdir().expect("a directory");
         let store: Arc<dyn Store> =
             Arc::new(Embedded::open(EmbeddedOptions::new(directory.path().join("store"))).expect("a store"));
         let path = directory.path().join("keys.yaml");
         ensure(&path, &*store, true).await.expect("the first start");
         add_key(&path).expect("a second key");
-        // Rotated while the server runs: secrets are written with the new key, then the old one leaves the file.
+        // Rotation at runtime: secrets are rewritten with the new key, then the old one is removed from the file.
         let encrypted = Encrypted::new(Arc::clone(&store), Rules::read(&path).expect("rules"));
         let op = Op::Put { value: Bytes::from_static(b"{}"), lease: None };
         let txn = Txn { key: format!("{SECRETS}n/s").into(), expect: Expect::Absent, op };
@@ -236,7 +236,7 @@ mod tests {
         }
         assert_eq!(encrypted_secret(&store).await.expect("read"), None);
         let last = format!("{SECRETS}n/z");
-        put(last.clone(), Bytes::from([MARK, b"x"].concat())).await;
+        put(last.clone(), Bytes::from([ENCRYPTED_PREFIX, b"x"].concat())).await;
         assert_eq!(encrypted_secret(&store).await.expect("read"), Some(last));
         let error = ensure(&directory.path().join("gone.yaml"), &store, false).await.expect_err("no key");
         assert!(matches!(error, EncryptionError::KeyMissing { .. }), "{error}");

@@ -1,8 +1,8 @@
-//! Encryption at rest: what the store keeps of chosen resources can be read with a key only.
+//! Encryption at rest of selected resources.
 //!
-//! [`Encrypted`] stands between the API server and its store. What is written passes the first provider of the
-//! resource's rule, what is read passes the one that wrote it; everything above sees plain objects. The stored form is
-//! Kubernetes' own: `k8s:enc:<provider>:v1:<key>:` and the ciphertext, bound to the object's key in the store.
+//! [`Encrypted`] is a layer between the API server and its store. Writes use the first provider of the resource's
+//! rule, reads the one that wrote the value; everything above sees plain objects. The stored form is Kubernetes' own:
+//! `k8s:enc:<provider>:v1:<key>:` and the ciphertext, bound to the object's key in the store.
 
 mod aes_cbc;
 mod aes_gcm;

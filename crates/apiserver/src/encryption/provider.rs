@@ -1,43 +1,44 @@
-//! What a provider of encryption does, and the part that those with keys in a file share.
+//! The interface of encryption providers, and the common part of those with keys in a file.
 
 use futures_util::future::BoxFuture;
 
-/// Every encrypted value starts with it; no object in plain form does.
-pub const MARK: &[u8] = b"k8s:enc:";
+/// Prefix of every encrypted value; no plain object has it.
+pub const ENCRYPTED_PREFIX: &[u8] = b"k8s:enc:";
 
-/// Why a value cannot be read.
+/// Failure to decrypt a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// [`Provider::fetch`] has to be called first: a key is kept elsewhere.
+    /// [`Provider::fetch`] must be called first: the key is external.
     Unprepared,
     Failed(String),
 }
 
-/// A value in plain form.
+/// A decrypted value.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct Decrypted {
     pub plain: Vec<u8>,
-    /// It was not written with the key that writes now.
+    /// True if it was not written with the current write key.
     pub stale: bool,
 }
 
-/// One way to encrypt. `place` is the value's key in the store: a value cannot be moved elsewhere unnoticed.
+/// An encryption provider. `storage_key` is the value's key in the store, which is authenticated: values cannot be moved
+/// unnoticed.
 pub trait Provider: Send + Sync {
-    /// What its values start with.
+    /// Prefix of its values.
     fn prefix(&self) -> &[u8];
 
     /// The whole stored value, prefix included.
-    fn seal(&self, place: &str, plain: &[u8]) -> Result<Vec<u8>, String>;
+    fn seal(&self, storage_key: &str, plain: &[u8]) -> Result<Vec<u8>, String>;
 
-    /// The plain value of what follows the prefix.
-    fn open(&self, place: &str, sealed: &[u8]) -> Result<Opened, Failure>;
+    /// Decrypts the data after the prefix.
+    fn open(&self, storage_key: &str, sealed: &[u8]) -> Result<Decrypted, Failure>;
 
-    /// Makes sure that the next [`Provider::seal`] has a key.
+    /// Ensures that the next [`Provider::seal`] has a key.
     fn prepare(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
 
-    /// Gets the key of a sealed value that [`Provider::open`] did not have.
+    /// Fetches the key of a sealed value that [`Provider::open`] lacked.
     fn fetch<'a>(&'a self, _sealed: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
@@ -45,20 +46,20 @@ pub trait Provider: Send + Sync {
 
 /// A cipher with one key.
 pub trait Cipher: Send + Sync + Sized {
-    /// As the prefix names it.
+    /// Name in the prefix.
     const NAME: &'static str;
     const KEY_BYTES: &'static [usize];
 
-    /// `None`: the key has no length that this cipher takes.
+    /// `None` for an unsupported key length.
     fn new(key: &[u8]) -> Option<Self>;
 
     /// Appends the ciphertext to `out`.
-    fn encrypt(&self, place: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String>;
+    fn encrypt(&self, storage_key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String>;
 
-    fn decrypt(&self, place: &str, sealed: &[u8]) -> Result<Vec<u8>, String>;
+    fn decrypt(&self, storage_key: &str, sealed: &[u8]) -> Result<Vec<u8>, String>;
 }
 
-/// Keys by name; the first one writes, all read.
+/// Keys by name; the first one encrypts, all decrypt.
 pub struct Keys<C> {
     prefix: Vec<u8>,
     keys: Vec<(String, C)>,
@@ -67,7 +68,7 @@ pub struct Keys<C> {
 impl<C: Cipher> Keys<C> {
     /// `keys` are names and ciphers, at least one.
     pub fn new(keys: Vec<(String, C)>) -> Self {
-        let prefix = [MARK, C::NAME.as_bytes(), b":v1:"].concat();
+        let prefix = [ENCRYPTED_PREFIX, C::NAME.as_bytes(), b":v1:"].concat();
         Self { prefix, keys }
     }
 }
@@ -77,22 +78,22 @@ impl<C: Cipher> Provider for Keys<C> {
         &self.prefix
     }
 
-    fn seal(&self, place: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
-        let (name, cipher) = self.keys.first().ok_or("there is no key")?;
+    fn seal(&self, storage_key: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
+        let (name, cipher) = self.keys.first().ok_or("no encryption key")?;
         let mut out = Vec::with_capacity(self.prefix.len() + name.len() + plain.len() + 64);
         out.extend_from_slice(&self.prefix);
         out.extend_from_slice(name.as_bytes());
         out.push(b':');
-        cipher.encrypt(place, plain, &mut out)?;
+        cipher.encrypt(storage_key, plain, &mut out)?;
         Ok(out)
     }
 
-    fn open(&self, place: &str, sealed: &[u8]) -> Result<Opened, Failure> {
+    fn open(&self, storage_key: &str, sealed: &[u8]) -> Result<Decrypted, Failure> {
         for (index, (name, cipher)) in self.keys.iter().enumerate() {
             let rest = sealed.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b":"));
             if let Some(rest) = rest {
-                let plain = cipher.decrypt(place, rest).map_err(Failure::Failed)?;
-                return Ok(Opened { plain, stale: index > 0 });
+                let plain = cipher.decrypt(storage_key, rest).map_err(Failure::Failed)?;
+                return Ok(Decrypted { plain, stale: index > 0 });
             }
         }
         let named = sealed.split(|byte| *byte == b':').next().unwrap_or_default();
@@ -104,7 +105,7 @@ impl<C: Cipher> Provider for Keys<C> {
     }
 }
 
-/// Objects as they are.
+/// Plain storage.
 pub struct Identity;
 
 impl Provider for Identity {
@@ -112,15 +113,15 @@ impl Provider for Identity {
         b""
     }
 
-    fn seal(&self, _place: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
+    fn seal(&self, _storage_key: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
         Ok(plain.to_vec())
     }
 
-    fn open(&self, _place: &str, sealed: &[u8]) -> Result<Opened, Failure> {
-        if sealed.starts_with(MARK) {
+    fn open(&self, _storage_key: &str, sealed: &[u8]) -> Result<Decrypted, Failure> {
+        if sealed.starts_with(ENCRYPTED_PREFIX) {
             let why = "identity transformer tried to read encrypted data";
             return Err(Failure::Failed(why.to_owned()));
         }
-        Ok(Opened { plain: sealed.to_vec(), stale: false })
+        Ok(Decrypted { plain: sealed.to_vec(), stale: false })
     }
 }

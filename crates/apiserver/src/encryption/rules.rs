@@ -1,16 +1,16 @@
-//! Which providers are responsible for a place in the store.
+//! Selects the providers of a store key.
 
-use super::provider::{Failure, MARK, Opened, Provider};
+use super::provider::{Decrypted, ENCRYPTED_PREFIX, Failure, Provider};
 use std::sync::Arc;
 
-/// The providers of some resources: the first one writes, all read.
+/// Providers of some resources: the first one encrypts, all decrypt.
 pub(super) struct Rule {
-    /// As the configuration names them: `secrets`, `deployments.apps`, `*.apps`, `*.` or `*.*`.
+    /// Resources in the configuration's syntax: `secrets`, `deployments.apps`, `*.apps`, `*.` or `*.*`.
     resources: Vec<(String, String)>,
     providers: Vec<Arc<dyn Provider>>,
 }
 
-/// All rules; the first one that names a resource counts.
+/// All rules; the first one that matches a resource applies.
 #[derive(Default)]
 pub struct Rules {
     rules: Vec<Rule>,
@@ -33,13 +33,17 @@ impl Rule {
         self.providers.first()
     }
 
-    /// The plain form of a stored value. What one provider cannot read, the next may: keys move between them.
-    pub fn open(&self, place: &str, value: &[u8]) -> Result<Opened, (Failure, Option<Arc<dyn Provider>>)> {
+    /// Decrypts a stored value. If one provider fails, the next is tried: keys move between them.
+    pub fn open(
+        &self,
+        storage_key: &str,
+        value: &[u8],
+    ) -> Result<Decrypted, (Failure, Option<Arc<dyn Provider>>)> {
         let mut failure = None;
         for (index, provider) in self.providers.iter().enumerate() {
             let Some(rest) = value.strip_prefix(provider.prefix()) else { continue };
-            match provider.open(place, rest) {
-                Ok(opened) => return Ok(Opened { stale: opened.stale || index > 0, ..opened }),
+            match provider.open(storage_key, rest) {
+                Ok(opened) => return Ok(Decrypted { stale: opened.stale || index > 0, ..opened }),
                 Err(Failure::Unprepared) => return Err((Failure::Unprepared, Some(provider.clone()))),
                 Err(Failure::Failed(_)) if provider.prefix().is_empty() => {}
                 Err(failed) => {
@@ -51,13 +55,13 @@ impl Rule {
     }
 }
 
-/// No provider of the rule has written this.
+/// Error for a value that no provider of the rule has written.
 pub(super) fn no_match(value: &[u8]) -> String {
     let why = "no matching prefix found";
-    if !value.starts_with(MARK) {
+    if !value.starts_with(ENCRYPTED_PREFIX) {
         return format!("{why}: it is stored in plain form, and the configuration has no identity provider");
     }
-    // Provider, version and name of the key; what follows is ciphertext.
+    // Provider, version and name of the key; ciphertext follows.
     let end = value.iter().enumerate().filter(|(_, byte)| **byte == b':').nth(4).map_or(0, |(at, _)| at);
     let shown = String::from_utf8_lossy(&value[..end.min(128)]).into_owned();
     format!("{why}: it was written by {shown:?}, which the configuration does not have")
@@ -69,14 +73,14 @@ impl Rules {
     }
 
     /// The rule for a key such as `/registry/core/secrets/ns/name`.
-    pub(super) fn of(&self, place: &str) -> Option<&Rule> {
-        let mut parts = place.strip_prefix("/registry/")?.splitn(3, '/');
+    pub(super) fn of(&self, storage_key: &str) -> Option<&Rule> {
+        let mut parts = storage_key.strip_prefix("/registry/")?.splitn(3, '/');
         let (group, resource) = (parts.next()?, parts.next()?);
         let group = if group == "core" { "" } else { group };
         self.rules.iter().find(|rule| rule.covers(group, resource))
     }
 
-    /// The resources named one by one; wildcards are not spelled out.
+    /// The explicitly named resources; wildcards are not expanded.
     pub fn covers(&self, group: &str, resource: &str) -> bool {
         self.rules.iter().any(|rule| rule.covers(group, resource))
     }
@@ -88,7 +92,7 @@ mod tests {
     use crate::encryption::provider::Identity;
 
     #[test]
-    fn the_first_rule_that_covers_counts() {
+    fn first_matching_rule_applies() {
         let rule = |resources: &[&str]| {
             let resources: Vec<String> = resources.iter().map(|r| (*r).to_owned()).collect();
             Rule::new(&resources, vec![Arc::new(Identity)])
@@ -98,11 +102,11 @@ mod tests {
             rule(&["*.apps"]),
             rule(&["*."]),
         ]);
-        let index = |place: &str| {
-            let found = rules.of(place)?;
+        let index = |storage_key: &str| {
+            let found = rules.of(storage_key)?;
             rules.rules.iter().position(|rule| std::ptr::eq(rule, found))
         };
-        for (place, want) in [
+        for (storage_key, want) in [
             ("/registry/core/secrets/n/s", Some(0)),
             ("/registry/core/configmaps/n/c", Some(2)),
             ("/registry/apps/deployments/n/d", Some(1)),
@@ -111,7 +115,7 @@ mod tests {
             ("/registry/health", None),
             ("/elsewhere/core/secrets/n/s", None),
         ] {
-            assert_eq!(index(place), want, "{place}");
+            assert_eq!(index(storage_key), want, "{storage_key}");
         }
         let everything = Rules::new(vec![rule(&["*.*"])]);
         assert!(everything.of("/registry/batch/jobs/n/j").is_some());

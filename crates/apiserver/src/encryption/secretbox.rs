@@ -18,9 +18,9 @@ impl Cipher for Secretbox {
         XSalsa20Poly1305::new_from_slice(key).ok().map(|cipher| Self { cipher })
     }
 
-    fn encrypt(&self, _place: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+    fn encrypt(&self, _storage_key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
         let mut nonce = [0; NONCE_BYTES];
-        aws_lc_rs::rand::fill(&mut nonce).map_err(|_| "no random numbers")?;
+        aws_lc_rs::rand::fill(&mut nonce).map_err(|_| "failed to read random bytes")?;
         let sealed =
             self.cipher.encrypt(Nonce::from_slice(&nonce), plain).map_err(|_| "encrypting failed")?;
         out.extend_from_slice(&nonce);
@@ -28,7 +28,7 @@ impl Cipher for Secretbox {
         Ok(())
     }
 
-    fn decrypt(&self, _place: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
+    fn decrypt(&self, _storage_key: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
         let short = "the stored data was shorter than the required size";
         let (nonce, rest) = sealed.split_at_checked(NONCE_BYTES).ok_or(short)?;
         self.cipher.decrypt(Nonce::from_slice(nonce), rest).map_err(|_| {

@@ -1,6 +1,6 @@
-//! A store whose chosen values are encrypted.
+//! A store with encryption of selected values.
 
-use super::provider::{Failure, MARK};
+use super::provider::{ENCRYPTED_PREFIX, Failure};
 use super::rules::{Rules, no_match};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use store::{
     Txn, WatchHandle, WatchSink,
 };
 
-/// Encrypts on the way in and decrypts on the way out, by the rules in use at that moment.
+/// Encrypts writes and decrypts reads, by the current rules.
 pub struct Encrypted {
     inner: Arc<dyn Store>,
     rules: Arc<ArcSwap<Rules>>,
@@ -22,29 +22,29 @@ impl Encrypted {
         Self { inner, rules: Arc::new(ArcSwap::from_pointee(rules)) }
     }
 
-    /// Puts other rules in use. What is stored stays as it is until it is written again.
+    /// Replaces the rules. Stored values stay unchanged until they are written again.
     pub fn replace(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
     }
 
-    async fn seal(&self, place: &str, value: Bytes) -> Result<Bytes> {
+    async fn seal(&self, storage_key: &str, value: Bytes) -> Result<Bytes> {
         let rules = self.rules.load_full();
-        let Some(writer) = rules.of(place).and_then(|rule| rule.writer()) else { return Ok(value) };
-        let failed = |reason: String| untransformed(place, &reason);
+        let Some(writer) = rules.of(storage_key).and_then(|rule| rule.writer()) else { return Ok(value) };
+        let failed = |reason: String| untransformed(storage_key, &reason);
         writer.prepare().await.map_err(failed)?;
-        writer.seal(place, &value).map(Bytes::from).map_err(failed)
+        writer.seal(storage_key, &value).map(Bytes::from).map_err(failed)
     }
 
-    /// The plain form, with whether the stored one is outdated.
-    async fn open(&self, place: &str, value: &Bytes) -> Result<(Bytes, bool)> {
+    /// The plain value, and whether the stored one is outdated.
+    async fn open(&self, storage_key: &str, value: &Bytes) -> Result<(Bytes, bool)> {
         let rules = self.rules.load_full();
-        match open(&rules, place, value) {
-            Err(Trouble::Unprepared(provider)) => {
+        match open(&rules, storage_key, value) {
+            Err(OpenError::Unprepared(provider)) => {
                 let rest = value.strip_prefix(provider.prefix()).unwrap_or_default();
-                provider.fetch(rest).await.map_err(|reason| untransformed(place, &reason))?;
-                open(&rules, place, value).map_err(|trouble| trouble.into_error(place))
+                provider.fetch(rest).await.map_err(|reason| untransformed(storage_key, &reason))?;
+                open(&rules, storage_key, value).map_err(|trouble| trouble.into_error(storage_key))
             }
-            outcome => outcome.map_err(|trouble| trouble.into_error(place)),
+            outcome => outcome.map_err(|trouble| trouble.into_error(storage_key)),
         }
     }
 
@@ -56,7 +56,7 @@ impl Encrypted {
         Ok(())
     }
 
-    /// What a transaction found in its way. A value that cannot be read must not hide that the key is taken.
+    /// Decrypts an existing value. An undecryptable one is an error, so that the key does not look free.
     async fn open_found(&self, found: Option<KeyValue>) -> Result<Option<KeyValue>> {
         let Some(mut kv) = found else { return Ok(None) };
         kv.value = self.open(&kv.key, &kv.value).await?.0;
@@ -64,36 +64,36 @@ impl Encrypted {
     }
 }
 
-enum Trouble {
+enum OpenError {
     Unprepared(Arc<dyn super::provider::Provider>),
     Failed(String),
 }
 
-impl Trouble {
-    fn into_error(self, place: &str) -> StoreError {
+impl OpenError {
+    fn into_error(self, storage_key: &str) -> StoreError {
         match self {
-            Self::Unprepared(_) => untransformed(place, "its key is not at hand"),
-            Self::Failed(reason) => untransformed(place, &reason),
+            Self::Unprepared(_) => untransformed(storage_key, "its key is not loaded"),
+            Self::Failed(reason) => untransformed(storage_key, &reason),
         }
     }
 }
 
-fn untransformed(place: &str, reason: &str) -> StoreError {
-    StoreError::Unreadable { key: place.into(), reason: reason.into() }
+fn untransformed(storage_key: &str, reason: &str) -> StoreError {
+    StoreError::Unreadable { key: storage_key.into(), reason: reason.into() }
 }
 
-fn open(rules: &Rules, place: &str, value: &Bytes) -> Result<(Bytes, bool), Trouble> {
-    let Some(rule) = rules.of(place) else {
-        return match value.starts_with(MARK) {
-            true => Err(Trouble::Failed(no_match(value))),
+fn open(rules: &Rules, storage_key: &str, value: &Bytes) -> Result<(Bytes, bool), OpenError> {
+    let Some(rule) = rules.of(storage_key) else {
+        return match value.starts_with(ENCRYPTED_PREFIX) {
+            true => Err(OpenError::Failed(no_match(value))),
             false => Ok((value.clone(), false)),
         };
     };
-    match rule.open(place, value) {
+    match rule.open(storage_key, value) {
         Ok(opened) => Ok((Bytes::from(opened.plain), opened.stale)),
-        Err((Failure::Failed(reason), _)) => Err(Trouble::Failed(reason)),
-        Err((Failure::Unprepared, Some(provider))) => Err(Trouble::Unprepared(provider)),
-        Err((Failure::Unprepared, None)) => Err(Trouble::Failed("its key is not at hand".to_owned())),
+        Err((Failure::Failed(reason), _)) => Err(OpenError::Failed(reason)),
+        Err((Failure::Unprepared, Some(provider))) => Err(OpenError::Unprepared(provider)),
+        Err((Failure::Unprepared, None)) => Err(OpenError::Failed("its key is not loaded".to_owned())),
     }
 }
 
@@ -119,7 +119,7 @@ impl Layer for Encrypted {
             *value = self.seal(&txn.key, std::mem::take(value)).await?;
         }
         Ok(match self.inner.txn(txn).await? {
-            // Committed is committed, whatever was there before.
+            // The commit must not fail because of an undecryptable previous value.
             Outcome::Committed { revision, .. } => Outcome::Committed { revision, prev: None },
             Outcome::Conflict { current, revision } => {
                 Outcome::Conflict { current: self.open_found(current).await?, revision }
@@ -142,7 +142,7 @@ impl Layer for Encrypted {
     }
 }
 
-/// Decrypts what a watch hands over. A value that cannot be read ends the watch: going on would hide a change.
+/// Decrypts watch events. An undecryptable value ends the watch: skipping it would hide a change.
 struct OpeningSink {
     sink: Option<Box<dyn WatchSink>>,
     rules: Arc<ArcSwap<Rules>>,
@@ -184,7 +184,7 @@ fn open_event(rules: &Rules, event: &mut Event) -> Result<()> {
     match event {
         Event::Put { kv, prev } => {
             opened(kv)?;
-            // Whoever follows a watch knows what was there before.
+            // Watchers already have the previous value.
             *prev = None;
         }
         Event::Delete { prev, .. } => *prev = None,

@@ -1,4 +1,4 @@
-//! Definitions of built-in types: the schema and the texts, in the words of either version of OpenAPI.
+//! Definitions of built-in types: schema and documentation, in either version of OpenAPI.
 
 use super::{Dialect, Types};
 use api::docs::Docs;
@@ -7,7 +7,7 @@ use machinery::schema::{Field, ListType, Node, Schema, SchemaRef, Shape};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Required fields stand in the order of their protobuf numbers, but for these types.
+/// Required fields are ordered by protobuf number, except in these types.
 const REQUIRED_OTHERWISE: &[(&str, &[&str])] = &[
     ("io.k8s.api.networking.v1.HTTPIngressPath", &["pathType", "backend"]),
     (
@@ -31,11 +31,11 @@ const REQUIRED_OTHERWISE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Bytes that Kubernetes calls an atomic list.
+/// Byte fields that Kubernetes declares as atomic lists.
 const ATOMIC_BYTES: (&str, &str) =
     ("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec", "caBundle");
 
-/// A type of which one field says which of the others is set: its name, the discriminator, fields and their values.
+/// A union type: its name, the discriminator, fields and their values.
 type Union = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const UNIONS: &[Union] = &[
@@ -55,8 +55,8 @@ const UNIONS: &[Union] = &[
     ),
 ];
 
-/// Kinds that belong to every group version Kubernetes knows, served or not.
-const EVERYWHERE: &[&str] = &[
+/// Kinds that belong to every group version of Kubernetes, served or not.
+const COMMON_KINDS: &[&str] = &[
     "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",
     "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent",
 ];
@@ -65,7 +65,7 @@ const EVERYWHERE: &[&str] = &[
 #[derive(Debug)]
 pub struct BuiltIn {
     schema: &'static Schema,
-    /// The texts, as long as somebody builds a document.
+    /// Documentation, loaded while documents are built.
     docs: Mutex<Weak<Docs>>,
 }
 
@@ -74,7 +74,7 @@ impl BuiltIn {
         BuiltIn { schema, docs: Mutex::new(Weak::new()) }
     }
 
-    /// The named type of a usage: its own, or that of what a list or map holds.
+    /// The named type of a usage: its own, or the element type of a list or map.
     fn named_below(&self, mut usage: SchemaRef<'static>) -> Option<Arc<str>> {
         while usage.node().name.is_empty() {
             usage = usage.element()?;
@@ -89,10 +89,10 @@ impl Types for BuiltIn {
     }
 
     fn docs(&self) -> Arc<Docs> {
-        let mut kept = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.upgrade().unwrap_or_else(|| {
+        let mut cached = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.upgrade().unwrap_or_else(|| {
             let docs = Arc::new(Docs::load());
-            *kept = Arc::downgrade(&docs);
+            *cached = Arc::downgrade(&docs);
             docs
         })
     }
@@ -176,13 +176,13 @@ impl Writer<'_> {
         if let Some(text) = self.docs.of_field(owner, &field.name) {
             out.insert("description".to_owned(), Value::String(text));
         }
-        if node.shape == Shape::List && node.name.is_empty() && node.list_type_given {
-            let word = match node.list_type {
+        if node.shape == Shape::List && node.name.is_empty() && node.has_list_type {
+            let list_type_text = match node.list_type {
                 ListType::Atomic => "atomic",
                 ListType::Set => "set",
                 ListType::Map => "map",
             };
-            out.insert("x-kubernetes-list-type".to_owned(), json!(word));
+            out.insert("x-kubernetes-list-type".to_owned(), json!(list_type_text));
         }
         if (owner, field.name.as_ref()) == ATOMIC_BYTES {
             out.insert("x-kubernetes-list-type".to_owned(), json!("atomic"));
@@ -191,8 +191,8 @@ impl Writer<'_> {
             out.insert("x-kubernetes-list-map-keys".to_owned(), json!(node.map_keys));
         }
         if field.atomic || field.granular {
-            let word = if field.atomic { "atomic" } else { "granular" };
-            out.insert("x-kubernetes-map-type".to_owned(), json!(word));
+            let list_type_text = if field.atomic { "atomic" } else { "granular" };
+            out.insert("x-kubernetes-map-type".to_owned(), json!(list_type_text));
         }
         let strategies: Vec<&str> = [
             (field.patch.merge, "merge"),
@@ -200,7 +200,7 @@ impl Writer<'_> {
             (field.patch.retain_keys, "retainKeys"),
         ]
         .into_iter()
-        .filter_map(|(is, word)| is.then_some(word))
+        .filter_map(|(is, list_type_text)| is.then_some(list_type_text))
         .collect();
         if !strategies.is_empty() {
             out.insert("x-kubernetes-patch-strategy".to_owned(), json!(strategies.join(",")));
@@ -208,7 +208,7 @@ impl Writer<'_> {
         if let Some(key) = &field.merge_key {
             out.insert("x-kubernetes-patch-merge-key".to_owned(), json!(key));
         }
-        // Version 3 lets nothing stand beside a reference: it moves into a list of its own.
+        // Version 3 allows no siblings of a reference: it moves into `allOf`.
         if self.dialect == Dialect::V3
             && out.len() > 1
             && let Some(reference) = out.remove("$ref")
@@ -236,7 +236,7 @@ impl Writer<'_> {
         }
         let element = node.element.filter(|_| node.name.is_empty());
         if let Some(element) = element {
-            // Lists that protobuf wraps are lists of strings, whose default is the empty one.
+            // Lists wrapped by protobuf are lists of strings, whose default is the empty string.
             let empty = Value::String(String::new());
             let default = node.element_default.as_ref().or(node.wrapped.then_some(&empty));
             let mut inner = self.usage(self.schema.at(element).node(), default);
@@ -253,7 +253,7 @@ impl Writer<'_> {
     }
 }
 
-/// Types that may be any JSON at all.
+/// Reports whether a type accepts any JSON.
 fn free_form(name: &str) -> bool {
     name.strip_prefix("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON").is_some()
 }
@@ -296,11 +296,11 @@ fn union(discriminator: &str, fields: &[(&str, &str)]) -> Value {
     json!([union])
 }
 
-/// The kinds a type is, in a document of one group version or of all.
+/// Group version kinds of a type, in a document of one group version or of all.
 fn kinds(node: &Node, document: Option<(&str, &str)>) -> Vec<Value> {
     let kind =
         |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
-    if !EVERYWHERE.contains(&node.name.as_ref()) {
+    if !COMMON_KINDS.contains(&node.name.as_ref()) {
         return node.gvks.iter().map(|(group, version, name)| kind(group, version, name)).collect();
     }
     let name = node.name.rsplit('.').next().unwrap_or_default();

@@ -1,6 +1,7 @@
-//! A finished document, and the writer that makes it. Documents in use are plain, others are compressed.
+//! A finished document, and its writer. Recently used documents are plain, others are compressed.
 
 use super::gnostic::Encoder;
+use base::clock::Clock;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -15,15 +16,15 @@ use std::time::SystemTime;
 
 const LEVEL: Compression = Compression::new(5);
 
-/// Plain documents of version 3 that are kept: the number, and the bytes of all.
+/// Limits of cached plain documents of version 3: number, and total bytes.
 const MAX_HOT: usize = 16;
 const MAX_HOT_BYTES: usize = 8 << 20;
 
 /// A document in one encoding.
 #[derive(Debug)]
 pub struct Document {
-    /// SHA-512 of the JSON in upper-case hexadecimal: the `hash` of URLs and, in quotes, the ETag. The protobuf
-    /// form has that of the JSON.
+    /// SHA-512 of the JSON in upper-case hexadecimal: the `hash` of URLs and, quoted, the ETag. The protobuf form
+    /// shares the hash of the JSON.
     pub hash: String,
     /// Length of the plain document.
     pub length: usize,
@@ -48,10 +49,10 @@ impl Body {
 
 impl Document {
     fn new(hash: String, length: usize, body: Body) -> Self {
-        Self { hash, length, built: SystemTime::now(), body: Mutex::new(body) }
+        Self { hash, length, built: Clock::system().now().into(), body: Mutex::new(body) }
     }
 
-    /// The plain document, for clients that take no gzip.
+    /// The plain document, for clients without gzip.
     pub fn plain(&self) -> Bytes {
         let gzip = {
             let body = self.body.lock();
@@ -61,7 +62,7 @@ impl Document {
             body.gzip.clone().unwrap_or_default()
         };
         let mut plain = Vec::with_capacity(self.length);
-        GzDecoder::new(gzip.as_ref()).read_to_end(&mut plain).expect("what was compressed here inflates");
+        GzDecoder::new(gzip.as_ref()).read_to_end(&mut plain).expect("own gzip data is valid");
         Bytes::from(plain)
     }
 
@@ -70,20 +71,20 @@ impl Document {
         self.body.lock().gzip()
     }
 
-    /// Keeps the compressed form only.
+    /// Drops the plain form.
     fn compact(&self) {
         let mut body = self.body.lock();
         body.gzip();
         body.plain = None;
     }
 
-    /// The protobuf form of a document of which this is the JSON.
+    /// The protobuf form of this JSON document.
     pub(super) fn in_protobuf(&self, bytes: &[u8]) -> Document {
         let body = Body { plain: None, gzip: Some(compress(bytes)) };
         Document { built: self.built, ..Document::new(self.hash.clone(), bytes.len(), body) }
     }
 
-    /// Whether a request's `If-None-Match` names this document.
+    /// Reports whether a request's `If-None-Match` matches this document.
     pub fn matches(&self, if_none_match: &str) -> bool {
         if_none_match.split(',').map(|tag| tag.trim().trim_start_matches("W/")).any(|tag| {
             tag == "*"
@@ -94,17 +95,17 @@ impl Document {
 
 fn compress(bytes: &[u8]) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::new(), LEVEL);
-    encoder.write_all(bytes).expect("memory takes what is written");
-    exactly(encoder.finish().expect("memory takes what is written"))
+    encoder.write_all(bytes).expect("writing to memory does not fail");
+    exactly(encoder.finish().expect("writing to memory does not fail"))
 }
 
-/// Bytes without the spare room of the vector they grew in: they are kept for long.
+/// Copies bytes without the spare capacity of the vector, since they are kept for long.
 fn exactly(bytes: Vec<u8>) -> Bytes {
     Bytes::from(bytes.into_boxed_slice())
 }
 
-/// The documents that were built last. They are kept plain, so that one that has just changed is answered without being
-/// compressed and inflated; older ones are compressed.
+/// The most recently built documents. They are plain, so that a changed one is served without being compressed and
+/// inflated; older ones are compressed.
 #[derive(Default)]
 pub struct HotDocuments {
     documents: Mutex<VecDeque<Weak<Document>>>,
@@ -136,7 +137,7 @@ enum Form {
     Compressed(Box<GzEncoder<Vec<u8>>>),
 }
 
-/// Counts, hashes and keeps what passes through.
+/// Counts, hashes and stores the bytes written to it.
 struct Sink {
     form: Form,
     hasher: Sha512,
@@ -161,7 +162,7 @@ impl Write for Sink {
 
 /// Receiver of a document, member by member, so that its value is never in memory as a whole.
 pub trait Output {
-    /// A member that is an object, to be filled and closed.
+    /// Opens a member that is an object.
     fn open(&mut self, key: &str);
     fn close(&mut self);
     fn member(&mut self, key: &str, value: &Value);
@@ -170,17 +171,17 @@ pub trait Output {
 /// Writes JSON.
 pub struct Writer {
     sink: std::io::BufWriter<Sink>,
-    /// Whether the object at each depth has no member yet.
+    /// For each depth, true while the object has no member.
     empty: Vec<bool>,
 }
 
 impl Writer {
-    /// A writer of documents that are compressed while they are written.
+    /// A writer that compresses documents while writing.
     pub fn compressing() -> Self {
         Self::new(Form::Compressed(Box::new(GzEncoder::new(Vec::new(), LEVEL))))
     }
 
-    /// A writer of documents that are kept plain.
+    /// A writer of plain documents.
     pub fn plain() -> Self {
         Self::new(Form::Plain(Vec::new()))
     }
@@ -195,14 +196,14 @@ impl Writer {
 
     /// Writing to memory does not fail.
     fn put(&mut self, bytes: &[u8]) {
-        self.sink.write_all(bytes).expect("memory takes what is written");
+        self.sink.write_all(bytes).expect("writing to memory does not fail");
     }
 
     fn key(&mut self, key: &str) {
         if !std::mem::replace(self.empty.last_mut().expect("an open object"), false) {
             self.put(b",");
         }
-        serde_json::to_writer(&mut self.sink, key).expect("memory takes what is written");
+        serde_json::to_writer(&mut self.sink, key).expect("writing to memory does not fail");
         self.put(b":");
     }
 
@@ -210,12 +211,15 @@ impl Writer {
         while !self.empty.is_empty() {
             self.close();
         }
-        let sink =
-            self.sink.into_inner().map_err(|error| error.into_error()).expect("memory takes what is written");
+        let sink = self
+            .sink
+            .into_inner()
+            .map_err(|error| error.into_error())
+            .expect("writing to memory does not fail");
         let body = match sink.form {
             Form::Plain(plain) => Body { plain: Some(exactly(plain)), gzip: None },
             Form::Compressed(encoder) => {
-                let gzip = encoder.finish().expect("memory takes what is written");
+                let gzip = encoder.finish().expect("writing to memory does not fail");
                 Body { plain: None, gzip: Some(exactly(gzip)) }
             }
         };
@@ -237,7 +241,7 @@ impl Output for Writer {
 
     fn member(&mut self, key: &str, value: &Value) {
         self.key(key);
-        serde_json::to_writer(&mut self.sink, value).expect("memory takes what is written");
+        serde_json::to_writer(&mut self.sink, value).expect("writing to memory does not fail");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The routes that are not resources: discovery, version, service account issuer.
+//! Non-resource routes: discovery, version, service account issuer.
 
 use super::resource_routes::{group_title, tag, title};
 use super::route::*;
@@ -31,7 +31,7 @@ fn meta(kind: &str) -> Content {
     Content::Type(Arc::from(format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}")))
 }
 
-/// The paths with a document of their own besides groups and versions: the document's name and its route.
+/// The paths with a separate document besides groups and versions: the document's name and its route.
 pub fn all() -> Vec<(&'static str, String, Operation)> {
     let versions = "get available API versions";
     let issuer = "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'";

@@ -1,18 +1,17 @@
-//! OpenAPI documents, versions 2 and 3, as Kubernetes publishes them.
+//! OpenAPI documents, versions 2 and 3, as published by Kubernetes.
 //!
-//! Pure documents, no HTTP. What the request chain has to know:
-//! - `/openapi/v2` takes `application/json` (also for `*/*`) and [`V2_PROTOBUF`] or [`V2_PROTOBUF_OLD`], answered
-//!   as [`V2_PROTOBUF`]; anything else is 406 without a body.
+//! Pure documents, no HTTP. Contract of the request chain:
+//! - `/openapi/v2` accepts `application/json` (also for `*/*`) and [`V2_PROTOBUF`] or [`V2_PROTOBUF_OLD`], served as
+//!   [`V2_PROTOBUF`]; anything else is 406 without a body.
 //! - `/openapi/v3/{path}` likewise with [`V3_PROTOBUF`] and [`V3_PROTOBUF_OLD`]; an unknown path is 404 without a
-//!   body. With `?hash=`: another hash than the document's is 301 to [`OpenApi::server_relative_url`]; the same
-//!   one adds `Cache-Control: public, immutable` and `Expires` in one year.
-//! - `/openapi/v3` is JSON, but called `text/plain; charset=utf-8`.
-//! - All have `ETag` (the hash in quotes), `Last-Modified` and, but for the index, `Vary: Accept`; 304 when
+//!   body. With `?hash=`: another hash than the document's is 301 to [`OpenApi::server_relative_url`]; the same one
+//!   adds `Cache-Control: public, immutable` and `Expires` in one year.
+//! - `/openapi/v3` is JSON, but declared as `text/plain; charset=utf-8`.
+//! - All have `ETag` (the hash in quotes), `Last-Modified` and, except for the index, `Vary: Accept`; 304 when
 //!   [`Document::matches`].
 //!
-//! They are built on first demand, and compressed for clients that take gzip and when other documents are used more
-//! recently. An [`OpenApi`] is
-//! immutable: when custom resources or API services come or go, a new one takes its place.
+//! They are built on first use, and compressed for clients with gzip and when other documents are used more recently.
+//! An [`OpenApi`] is immutable: when custom resources or API services are added or removed, a new one replaces it.
 
 mod definitions;
 mod document;
@@ -48,13 +47,13 @@ use shared_parameters::SharedParameters;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-/// Media types of the protobuf forms, and the older names that clients still ask with.
+/// Media types of the protobuf forms, and the older names that clients still request.
 pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 pub const V2_PROTOBUF_OLD: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 pub const V3_PROTOBUF_OLD: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
-/// Which version of OpenAPI a document is in.
+/// OpenAPI version of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     V2,
@@ -62,7 +61,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// How a type is referred to.
+    /// Reference to a type.
     pub fn reference(self, name: &str) -> String {
         match self {
             Dialect::V2 => format!("#/definitions/{name}"),
@@ -71,19 +70,19 @@ impl Dialect {
     }
 }
 
-/// Where the types of a group version come from: the built-in table, or a custom resource definition.
+/// Source of the types of a group version: the built-in table, or a custom resource definition.
 pub trait Types: Send + Sync {
-    /// The full name of a kind's type.
+    /// Full name of a kind's type.
     fn name_of(&self, group: &str, version: &str, kind: &str) -> Option<Arc<str>>;
 
-    /// The texts to write documents with.
+    /// Documentation texts.
     fn docs(&self) -> Arc<Docs>;
 
     /// The types that the definition of a type refers to.
     fn mentioned(&self, name: &str) -> Vec<Arc<str>>;
 
-    /// The definition of a type by its full name. `document` is the group version the document is for, none
-    /// for the document of all.
+    /// The definition of a type by its full name. `document` is the group version of the document, none for the
+    /// document of all.
     fn definition(
         &self,
         name: &str,
@@ -104,12 +103,12 @@ pub struct Part {
 
 /// The documents of a set of group versions.
 pub struct OpenApi {
-    /// Types of what is no resource: discovery, version.
+    /// Types of non-resources: discovery, version.
     base: Arc<dyn Types>,
     v2: Forms,
     v3: BTreeMap<Arc<str>, Arc<Path>>,
     index: OnceLock<Arc<Document>>,
-    /// Documents of version 3 that other servers have, each with its part of that server's document of version 2.
+    /// Version 3 documents of other servers, each with its part of that server's version 2 document.
     remote: BTreeMap<String, Option<Arc<RemoteSpec>>>,
     hot: Arc<HotDocuments>,
 }
@@ -122,7 +121,7 @@ pub struct GroupDocuments {
     pub remote: BTreeMap<String, Option<Arc<RemoteSpec>>>,
 }
 
-/// One document of version 3: shared by catalogues in which it is the same.
+/// One version 3 document, shared by catalogues in which it is unchanged.
 struct Path {
     source: Source,
     forms: Forms,
@@ -134,26 +133,26 @@ impl Path {
     }
 }
 
-/// The forms of a document that have been asked for.
+/// The forms of a document that have been requested.
 #[derive(Default)]
 struct Forms {
     json: OnceLock<Arc<Document>>,
     protobuf: OnceLock<Arc<Document>>,
 }
 
-/// What a document of version 3 is about.
+/// Subject of a version 3 document.
 #[derive(Clone)]
 enum Source {
-    /// Index into the routes that are no resources.
+    /// Index into the non-resource routes.
     Fixed(usize),
     /// A group of built-in kinds.
     Group(String),
-    /// A group version: several definitions may share one.
+    /// A group version, which several definitions may share.
     Version(Vec<Part>),
 }
 
 impl OpenApi {
-    /// The documents of these group versions; `base` knows the types of discovery.
+    /// The documents of these group versions; `base` has the types of discovery.
     pub fn new(parts: Vec<Part>, base: Arc<dyn Types>) -> Self {
         let mut v3: BTreeMap<Arc<str>, Arc<Path>> = BTreeMap::new();
         for (index, (name, ..)) in fixed_routes::all().iter().enumerate() {
@@ -176,7 +175,7 @@ impl OpenApi {
         }
     }
 
-    /// These documents with other ones for the versions of some groups. Documents that stay the same are shared.
+    /// These documents with other ones for the versions of some groups. Unchanged documents are shared.
     #[must_use]
     pub fn with_groups(&self, groups: Vec<GroupDocuments>) -> Self {
         let (mut v3, mut remote) = (self.v3.clone(), self.remote.clone());
@@ -207,7 +206,7 @@ impl OpenApi {
         found.flat_map(|(_, path)| path.source.parts()).cloned().collect()
     }
 
-    /// The documents of the built-in kinds that are served.
+    /// The documents of the served built-in kinds.
     pub fn built_in(runtime: &RuntimeConfig) -> Self {
         let base: Arc<dyn Types> = Arc::new(BuiltIn::new(api::schema::schema()));
         let versions = crate::discovery::built_in(runtime.resources());
@@ -244,12 +243,13 @@ impl OpenApi {
         self.v2.protobuf.get_or_init(build).clone()
     }
 
-    /// `/openapi/v3`: where every document is. Needs their hashes, so it builds them all.
+    /// `/openapi/v3`: the index of documents. Needs their hashes, so it builds them all.
     pub fn v3_index(&self) -> Arc<Document> {
         self.index.get_or_init(|| Arc::new(self.build_index())).clone()
     }
 
     /// Reports whether `/openapi/v3/{path}` is served.
+    #[cfg(test)]
     pub fn has_document(&self, path: &str) -> bool {
         self.v3.contains_key(path)
     }
@@ -279,13 +279,13 @@ impl OpenApi {
         Some(forms.protobuf.get_or_init(build).clone())
     }
 
-    /// The URL of a document with its hash, where requests with another hash are sent.
+    /// URL of a document with its hash, the redirect target of requests with another hash.
     pub fn server_relative_url(path: &str, document: &Document) -> String {
         format!("/openapi/v3/{path}?hash={}", document.hash)
     }
 
     fn build_index(&self) -> Document {
-        // Hold the texts while all documents are built, so that they are inflated once.
+        // Holds the documentation while all documents are built, so that it is inflated once.
         let _docs = self.base.docs();
         let mut writer = Writer::plain();
         writer.open("paths");
@@ -422,7 +422,7 @@ impl OpenApi {
         self.v3.values().flat_map(|path| path.source.parts())
     }
 
-    /// Everything that may have a type: the base, then every custom resource.
+    /// All sources of types: the base, then every custom resource.
     fn all_types(&self) -> impl Iterator<Item = &Arc<dyn Types>> {
         let custom = self.parts().filter(|part| part.custom).map(|part| &part.types);
         [&self.base].into_iter().chain(custom)
@@ -437,7 +437,7 @@ impl Source {
         }
     }
 
-    /// Reports whether both make the same document.
+    /// Reports whether both produce the same document.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Fixed(one), Self::Fixed(other)) => one == other,
@@ -486,7 +486,7 @@ fn types_of(items: &BTreeMap<String, PathItem>) -> BTreeSet<Arc<str>> {
     items.values().flat_map(PathItem::types).cloned().collect()
 }
 
-/// These types and all they refer to, sorted by name.
+/// These types and all that they refer to, sorted by name.
 fn closure(names: BTreeSet<Arc<str>>, mentioned: impl Fn(&str) -> Vec<Arc<str>>) -> BTreeSet<Arc<str>> {
     let mut pending: Vec<Arc<str>> = names.iter().cloned().collect();
     let mut seen = names;

@@ -1,6 +1,6 @@
-//! The parameters of operations and their texts.
+//! Parameters of operations with their documentation.
 
-use super::route::{Parameter, Place};
+use super::route::{Parameter, ParameterLocation};
 use api::docs::Docs;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub const DELETE: Names = &[
     ("propagationPolicy", "string"),
 ];
 
-/// Of lists, when a whole collection is deleted.
+/// List parameters of deletecollection.
 pub const DELETE_COLLECTION: Names = &[
     ("continue", "string"),
     ("fieldSelector", "string"),
@@ -76,7 +76,7 @@ const EXEC: Names = &[
     ("tty", "boolean"),
 ];
 
-/// The query parameters of the options kinds that `connect` subresources and logs take.
+/// Query parameters from the options kinds of `connect` subresources and logs.
 pub fn of_options(kind: &str) -> Names {
     match kind {
         "log" => LOG,
@@ -88,7 +88,7 @@ pub fn of_options(kind: &str) -> Names {
     }
 }
 
-/// The texts of parameters, each kept once.
+/// Documentation of parameters, deduplicated.
 pub struct Parameters {
     texts: HashMap<&'static str, Arc<str>>,
     docs: Arc<Docs>,
@@ -107,14 +107,14 @@ impl Parameters {
         Parameters { texts, docs }
     }
 
-    /// Query parameters whose text may differ between kinds.
+    /// Query parameters whose documentation may differ between kinds.
     pub fn query(&self, names: Names, of: &str) -> Vec<Parameter> {
         names
             .iter()
             .map(|&(name, kind)| {
                 let own = if of.is_empty() { None } else { self.docs.of_parameter(&format!("{of}.{name}")) };
                 let text = own.map_or_else(|| self.text(name), Arc::from);
-                Parameter { name, place: Place::Query, kind, text }
+                Parameter { name, location: ParameterLocation::Query, kind, text }
             })
             .collect()
     }
@@ -125,7 +125,7 @@ impl Parameters {
             "name" => Arc::from(format!("name of the {kind}")),
             _ => self.text(name),
         };
-        Parameter { name, place: Place::Path, kind: "string", text }
+        Parameter { name, location: ParameterLocation::Path, kind: "string", text }
     }
 
     fn text(&self, name: &str) -> Arc<str> {

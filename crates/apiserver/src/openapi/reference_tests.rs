@@ -41,7 +41,7 @@ fn v2_equals_the_reference() {
 }
 
 #[test]
-fn protobuf_forms_carry_the_hash_of_the_json() {
+fn protobuf_document_has_hash_of_json() {
     let openapi = OpenApi::built_in(&RuntimeConfig::default());
     let json = openapi.v3_group_version("version").expect("a document");
     let protobuf = openapi.v3_protobuf("version").expect("a document");
@@ -90,7 +90,7 @@ impl Types for Widgets {
 }
 
 #[test]
-fn custom_resources_have_documents_too() {
+fn custom_resource_has_openapi_document() {
     let resource = crate::discovery::ApiResource {
         name: "widgets".into(),
         singular: "widget".into(),

@@ -9,14 +9,14 @@ const KINDS: &str = "x-kubernetes-group-version-kind";
 const DEFINITIONS: &str = "#/definitions/";
 const PARAMETERS: &str = "#/parameters/";
 
-/// The paths of one group version in another server's document, with the definitions and parameters they need.
+/// The paths of one group version in another server's document, with the definitions and parameters they refer to.
 #[derive(Debug)]
 pub struct RemoteSpec {
-    /// Of its APIService.
+    /// Name of its APIService.
     group: String,
     version: String,
     group_priority: i32,
-    /// The filtered document. Decoded, it would take many times the memory.
+    /// The filtered document, encoded. Decoded, it would take many times the memory.
     json: Bytes,
 }
 
@@ -38,7 +38,7 @@ impl Spec {
         Ok(Self { paths: part("paths"), definitions: part("definitions"), parameters: part("parameters") })
     }
 
-    /// Names of the definitions that paths refer to, directly or not.
+    /// Names of the definitions that paths refer to, transitively.
     fn used(&self) -> BTreeSet<String> {
         let (mut definitions, mut parameters) = (BTreeSet::new(), BTreeSet::new());
         let mut pending: Vec<&Value> = self.paths.values().collect();
@@ -58,10 +58,10 @@ impl Spec {
         definitions
     }
 
-    /// Keeps some paths, and drops the definitions that only the others use.
-    fn retain_paths(&mut self, is_kept: impl Fn(&str) -> bool) {
+    /// Retains some paths, and drops the definitions used only by others.
+    fn retain_paths(&mut self, is_retained: impl Fn(&str) -> bool) {
         let before = self.used();
-        self.paths.retain(|path, _| is_kept(path));
+        self.paths.retain(|path, _| is_retained(path));
         let used = self.used();
         self.definitions.retain(|name, _| used.contains(name) || !before.contains(name));
     }
@@ -87,7 +87,7 @@ impl Spec {
 }
 
 impl RemoteSpec {
-    /// The part of a document that is about a group version.
+    /// The part of a document for a group version.
     pub fn new(
         document: &[u8],
         (group, version): (&str, &str),
@@ -110,19 +110,19 @@ pub struct OwnSpec<'a> {
     pub parameters: &'a Map<String, Value>,
 }
 
-/// Everything that documents of other servers add to this server's.
+/// Additions to this server's document from those of other servers.
 #[derive(Default)]
 pub struct MergedSpecs {
     pub paths: BTreeMap<String, Value>,
     pub definitions: BTreeMap<String, Value>,
     pub parameters: BTreeMap<String, Value>,
-    /// Further kinds of definitions that this server has itself.
+    /// Further kinds of definitions that this server also has.
     kinds: BTreeMap<String, Vec<Value>>,
 }
 
 impl MergedSpecs {
-    /// Merges documents in the order of the priorities of their groups, then of the names of their APIServices: the first
-    /// of those that conflict keeps its names. As in Kubernetes, priorities of versions do not matter.
+    /// Merges documents in the order of their groups' priorities, then of the names of their APIServices: of
+    /// conflicting documents, the first keeps its names. As in Kubernetes, priorities of versions do not matter.
     pub fn new<'a>(own: &OwnSpec<'_>, specs: impl Iterator<Item = &'a RemoteSpec>) -> Self {
         let mut specs: Vec<&RemoteSpec> = specs.collect();
         let mut priorities: HashMap<&str, i32> = HashMap::new();
@@ -136,13 +136,13 @@ impl MergedSpecs {
         });
         let mut merged = Self::default();
         for spec in specs {
-            // What was filtered here decodes.
+            // Filtered documents always decode.
             merged.add(own, Spec::parse(&spec.json).unwrap_or_default());
         }
         merged
     }
 
-    /// Adds the kinds that others have to a definition of this server.
+    /// Adds the kinds of other servers to a definition of this server.
     pub fn add_kinds(&self, name: &str, definition: &mut Value) {
         if let (Some(kinds), Some(map)) = (self.kinds.get(name), definition.as_object_mut())
             && let Some(known) = map.entry(KINDS).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()
@@ -192,7 +192,7 @@ impl MergedSpecs {
     }
 }
 
-/// New names for entries that another document has under the same name with another content.
+/// New names for entries that another document has with the same name but different content.
 fn renames(
     added: &Map<String, Value>,
     known: impl Fn(&str) -> Option<Value>,
@@ -205,7 +205,7 @@ fn renames(
             continue;
         }
         let new = (2_u32..).map(|number| format!("{name}_v{number}")).find(|new| match known(new) {
-            // An earlier document was renamed to the same.
+            // An earlier document was renamed to the same name.
             Some(known) => is_same(&known, value),
             None => !added.contains_key(new) && !taken.contains(new),
         });
@@ -217,7 +217,7 @@ fn renames(
     names
 }
 
-/// Compares definitions but for their kinds.
+/// Compares definitions except for their kinds.
 fn is_same_definition(one: &Value, other: &Value) -> bool {
     let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else { return one == other };
     let count = |map: &Map<String, Value>| map.len() - usize::from(map.contains_key(KINDS));
@@ -225,7 +225,7 @@ fn is_same_definition(one: &Value, other: &Value) -> bool {
         && one.iter().all(|(field, value)| field == KINDS || other.get(field) == Some(value))
 }
 
-/// Kinds of a definition that neither the known one nor `earlier` has.
+/// Kinds of a definition that are in neither the known one nor `earlier`.
 fn added_kinds(known: &Value, earlier: &[Value], definition: &Value) -> Vec<Value> {
     let kinds = |of: &Value| of.get(KINDS).and_then(Value::as_array).cloned().unwrap_or_default();
     let present = kinds(known);
@@ -310,7 +310,7 @@ mod tests {
     fn document_keeps_paths_of_its_group_version_and_their_definitions() {
         let merged = merged(&[remote("a.example.com", 100, &json!({"type": "object"}))]);
         assert_eq!(merged.paths.keys().collect::<Vec<_>>(), ["/apis/a.example.com/v1/parts"]);
-        // One that no path of the server refers to is kept, as in Kubernetes.
+        // A definition that no path of the server refers to is retained, as in Kubernetes.
         assert_eq!(merged.definitions.keys().collect::<Vec<_>>(), ["Part", "Spec", "Unreferenced"]);
         let mut options =
             json!({"type": "object", KINDS: [{"group": "", "version": "v1", "kind": "Options"}]});
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicting_names_are_kept_by_the_group_of_higher_priority() {
+    fn conflicting_names_stay_with_group_of_higher_priority() {
         let (one, other) = (json!({"type": "object"}), json!({"type": "string"}));
         let merged = merged(&[remote("a.example.com", 100, &one), remote("b.example.com", 200, &other)]);
         assert_eq!(merged.paths.len(), 2);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn document_that_is_no_object_is_an_error() {
+    fn document_that_is_not_an_object_is_rejected() {
         assert!(RemoteSpec::new(b"[]", ("a.example.com", "v1"), 1).is_err());
         let empty = RemoteSpec::new(b"{\"paths\": 3}", ("a.example.com", "v1"), 1).expect("an object");
         assert!(merged(&[empty]).paths.is_empty());

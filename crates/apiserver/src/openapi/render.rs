@@ -1,15 +1,15 @@
 //! Path items as JSON of either version of OpenAPI.
 
 use super::Dialect;
-use super::route::{Content, Operation, Parameter, PathItem, Place};
+use super::route::{Content, Operation, Parameter, ParameterLocation, PathItem};
 use super::shared_parameters::SharedParameters;
 use serde_json::{Map, Value, json};
 
-impl Place {
-    fn word(self) -> &'static str {
+impl ParameterLocation {
+    fn as_str(self) -> &'static str {
         match self {
-            Place::Path => "path",
-            Place::Query => "query",
+            ParameterLocation::Path => "path",
+            ParameterLocation::Query => "query",
         }
     }
 }
@@ -66,11 +66,11 @@ fn v3_content(encodings: &[&str], content: &Content) -> Value {
 fn v3_parameter(parameter: &Parameter) -> Value {
     let mut out = json!({
         "name": parameter.name,
-        "in": parameter.place.word(),
+        "in": parameter.location.as_str(),
         "description": parameter.text.as_ref(),
         "schema": {"type": parameter.kind, "uniqueItems": true},
     });
-    if parameter.place == Place::Path {
+    if parameter.location == ParameterLocation::Path {
         out["required"] = json!(true);
     }
     out
@@ -115,7 +115,7 @@ fn v2_operation(operation: &Operation, shared: &mut SharedParameters) -> Value {
     Value::Object(out)
 }
 
-/// What both versions say of an operation in the same way.
+/// The common part of an operation in both versions.
 fn common(operation: &Operation) -> Map<String, Value> {
     let mut out = Map::new();
     out.insert("description".to_owned(), json!(operation.text));

@@ -1,10 +1,10 @@
-//! The routes of resources: every verb and subresource that discovery lists, in Kubernetes' words.
+//! Routes of resources: every verb and subresource in discovery, with Kubernetes' names and descriptions.
 
 use super::Part;
 use super::parameters::{self, Parameters};
 use super::route::*;
 use crate::discovery::{ApiResource, ApiSubresource, GroupVersion};
-use api::resources::RETURNS_DELETED;
+use api::kinds;
 use std::sync::Arc;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -49,14 +49,14 @@ pub fn group_title(group: &str) -> String {
     }
 }
 
-/// A title with a small first letter, as tags have it.
+/// A title with a lower-case first letter, for tags.
 pub fn tag(title: &str) -> String {
     let mut characters = title.chars();
     characters.next().map_or_else(String::new, |first| first.to_lowercase().chain(characters).collect())
 }
 
-fn capitalised(word: &str) -> String {
-    let mut characters = word.chars();
+fn capitalised(name_part: &str) -> String {
+    let mut characters = name_part.chars();
     characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
@@ -112,7 +112,7 @@ impl Resource<'_> {
         }
     }
 
-    /// Fills in what the path itself says: its parameters.
+    /// Adds an operation with the parameters of its path.
     fn push(&mut self, path: &str, mut operation: Operation) {
         let kind = operation.kind.as_ref().map_or("", |kind| kind.kind.as_str());
         for (token, name) in [("{namespace}", "namespace"), ("{name}", "name"), ("{path}", "path")] {
@@ -212,17 +212,17 @@ impl Resource<'_> {
         let mut operation = self.operation("delete", "delete", self.id("delete", "", ""), text);
         operation.parameters = self.parameters.query(parameters::DELETE, "");
         operation.body = Some(delete_options());
-        let returned = (self.version.group.as_ref(), self.resource.name.as_ref());
-        operation.answer =
-            if RETURNS_DELETED.contains(&returned) { self.own_type("") } else { meta("Status") };
+        let kind = kinds::find(&self.version.group, &self.resource.name);
+        let returned = kind.is_some_and(|kind| kind.returns_deleted);
+        operation.answer = if returned { self.own_type("") } else { meta("Status") };
         operation.codes = OK_ACCEPTED;
         operation
     }
 
-    /// get, update or patch of an object or of its subresource, whose kind may be another.
+    /// get, update or patch of an object or of its subresource, whose kind may differ.
     fn item(&self, verb: &str, sub: &str, kind: (String, String, String)) -> Operation {
         let of = if sub.is_empty() { String::new() } else { format!("{sub} of ") };
-        let (method, action, word, text) = match verb {
+        let (method, action, name_part, text) = match verb {
             "get" => ("get", "get", "read", format!("read {of}the specified {}", self.resource.kind)),
             "update" => {
                 ("put", "put", "replace", format!("replace {of}the specified {}", self.resource.kind))
@@ -234,7 +234,7 @@ impl Resource<'_> {
                 format!("partially update {of}the specified {}", self.resource.kind),
             ),
         };
-        let mut operation = self.operation(method, action, self.id(word, "", &capitalised(sub)), text);
+        let mut operation = self.operation(method, action, self.id(name_part, "", &capitalised(sub)), text);
         operation.answer = self.type_of(&kind.0, &kind.1, &kind.2);
         operation.kind = Some(GroupVersionKind { group: kind.0, version: kind.1, kind: kind.2 });
         match method {
@@ -255,7 +255,7 @@ impl Resource<'_> {
         operation
     }
 
-    /// The old paths below `watch/`.
+    /// The deprecated paths below `watch/`.
     fn watches(&mut self) {
         let kind = self.resource.kind.to_string();
         let namespaced = if self.resource.namespaced { "/namespaces/{namespace}" } else { "" };
@@ -328,7 +328,7 @@ impl Resource<'_> {
         operation
     }
 
-    /// A subresource that hands the connection over, with every method it takes.
+    /// A `connect` subresource, with every method it accepts.
     fn connect(&mut self, path: &str, sub: &ApiSubresource, kind: &(String, String, String), suffix: &str) {
         for (verb, method) in CONNECT {
             let listed =

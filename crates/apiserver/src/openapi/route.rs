@@ -1,11 +1,11 @@
-//! What the documents say of a path: its operations, their parameters and answers, in no format yet.
+//! Format-independent model of a path: its operations with their parameters and responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Where a parameter stands.
+/// Location of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum ParameterLocation {
     Path,
     Query,
 }
@@ -14,13 +14,13 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     pub name: &'static str,
-    pub place: Place,
+    pub location: ParameterLocation,
     /// `string`, `integer` or `boolean`.
     pub kind: &'static str,
     pub text: Arc<str>,
 }
 
-/// The shape of a body or an answer.
+/// Content of a body or a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A type of the document by its full name.
@@ -50,19 +50,19 @@ pub struct Operation {
     pub id: String,
     pub text: String,
     pub tag: String,
-    /// Kubernetes' name of the action; empty for the paths that are not resources.
+    /// Kubernetes' name of the action; empty for non-resource paths.
     pub action: &'static str,
     pub kind: Option<GroupVersionKind>,
     pub consumes: &'static [&'static str],
     pub produces: &'static [&'static str],
     pub parameters: Vec<Parameter>,
     pub body: Option<Body>,
-    /// The answer, and the codes it comes with.
+    /// The response and its status codes.
     pub answer: Content,
     pub codes: &'static [(&'static str, &'static str)],
 }
 
-/// One path with its operations; parameters that all of them have stand at the path.
+/// One path with its operations; common parameters are at the path.
 #[derive(Clone, Debug)]
 pub struct PathItem {
     pub operations: Vec<Operation>,
@@ -70,7 +70,7 @@ pub struct PathItem {
 }
 
 impl PathItem {
-    /// Moves the parameters common to all operations up to the path and sorts what is left.
+    /// Moves the parameters common to all operations up to the path and sorts the others.
     fn of(mut operations: Vec<Operation>) -> Self {
         let mut common: Vec<Parameter> = match operations.split_first() {
             None => Vec::new(),
@@ -83,13 +83,13 @@ impl PathItem {
         };
         for operation in &mut operations {
             operation.parameters.retain(|parameter| !common.contains(parameter));
-            operation.parameters.sort_by_key(|parameter| (parameter.name, parameter.place));
+            operation.parameters.sort_by_key(|parameter| (parameter.name, parameter.location));
         }
-        common.sort_by_key(|parameter| (parameter.name, parameter.place));
+        common.sort_by_key(|parameter| (parameter.name, parameter.location));
         PathItem { operations, parameters: common }
     }
 
-    /// Every type that its operations name.
+    /// Types used by its operations.
     pub fn types(&self) -> impl Iterator<Item = &Arc<str>> {
         self.operations.iter().flat_map(|operation| {
             let body = operation.body.as_ref().map(|body| &body.content);

@@ -1,41 +1,41 @@
-//! Parameters that many operations of the version 2 document share, by names that carry a hash.
+//! Parameters shared by operations of the version 2 document, with names that contain a hash.
 
-use super::route::{Parameter, Place};
+use super::route::{Parameter, ParameterLocation};
 use base64::Engine;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 
-/// Kubernetes derives a shared parameter's name from its text. Where Ferry says it in its own words, the name
-/// is given here, so that references are the same.
+/// Names of shared parameters, which Kubernetes derives from their description. Listed here where Ferry's description
+/// differs, so that references are the same.
 const NAMES: &[(&str, &str)] = &[
     ("shardSelector", "shardSelector-Kgyki_3_"),
     ("stream", "stream-l-48cgXv"),
     ("tailLines", "tailLines-9xQLWHMV"),
 ];
 
-/// Clients look for these two in every operation, so they are not shared.
-const NEVER: &[&str] = &["name", "dryRun", "fieldValidation"];
+/// Not shared: clients look for these in every operation.
+const NOT_SHARED: &[&str] = &["name", "dryRun", "fieldValidation"];
 
-/// The shared parameters met so far.
+/// Shared parameters collected so far.
 #[derive(Default)]
 pub struct SharedParameters {
     found: BTreeMap<String, Value>,
-    /// Names by place, name and text, so that a hash is computed once.
-    names: HashMap<(Place, &'static str, std::sync::Arc<str>), String>,
+    /// Names by location, name and description, so that a hash is computed once.
+    names: HashMap<(ParameterLocation, &'static str, std::sync::Arc<str>), String>,
 }
 
 impl SharedParameters {
-    /// A parameter as it stands in an operation: usually a reference.
+    /// A parameter of an operation: usually a reference.
     pub fn parameter(&mut self, parameter: &Parameter) -> Value {
-        if NEVER.contains(&parameter.name) {
+        if NOT_SHARED.contains(&parameter.name) {
             return plain(parameter);
         }
-        let key = (parameter.place, parameter.name, parameter.text.clone());
+        let key = (parameter.location, parameter.name, parameter.text.clone());
         let name = match self.names.get(&key) {
             Some(name) => name.clone(),
             None => {
-                let given = NAMES.iter().find(|(name, _)| *name == parameter.name);
-                let name = given.map_or_else(
+                let known = NAMES.iter().find(|(name, _)| *name == parameter.name);
+                let name = known.map_or_else(
                     || format!("{}-{}", parameter.name, hash(&canonical(parameter))),
                     |(_, name)| (*name).to_owned(),
                 );
@@ -47,7 +47,7 @@ impl SharedParameters {
         reference(&name)
     }
 
-    /// The body, shared when its type belongs to all kinds.
+    /// The body, shared if its type is common to all kinds.
     pub fn body(&mut self, schema: &Value, required: bool) -> Value {
         let mut body = json!({"name": "body", "in": "body", "schema": schema});
         if required {
@@ -81,24 +81,24 @@ fn plain(parameter: &Parameter) -> Value {
         "type": parameter.kind,
         "description": parameter.text.as_ref(),
         "name": parameter.name,
-        "in": if parameter.place == Place::Path { "path" } else { "query" },
+        "in": if parameter.location == ParameterLocation::Path { "path" } else { "query" },
     });
-    if parameter.place == Place::Path {
+    if parameter.location == ParameterLocation::Path {
         out["required"] = json!(true);
     }
     out
 }
 
-/// The JSON that the hash is taken of: keys in this order, nothing between them.
+/// The JSON input of the hash: keys in this order, no whitespace.
 fn canonical(parameter: &Parameter) -> String {
     let text = json!(parameter.text.as_ref()).to_string();
-    let place = match parameter.place {
-        Place::Path => "\"path\",\"required\":true",
-        Place::Query => "\"query\"",
+    let location = match parameter.location {
+        ParameterLocation::Path => "\"path\",\"required\":true",
+        ParameterLocation::Query => "\"query\"",
     };
     let (kind, name) = (parameter.kind, parameter.name);
     format!(
-        "{{\"uniqueItems\":true,\"type\":\"{kind}\",\"description\":{text},\"name\":\"{name}\",\"in\":{place}}}"
+        "{{\"uniqueItems\":true,\"type\":\"{kind}\",\"description\":{text},\"name\":\"{name}\",\"in\":{location}}}"
     )
 }
 

@@ -1,4 +1,4 @@
-//! Requests that the server itself makes: to webhooks, to issuers of tokens.
+//! Outbound requests of the server: to webhooks and token issuers.
 //!
 //! JSON over [`base::http`]. Every request has a time limit, every response a size limit.
 
@@ -7,9 +7,9 @@ mod target;
 mod users;
 
 pub use base::http::{OriginError as TargetError, Trust};
-pub use kubeconfig::{KubeconfigError, read as read_kubeconfig};
+pub use kubeconfig::{KubeconfigError, ServerCredentials, read as read_kubeconfig};
 pub use target::Target;
-pub use users::{Presented, Users};
+pub use users::Users;
 
 use base::http::{HttpError, Limits};
 use base64::Engine;
@@ -22,34 +22,34 @@ use machinery::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The longest answer that is read.
-const MAX_ANSWER: usize = 10 << 20;
-/// Callers have limits of their own, which are shorter.
-const LONGEST_WAIT: Duration = Duration::from_secs(600);
+/// Size limit of a response.
+const MAX_RESPONSE: usize = 10 << 20;
+/// Upper bound; callers pass shorter time limits.
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// Why a request got no usable answer.
+/// Failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    #[error("connecting to {place}")]
+    #[error("failed to connect to {place}")]
     Connect { place: String, source: std::io::Error },
     #[error("{method} {url}")]
     Exchange { method: Method, url: String, source: HttpError },
-    #[error("{method} {url}: the answer is longer than {MAX_ANSWER} bytes")]
+    #[error("{method} {url}: response is longer than {MAX_RESPONSE} bytes")]
     TooLong { method: Method, url: String },
-    #[error("{method} {url}: no answer within {limit:?}: context deadline exceeded")]
+    #[error("{method} {url}: no response within {limit:?}: context deadline exceeded")]
     Timeout { method: Method, url: String, limit: Duration },
-    #[error("{method} {url}: the server answered {status}")]
+    #[error("{method} {url}: server returned {status}")]
     Refused { method: Method, url: String, status: StatusCode, body: String },
-    #[error("{url}: the answer cannot be read: {reason}")]
+    #[error("{url}: failed to decode response: {reason}")]
     Answer { url: String, reason: String },
-    #[error("{url} cannot be requested")]
+    #[error("failed to build request for {url}")]
     Request { url: String },
-    #[error("reading {}", .path.display())]
+    #[error("failed to read {}", .path.display())]
     Token { path: PathBuf, source: std::io::Error },
 }
 
 impl CallError {
-    /// The error with its cause, as messages show it.
+    /// The error with its causes, for messages.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut source = std::error::Error::source(self);
@@ -60,7 +60,7 @@ impl CallError {
         text
     }
 
-    /// Whether the same request may do better in a moment.
+    /// Reports whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Exchange { .. } => true,
@@ -72,14 +72,14 @@ impl CallError {
     }
 }
 
-/// How the server proves who it is.
+/// Credentials of the server.
 #[derive(Clone, Default)]
 pub enum Credentials {
-    /// By its certificate, or not at all.
+    /// A client certificate, or none.
     #[default]
     None,
     Bearer(String),
-    /// Read again for every request: whoever writes the file renews it.
+    /// Read again for every request, since the file may be rotated.
     BearerFile(PathBuf),
     Basic {
         user: String,
@@ -100,16 +100,16 @@ impl Client {
     }
 
     pub fn with_credentials(target: Target, credentials: Credentials) -> Self {
-        let limits = Limits { response: LONGEST_WAIT, silence: LONGEST_WAIT, ..Limits::default() };
+        let limits = Limits { response: MAX_WAIT, silence: MAX_WAIT, ..Limits::default() };
         Self { target, credentials, http: base::http::Client::new(limits) }
     }
 
-    /// What is at this path below the target's, as JSON.
+    /// Gets JSON from this path below the target's.
     pub async fn get(&self, path: &str, limit: Duration) -> Result<Value, CallError> {
         self.call(Method::GET, path, Bytes::new(), limit).await
     }
 
-    /// The bytes at this path below the target's.
+    /// Gets the bytes at this path below the target's.
     pub async fn get_bytes(&self, path: &str, limit: Duration) -> Result<Bytes, CallError> {
         let url = format!("{}{path}", self.target.url());
         self.answered(Method::GET, path, Bytes::new(), &url, limit).await
@@ -120,13 +120,13 @@ impl Client {
         self.call(Method::POST, "", body.to_string().into(), limit).await
     }
 
-    /// Posts JSON that is encoded already to the target's own path; nobody cares what the answer says.
+    /// Posts encoded JSON to the target's own path; the response body is ignored.
     pub async fn send(&self, body: Bytes, limit: Duration) -> Result<(), CallError> {
         let url = self.target.url().to_owned();
         self.answered(Method::POST, "", body, &url, limit).await.map(drop)
     }
 
-    /// Replaces what is at this path below the target's.
+    /// Puts to this path below the target's.
     pub async fn put(&self, path: &str, body: &Value, limit: Duration) -> Result<Value, CallError> {
         self.call(Method::PUT, path, body.to_string().into(), limit).await
     }
@@ -146,7 +146,7 @@ impl Client {
             .map_err(|error| CallError::Answer { url, reason: error.to_string() })
     }
 
-    /// The body of an answer that says yes.
+    /// Body of a successful response.
     async fn answered(
         &self,
         method: Method,
@@ -181,10 +181,11 @@ impl Client {
             HttpError::TooLong(_) => CallError::TooLong { method: method.clone(), url: url.to_owned() },
             source => CallError::Exchange { method: method.clone(), url: url.to_owned(), source },
         };
-        let request = self.request(&method, path, body, url)?;
+        let mut request = self.request(&method, path, body, url)?;
+        base::trace::inject(request.headers_mut());
         let response = self.http.send(self.target.origin(), request).await.map_err(failed)?;
         let status = response.status;
-        Ok((status, response.bytes(MAX_ANSWER).await.map_err(failed)?))
+        Ok((status, response.bytes(MAX_RESPONSE).await.map_err(failed)?))
     }
 
     fn request(
@@ -231,7 +232,7 @@ mod tests {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
     use tokio::net::TcpListener;
 
-    /// Answers the first request of every connection, and closes after reading the second.
+    /// Responds to the first request of every connection, and closes after reading the second.
     async fn server(seen: Arc<AtomicUsize>) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let port = listener.local_addr().expect("an address").port();
@@ -261,7 +262,7 @@ mod tests {
 
     /// A webhook with side effects must not be called twice for one request.
     #[tokio::test]
-    async fn request_that_a_server_has_read_is_not_sent_again() {
+    async fn request_read_by_server_is_not_retried() {
         let seen = Arc::new(AtomicUsize::new(0));
         let port = server(Arc::clone(&seen)).await;
         let target =

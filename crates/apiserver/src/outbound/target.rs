@@ -1,4 +1,4 @@
-//! Servers that requests go to, and the path on them.
+//! Target servers of outbound requests, with the path on them.
 
 use base::egress::Network;
 use base::http::{Origin, OriginError, Trust};
@@ -12,12 +12,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// A server beside this one.
+    /// A server on the control plane network.
     pub fn new(url: &str, trust: &Trust) -> Result<Self, OriginError> {
         Self::on(url, trust, Network::ControlPlane)
     }
 
-    /// A webhook: one with a name of its own in its certificate is a service of the cluster.
+    /// A webhook: one with a separate server name in its certificate is a service of the cluster.
     pub fn of_webhook(url: &str, trust: &Trust) -> Result<Self, OriginError> {
         let network = if trust.server_name.is_some() { Network::Cluster } else { Network::ControlPlane };
         Self::on(url, trust, network)

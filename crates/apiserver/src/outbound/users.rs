@@ -1,29 +1,22 @@
-//! The users of a kubeconfig by the servers they are for, as admission webhooks use them.
+//! Kubeconfig users by target server, for admission webhooks.
 
-use super::Credentials;
-use super::kubeconfig::{KubeconfigError, credentials, material, read_file};
+use super::kubeconfig::{KubeconfigError, ServerCredentials, decode};
 use api::value::Fields;
+use machinery::Value;
+use machinery::kubeconfig::{self, UserEntry};
 use std::collections::HashMap;
 use std::path::Path;
-
-/// Credentials of this server for one other server.
-#[derive(Clone, Default)]
-pub struct Presented {
-    pub credentials: Credentials,
-    /// Certificate chain and key, PEM.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-}
 
 /// Users by their names, which are servers: `host:port`, `*.domain`, `*`.
 #[derive(Clone, Default)]
 pub struct Users {
-    by_server: HashMap<String, Presented>,
-    /// That of the current context.
+    by_server: HashMap<String, ServerCredentials>,
+    /// User of the current context.
     current: Option<String>,
 }
 
 impl std::fmt::Debug for Users {
-    /// The values are secret.
+    /// Omits the values, which are secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Users").field(&self.by_server.keys()).finish()
     }
@@ -32,30 +25,22 @@ impl std::fmt::Debug for Users {
 impl Users {
     pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
         let invalid = |reason: String| KubeconfigError::Invalid { path: path.to_owned(), reason };
-        let text = read_file(path)?;
-        let config = machinery::codec::yaml::decode(&text).map_err(|error| invalid(error.to_string()))?.value;
-        let directory = path.parent().unwrap_or(Path::new(""));
+        let config = decode(path)?;
         let mut by_server = HashMap::new();
-        for entry in config.items("users") {
+        for entry in config.get("users").and_then(Value::as_array).into_iter().flatten() {
             let user = entry.field("user");
-            for plugin in ["exec", "auth-provider"] {
-                if user.has(plugin) {
-                    return Err(invalid(format!("{plugin}: credentials cannot come from another program")));
-                }
+            if let Some(plugin) = UserEntry::plugin(user) {
+                return Err(invalid(format!("{plugin}: credentials cannot come from another program")));
             }
-            let part = |field: &str| material(user, field, directory, path);
-            let identity = part("client-certificate")?.zip(part("client-key")?);
-            let presented = Presented { credentials: credentials(user, directory), identity };
-            by_server.insert(entry.text("name").to_owned(), presented);
+            by_server.insert(entry.text("name").to_owned(), ServerCredentials::read(user, path)?);
         }
-        let context = config.items("contexts").iter();
-        let context = context.filter(|entry| entry.text("name") == config.text("current-context"));
-        let current = context.map(|entry| entry.field("context").text("user").to_owned()).next();
+        let context = kubeconfig::entry(&config, "contexts", kubeconfig::current_context(&config));
+        let current = context.map(|context| context.text("user").to_owned());
         Ok(Self { by_server, current: current.filter(|name| !name.is_empty()) })
     }
 
-    /// Credentials for `target`, a `host:port`. The most specific user counts.
-    pub fn of(&self, target: &str) -> Presented {
+    /// Credentials for `target`, a `host:port`. The most specific user applies.
+    pub fn of(&self, target: &str) -> ServerCredentials {
         let matching = |target: &str| {
             let exact = self.by_server.get(target);
             let parents = target.match_indices('.').map(|(at, _)| format!("*{}", &target[at..]));
@@ -70,10 +55,11 @@ impl Users {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Credentials;
     use super::*;
 
     #[test]
-    fn most_specific_user_is_presented() {
+    fn users_most_specific_match_is_used() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("kubeconfig");
         let users = ["hook.ns.svc:8443", "*.ns.svc", "plain.other.svc", "*"];

@@ -1,4 +1,4 @@
-//! Access to devices that are in use by others: only for claims of namespaces that are labelled for it.
+//! Admin access to devices in use: only for claims of namespaces labelled for it.
 
 use super::{Registry, Served};
 use machinery::field::{ErrorList, FieldError, Path};
@@ -7,7 +7,7 @@ use machinery::{Value, meta};
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
 impl Registry {
-    /// What is wrong with a new claim, or with a template of claims, that asks for such access.
+    /// Validates admin access of a new claim or claim template.
     pub(super) async fn validate_admin_access(&self, served: &Served, object: &Value) -> ErrorList {
         let kind = &served.kind;
         let spec = match (kind.group(), kind.resource()) {
@@ -40,7 +40,7 @@ impl Registry {
     }
 }
 
-/// The first request of a claim that asks for such access. Requests with alternatives cannot.
+/// The first request of a claim for admin access. Requests with alternatives cannot have it.
 fn first_request(spec: &Value) -> Option<usize> {
     spec["devices"]["requests"]
         .as_array()?
@@ -54,7 +54,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn who_asks_for_it() {
+    fn admin_access_request_is_found() {
         let spec = |requests: Value| json!({"devices": {"requests": requests}});
         for (requests, first) in [
             (json!([]), None),

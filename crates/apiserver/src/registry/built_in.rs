@@ -1,4 +1,4 @@
-//! The built-in resources: rows of [`api::resources`] and [`api::kinds`] as what is served.
+//! Built-in resources: builds served resources from [`api::resources`] and [`api::kinds`].
 
 use super::version::{Conversion, Served, Version};
 use super::{Storage, Stores};
@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Storages of the built-in kinds and the versions that are served of them.
+/// Storages of the built-in kinds and their served versions.
 pub struct BuiltIn {
     stores: Stores,
     storages: HashMap<(&'static str, &'static str), Arc<Storage>>,
@@ -25,7 +25,7 @@ pub struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// Kinds of the default table are there whether or not they are served: the server uses them itself.
+    /// Kinds of the default table exist even if not served, for the server's own use.
     pub fn new(stores: &Stores, runtime: &RuntimeConfig) -> Self {
         let mut built_in = Self { stores: stores.clone(), storages: HashMap::new(), served: Vec::new() };
         let mut versions: Vec<(*const Storage, Vec<Arc<Version>>)> = Vec::new();
@@ -83,7 +83,7 @@ impl BuiltIn {
         Arc::clone(self.storages.entry((kind.group, kind.resource)).or_insert_with(make))
     }
 
-    /// `None` for resources that store nothing.
+    /// `None` for resources without storage.
     fn version(&mut self, resource: &'static Resource) -> Option<Version> {
         let kind = KINDS.iter().copied().find(|kind| {
             (kind.group, kind.version, kind.resource) == (resource.group, resource.version, resource.resource)
@@ -91,7 +91,7 @@ impl BuiltIn {
         let types = api::schema::of_version(kind.version);
         let schema = TypeHandle::of_kind(types, kind.group, kind.version, kind.kind);
         let Some(schema) = schema else {
-            tracing::error!(kind = kind.kind, "a built-in kind has no schema");
+            tracing::error!(kind = kind.kind, "built-in kind has no schema");
             return None;
         };
         let storage = self.storage(kind.stored_as.map_or(kind, |stored| stored.kind));

@@ -1,7 +1,7 @@
-//! The catalogue: served resources, discovery and OpenAPI of one moment.
+//! The catalogue: served resources, discovery and OpenAPI at one moment.
 //!
-//! A catalogue never changes. When a definition comes or goes, a new one takes the place of the old for requests to come;
-//! a request works on the one it began with.
+//! A catalogue is immutable. When a definition is added or removed, a new one replaces it for later requests; a
+//! request finishes on the one it started with.
 
 use super::version::Served;
 use crate::aggregate::Backend;
@@ -15,15 +15,15 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Lookups by names that users choose: the hasher is seeded.
+/// Keys are names chosen by users: the hasher is seeded.
 type ByName<T> = HashMap<Arc<str>, T>;
 
-/// Resources of a group, by version and name: shared by catalogues in which they are the same.
+/// Resources of a group, by version and name, shared by catalogues in which they are unchanged.
 type GroupResources = ByName<ByName<Arc<Served>>>;
 
-/// Everything that is served at one moment.
+/// Everything served at one moment.
 pub struct Catalogue {
-    /// Counts catalogues of this process.
+    /// Sequence number within this process.
     pub generation: u64,
     /// By group.
     served: ByName<Arc<GroupResources>>,
@@ -40,9 +40,9 @@ pub struct Addition {
     pub discovery: Arc<GroupVersion>,
     /// Types for OpenAPI; `None` if another server has the documents.
     pub types: Option<Arc<dyn Types>>,
-    /// The server that answers its requests, if that is another one.
+    /// The server that handles its requests, if not this one.
     pub backend: Option<Backend>,
-    /// Its part of the OpenAPI v2 document of that server.
+    /// Its part of that server's OpenAPI v2 document.
     pub v2: Option<Arc<RemoteSpec>>,
 }
 
@@ -54,18 +54,18 @@ impl Addition {
     }
 }
 
-/// The present catalogue, and what it is made of.
+/// The current catalogue and its sources.
 pub struct Catalogues {
     current: ArcSwap<Catalogue>,
     /// Every built-in kind, for the server's own use.
     built_in: Arc<Catalogue>,
-    /// Those of them that are served.
+    /// The served built-in kinds.
     offered: Arc<Catalogue>,
     additions: Mutex<Additions>,
 }
 
-/// Additions of definitions and APIServices, by names of the caller's choice, with the groups that changed since the last
-/// catalogue: only those are made anew.
+/// Additions of definitions and APIServices, by names chosen by the caller, with the groups that changed since the
+/// last catalogue: only those are rebuilt.
 #[derive(Default)]
 pub struct Additions {
     by_name: BTreeMap<String, Addition>,
@@ -115,12 +115,12 @@ impl Catalogue {
         self.served.get(group)?.get(version)?.get(resource)
     }
 
-    /// The server that answers for a group version, if it is another one.
+    /// The server of a group version, if it is another one.
     pub fn backend(&self, group: &str, version: &str) -> Option<&Backend> {
         if self.backends.is_empty() { None } else { self.backends.get(group)?.get(version) }
     }
 
-    /// Reports whether discovery shows a resource, stored or not.
+    /// Reports whether discovery lists a resource, stored or not.
     pub fn shows(&self, group: &str, version: &str, resource: &str) -> bool {
         let shown = self.discovery.versions_of(group).iter().find(|shown| shown.version == version);
         shown.is_some_and(|shown| shown.resources.iter().any(|row| row.name == resource))
@@ -180,12 +180,12 @@ impl Catalogues {
         Self { current: ArcSwap::new(Arc::clone(&offered)), built_in, offered, additions: Mutex::default() }
     }
 
-    /// The catalogue for a request that begins now.
+    /// The catalogue for a new request.
     pub fn load(&self) -> Arc<Catalogue> {
         self.current.load_full()
     }
 
-    /// The built-in kinds that are served, without additions.
+    /// The served built-in kinds, without additions.
     pub fn offered(&self) -> &Catalogue {
         &self.offered
     }
@@ -195,8 +195,8 @@ impl Catalogues {
         &self.built_in
     }
 
-    /// Changes what definitions and APIServices add, and makes the next catalogue of it. Requests are not held up: those
-    /// that began earlier end on the catalogue they have.
+    /// Changes the additions of definitions and APIServices, and builds the next catalogue. Requests are not blocked:
+    /// earlier ones finish on their catalogue.
     pub fn change(&self, change: impl FnOnce(&mut Additions)) -> u64 {
         let mut additions = self.additions.lock();
         change(&mut additions);
@@ -211,7 +211,7 @@ impl Catalogues {
         generation
     }
 
-    /// The previous catalogue with the changed groups made anew of what is built in and what is added.
+    /// The previous catalogue with the changed groups rebuilt.
     fn next(&self, previous: &Catalogue, additions: &Additions, changed: &HashSet<Text>) -> Catalogue {
         let (mut served, mut backends) = (previous.served.clone(), previous.backends.clone());
         let mut discovery = HashMap::new();

@@ -24,7 +24,7 @@ impl Condition {
     }
 }
 
-/// A condition that an object has.
+/// Condition of an object by type.
 pub fn find<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     let conditions = object.field("status").items("conditions");
     conditions.iter().find(|condition| condition.text("type") == kind)
@@ -34,7 +34,7 @@ pub fn is_true(object: &Value, kind: &str) -> bool {
     find(object, kind).is_some_and(|condition| condition.text("status") == "True")
 }
 
-/// Sets a condition; its time changes with its status. Reports whether anything did.
+/// Sets a condition; its time changes with its status. Reports whether anything changed.
 pub fn set(object: &mut Value, condition: &Condition, now: &str) -> bool {
     let wanted = json!({
         "type": condition.kind, "status": condition.status, "reason": condition.reason,
@@ -58,7 +58,7 @@ pub fn set(object: &mut Value, condition: &Condition, now: &str) -> bool {
     changed
 }
 
-/// Removes a condition. Reports whether there was one.
+/// Removes a condition. Reports whether it existed.
 pub fn remove(object: &mut Value, kind: &str) -> bool {
     let conditions = object.get_mut("status").and_then(|status| status.get_mut("conditions"));
     let Some(conditions) = conditions.and_then(Value::as_array_mut) else { return false };

@@ -1,7 +1,7 @@
-//! Conversions that comparing the fields of managers of other versions needs.
+//! Conversions for comparing the managed fields of other versions.
 //!
-//! Managed fields are computed without waiting. Where a webhook converts, the computation runs, notes the conversions that
-//! it lacks, and runs again when those have been made.
+//! Managed fields are computed synchronously. With a conversion webhook, the computation runs, records the
+//! conversions that it lacks, and runs again when those are available.
 
 use super::version::{Served, Version};
 use machinery::Value;
@@ -9,11 +9,11 @@ use machinery::apply::Converter;
 use machinery::schema::SchemaRef;
 use parking_lot::Mutex;
 
-/// Most computations of one write. Each can only lack what the one before it did not reach.
+/// Limit of computations per write. Each can only lack conversions that the previous one did not reach.
 const MAX_ROUNDS: usize = 16;
 
-/// One conversion: an object, the wanted version, and the converted object if there is one.
-struct Made {
+/// One conversion: an object, the target version, and the converted object if available.
+struct CompletedConversion {
     object: Value,
     api_version: String,
     converted: Option<Value>,
@@ -22,21 +22,21 @@ struct Made {
 /// Conversions of one write.
 struct Conversions<'a> {
     served: &'a Served,
-    made: Vec<Made>,
+    made: Vec<CompletedConversion>,
     missing: Mutex<Vec<(Value, String)>>,
 }
 
 impl Converter for Conversions<'_> {
     fn convert(&self, object: &Value, wanted: &str) -> Option<Value> {
-        let given = self.served.find(object.get("apiVersion").and_then(Value::as_str).unwrap_or(""))?;
+        let source = self.served.find(object.get("apiVersion").and_then(Value::as_str).unwrap_or(""))?;
         let version = self.served.find(wanted)?;
-        if given.webhook().is_none() {
-            return version.converted_from(given, object);
+        if source.webhook().is_none() {
+            return version.converted_from(source, object);
         }
-        if given.api_version == wanted {
+        if source.api_version == wanted {
             return Some(object.clone());
         }
-        let known = |made: &&Made| made.api_version == wanted && made.object == *object;
+        let known = |made: &&CompletedConversion| made.api_version == wanted && made.object == *object;
         if let Some(made) = self.made.iter().find(known) {
             return made.converted.clone();
         }
@@ -52,7 +52,7 @@ impl Converter for Conversions<'_> {
     }
 }
 
-/// The outcome of a computation on managed fields that has all conversions it needs.
+/// Result of a computation on managed fields with all its conversions.
 pub(super) async fn with_conversions<T>(served: &Served, compute: impl Fn(&dyn Converter) -> T) -> T {
     let mut conversions = Conversions { served, made: Vec::new(), missing: Mutex::default() };
     for _ in 1..MAX_ROUNDS {
@@ -63,7 +63,7 @@ pub(super) async fn with_conversions<T>(served: &Served, compute: impl Fn(&dyn C
         }
         for (object, api_version) in missing {
             let converted = served.converted_by_webhook(&object, &api_version).await;
-            conversions.made.push(Made { object, api_version, converted });
+            conversions.made.push(CompletedConversion { object, api_version, converted });
         }
     }
     compute(&conversions)

@@ -1,10 +1,10 @@
 //! Create: system fields, the kind's rules, admission, one compare-and-swap.
 
-use super::allocate::WriteOutcome;
 use super::metadata::{
     ensure_namespace, fill_system_fields, generate_name, refuse, validate_new, wipe_system_fields,
 };
-use super::{Registry, Served, Warnings, WriteContext, Written, metadata, store_error, write_error};
+use super::services::WriteOutcome;
+use super::{OrStatus, Registry, Served, WriteContext, WriteRecord, Written, metadata, write_error};
 use crate::admission::{Attributes, Operation, shown_name};
 use crate::authorize::{self, escalation};
 use crate::cache::Entry;
@@ -25,7 +25,7 @@ pub(super) enum CreateAccess {
     Unchecked,
 }
 
-/// How often a generated name is tried before the client is told.
+/// Attempts to generate a free name.
 const NAME_ATTEMPTS: usize = 8;
 
 impl Registry {
@@ -37,11 +37,11 @@ impl Registry {
         context: &WriteContext<'_>,
     ) -> Result<Written> {
         wipe_system_fields(&mut object);
-        self.create_as_given(served, object, context, CreateAccess::Authorized).await
+        self.create_unsanitized(served, object, context, CreateAccess::Authorized).await
     }
 
-    /// Stores what a PUT did not find. As in Kubernetes, such an object keeps what others may not bring along, and in a
-    /// dry run its version, too. The user needs the right to create it.
+    /// Creates the object of a PUT that does not exist. As in Kubernetes, it keeps system fields, and in a dry run
+    /// its resource version. The user needs permission to create it.
     pub async fn create_missing(
         &self,
         served: &Served,
@@ -50,15 +50,15 @@ impl Registry {
     ) -> Result<Written> {
         let version = meta::resource_version(&object);
         if !version.is_empty() {
-            crate::query::parse_uint(version).map_err(|why| Status::new(500, "", why))?;
+            crate::wire::query::parse_uint(version).map_err(|why| Status::new(500, "", why))?;
         }
         if !context.dry_run {
             meta::metadata_mut(&mut object).remove("resourceVersion");
         }
-        self.create_as_given(served, object, context, CreateAccess::Unchecked).await
+        self.create_unsanitized(served, object, context, CreateAccess::Unchecked).await
     }
 
-    async fn create_as_given(
+    async fn create_unsanitized(
         &self,
         served: &Served,
         mut object: Value,
@@ -74,7 +74,7 @@ impl Registry {
         self.insert(served, object, context, access).await
     }
 
-    /// 403 unless the user may create this object.
+    /// Returns 403 unless the user may create this object.
     async fn authorize_create(&self, served: &Served, name: &str, context: &WriteContext<'_>) -> Result<()> {
         let attributes = authorize::Attributes {
             verb: "create",
@@ -90,7 +90,7 @@ impl Registry {
         self.authorization.check(context.user, &attributes).await
     }
 
-    /// `subject` is the name in the request's path, if it has one.
+    /// `subject` is the name in the request's path, if any.
     pub(super) async fn admit_create(
         &self,
         served: &Served,
@@ -98,14 +98,14 @@ impl Registry {
         object: &mut Value,
         context: &WriteContext<'_>,
     ) -> Result<()> {
-        // Nobody owns what admission adds: managedFields are not computed again.
+        // managedFields are not recomputed: fields added by admission have no owner.
         let name = shown_name(object).to_owned();
         let attributes = Attributes::new(served, context, Operation::Create).named(&name);
         self.admission.mutate(self, &attributes, Some(object), None).await?;
         escalation::check(&self.authorization, served, context, subject, object, None).await
     }
 
-    /// The part of a create that an apply or an update of a missing object shares.
+    /// The common part of create, and of apply and update of a missing object.
     pub(super) async fn insert(
         &self,
         served: &Served,
@@ -126,8 +126,8 @@ impl Registry {
         }
     }
 
-    /// A name that nobody has. Somebody may still take it before it is stored, but hardly ever does: keeping a copy of
-    /// every object for that would cost more than telling the client to try again.
+    /// Generates a free name. Another request may take it before it is stored, but rarely does: copying every object
+    /// for a retry would cost more than an error to the client.
     async fn free_name(&self, served: &Served, generate: &str, namespace: &str) -> Result<String> {
         if served.rules.generates_no_suffix() {
             return Ok(generate.to_owned());
@@ -137,7 +137,7 @@ impl Registry {
         for _ in 0..NAME_ATTEMPTS {
             name = generate_name(generate);
             let key = served.key(namespace, &name);
-            cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
+            cache.ready_for(&key).await.or_status()?;
             if cache.get(&key).is_none() {
                 return Ok(name);
             }
@@ -166,7 +166,6 @@ impl Registry {
         context: &WriteContext<'_>,
         access: CreateAccess,
     ) -> Result<Written> {
-        let (kind, rules) = (served.governing_names(), served.governing());
         let claims_version = !context.dry_run && claims_version(&object);
         if !context.dry_run {
             meta::metadata_mut(&mut object).remove("resourceVersion");
@@ -174,35 +173,20 @@ impl Registry {
         if let Some(conversion) = served.early_conversion() {
             object = (conversion.to_stored)(object);
         }
-        if rules.counts_generation() {
-            meta::metadata_mut(&mut object).insert("generation".to_owned(), 1.into());
-        }
-        if let Some(stamp) = rules.stamp_user() {
-            stamp(&mut object, &context.user.to_value());
-        }
-        for warning in rules.early_warnings(&object) {
-            context.warnings.add(warning);
-        }
-        let shared = rules.labels_from().filter(|path| {
-            context.warnings.defaulted_labels() && object.at("metadata.labels") == object.at(path)
-        });
-        rules.prepare_create(&mut object);
-        if let Some(path) = shared {
-            let labels = object.at(path).clone();
-            meta::metadata_mut(&mut object).insert("labels".to_owned(), labels);
-        }
+        prepare_new(&mut object, served, context);
         let name = meta::name(&object).to_owned();
         let mut errors = self.validate_admin_access(served, &object).await;
         let budget = ErrorBudget::begin();
         errors.extend(validate_new(&object, served));
         drop(budget);
         refuse(served, &name, errors, context)?;
+        let rules = served.governing();
         for warning in rules.warnings(&object, None) {
-            context.warnings.add(warning);
+            context.record.warn(warning);
         }
         rules.canonicalize(&mut object);
-        // Reading from the store sets defaults, so what is stored has them: some follow from what was
-        // prepared above.
+        // Reading from the store sets defaults, so stored objects must have them: some depend on the preparation
+        // above.
         rules.set_defaults(&mut object);
         served.normalize(&mut object)?;
         if access == CreateAccess::Unchecked {
@@ -213,27 +197,39 @@ impl Registry {
 
         let key = served.key(meta::namespace(&object), &name);
         let stored = served.stored_form(object).await?;
-        served.storage.cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
+        served.storage.cache.ready_for(&key).await.or_status()?;
         if claims_version {
             return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         if context.dry_run {
             if served.storage.cache.get(&key).is_some() {
-                return Err(Status::already_exists(kind.group(), kind.resource(), &name));
+                return Err(already_exists(served, &name));
             }
             return Ok(Written::Value(stored));
         }
         let bytes = served.storage.cache.layout.prefix.encode(&stored);
-        // Now it is still at hand; once the store has answered, it would have to be fetched to be let go.
+        // Drop now, while the value is in the CPU cache. After the await it would be a cold free.
         drop(stored);
-        let key: Arc<str> = key.into();
-        match self.put(served, &key, Expect::Absent, &bytes, context.warnings).await? {
+        self.put_new(served, key.into(), &name, bytes, context).await
+    }
+
+    /// Stores a new object, unless the key has one.
+    async fn put_new(
+        &self,
+        served: &Served,
+        key: Arc<str>,
+        name: &str,
+        bytes: Bytes,
+        context: &WriteContext<'_>,
+    ) -> Result<Written> {
+        let _writing = base::trace::writing();
+        match self.put(served, &key, Expect::Absent, &bytes, context.record).await? {
             Outcome::Committed { revision, .. } => {
-                context.warnings.committed(&key, revision);
+                context.record.committed(&key, revision);
                 Ok(Written::Stored(Arc::new(Entry::new(key, bytes, revision))))
             }
             Outcome::Conflict { current, .. } => {
-                let mut status = Status::already_exists(kind.group(), kind.resource(), &name);
+                let mut status = already_exists(served, name);
                 let deleting = current.is_some_and(|kv| {
                     let old: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
                     meta::deletion_timestamp(&old).is_some()
@@ -246,14 +242,14 @@ impl Registry {
         }
     }
 
-    /// Stores a value, with a lease if its kind expires by itself. A lease that the store has lost is replaced once.
+    /// Stores a value, with a lease if its kind expires. A lease that the store has lost is replaced once.
     pub(super) async fn put(
         &self,
         served: &Served,
         key: &Arc<str>,
         expect: Expect,
         value: &Bytes,
-        warnings: &Warnings,
+        record: &WriteRecord,
     ) -> Result<Outcome> {
         let mut lease = self.lease(served).await?;
         let txn = |lease| Txn { key: key.clone(), expect, op: Op::Put { value: value.clone(), lease } };
@@ -263,21 +259,48 @@ impl Registry {
             lease = self.lease(served).await?;
             outcome = served.storage.store.txn(txn(lease)).await;
         }
-        outcome.map_err(|error| write_error(&error, warnings))
+        outcome.map_err(|error| write_error(&error, record))
     }
 
-    /// A lease for kinds whose objects expire by themselves.
+    /// A lease for kinds whose objects expire.
     async fn lease(&self, served: &Served) -> Result<Option<store::LeaseId>> {
         // Events are the only kind that expires.
         let Some(_) = served.storage.rules.ttl_seconds() else { return Ok(None) };
         let seconds = self.tuning.event_ttl.as_secs().max(1);
-        self.leases.lease(&*served.storage.store, seconds).await.map(Some).map_err(|e| store_error(&e))
+        self.leases.lease(&*served.storage.store, seconds).await.map(Some).or_status()
     }
 }
 
-/// Whether a new object says that it has been stored before.
+/// Sets the fields of a new object that clients cannot set, before validation.
+fn prepare_new(object: &mut Value, served: &Served, context: &WriteContext<'_>) {
+    let rules = served.governing();
+    if rules.counts_generation() {
+        meta::metadata_mut(object).insert("generation".to_owned(), 1.into());
+    }
+    if let Some(stamp) = rules.stamp_user() {
+        stamp(object, &context.user.to_value());
+    }
+    for warning in rules.early_warnings(object) {
+        context.record.warn(warning);
+    }
+    let shared = rules.labels_from().filter(|path| {
+        context.record.input.defaulted_labels() && object.at("metadata.labels") == object.at(path)
+    });
+    rules.prepare_create(object);
+    if let Some(path) = shared {
+        let labels = object.at(path).clone();
+        meta::metadata_mut(object).insert("labels".to_owned(), labels);
+    }
+}
+
+fn already_exists(served: &Served, name: &str) -> Status {
+    let kind = served.governing_names();
+    Status::already_exists(kind.group(), kind.resource(), name)
+}
+
+/// Reports whether a new object has a resource version.
 fn claims_version(object: &Value) -> bool {
-    crate::query::parse_uint(meta::resource_version(object)).is_ok_and(|version| version != 0)
+    crate::wire::query::parse_uint(meta::resource_version(object)).is_ok_and(|version| version != 0)
 }
 
 fn name_conflict(served: &Served, status: &Status) -> Status {

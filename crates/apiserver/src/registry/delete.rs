@@ -1,11 +1,12 @@
-//! Delete: preconditions, grace, finalizers and what becomes of dependents.
+//! Delete: preconditions, grace period, finalizers and propagation to dependents.
 
 use super::update::finished_deleting;
-use super::{MODIFIED, Registry, Served, Warnings, WriteContext, Written, metadata, store_error};
+use super::{MODIFIED, OrStatus, Registry, Served, WriteContext, WriteRecord, Written, metadata};
 use crate::admission::{Attributes, Operation};
 use crate::cache::Entry;
-use crate::options::{DeleteOptions, Propagation};
+use crate::wire::options::{DeleteOptions, Propagation};
 use api::kind::Graceful;
+use base::clock::Clock;
 use jiff::{SignedDuration, Timestamp};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
@@ -15,11 +16,11 @@ use store::{Expect, Op, Outcome, Txn};
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// How a deletion ended.
+/// Result of a deletion.
 pub enum Deleted {
-    /// The object is gone; its last state, and which one it was.
+    /// The object is deleted; its last state and uid.
     Gone { last: Written, uid: String },
-    /// It waits for a grace period or finalizers.
+    /// A grace period or finalizers are pending.
     Pending(Written),
 }
 
@@ -33,20 +34,20 @@ impl Registry {
     ) -> Result<Deleted> {
         let key: Arc<str> = served.key(context.namespace, name).into();
         let cache = &served.storage.cache;
-        cache.fresh(&key).await.map_err(|e| store_error(&e))?;
+        cache.fresh(&key).await.or_status()?;
         let mut current = cache.get(&key);
         let mut first = true;
         let mut marked = None;
         loop {
             let Some(entry) = current else {
-                // Whoever saw the mark may have been faster with the rest.
+                // Another writer may have removed the marked object.
                 let gone = |(entry, uid)| Deleted::Gone { last: Written::Stored(entry), uid };
                 return marked.map(gone).ok_or_else(|| served.not_found(name));
             };
             match self.delete_once(served, name, options, context, &entry, &mut marked).await? {
                 Ok(deleted) => return Ok(deleted),
                 Err(latest) => {
-                    // A precondition on the version holds for the version it named, not for a later one.
+                    // A precondition on the version does not hold for a later version.
                     if options.resource_version.is_some() && !first {
                         return Err(served.conflict(name, MODIFIED));
                     }
@@ -57,8 +58,8 @@ impl Registry {
         }
     }
 
-    /// One attempt; the inner error is what the object has become meanwhile. `marked` is the object once it has been
-    /// marked as going at once, and its uid.
+    /// One attempt; the inner error is the current state after a conflict. `marked` is the object after it was marked
+    /// for immediate deletion, and its uid.
     async fn delete_once(
         &self,
         served: &Served,
@@ -79,7 +80,7 @@ impl Registry {
         let shown = presented.as_ref().unwrap_or(&old);
         self.admission.validate(self, &attributes, None, Some(shown)).await?;
 
-        // What is being emptied goes on being emptied.
+        // An object that is still being emptied, such as a namespace, stays pending.
         if meta::deletion_timestamp(&old).is_some() && rules.held(&old) {
             return Ok(Ok(Deleted::Pending(Written::Stored(entry.clone()))));
         }
@@ -99,15 +100,15 @@ impl Registry {
         }
         let dry_run = options.dry_run || context.dry_run;
         if grace == Grace::No && !waits {
-            return self.remove(served, entry, old, dry_run, context.warnings).await;
+            return self.remove(served, entry, old, dry_run, context.record).await;
         }
         let finished = finished_deleting(&new) && !held;
-        let pending = self.store_pending(served, entry, new, dry_run, context.warnings).await?;
+        let pending = self.store_pending(served, entry, new, dry_run, context.record).await?;
         match pending {
-            // No grace was asked for: watchers see the mark, then the end.
+            // Without a grace period, watchers see the deletion timestamp, then the deletion.
             Ok(Deleted::Pending(Written::Stored(entry))) if finished => {
                 *marked = Some((Arc::clone(&entry), meta::uid(&old).to_owned()));
-                self.remove(served, &entry, old, dry_run, context.warnings).await
+                self.remove(served, &entry, old, dry_run, context.record).await
             }
             Ok(Deleted::Pending(last @ Written::Value(_))) if finished => {
                 Ok(Ok(Deleted::Gone { last, uid: meta::uid(&old).to_owned() }))
@@ -122,16 +123,17 @@ impl Registry {
         entry: &Arc<Entry>,
         old: Value,
         dry_run: bool,
-        warnings: &Warnings,
+        record: &WriteRecord,
     ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
         let uid = meta::uid(&old).to_owned();
         if dry_run {
             return Ok(Ok(Deleted::Gone { last: Written::Value(old), uid }));
         }
         let txn = Txn { key: entry.key.clone(), expect: Expect::Revision(entry.revision), op: Op::Delete };
-        match served.storage.store.txn(txn).await.map_err(|e| store_error(&e))? {
+        let _writing = base::trace::writing();
+        match served.storage.store.txn(txn).await.or_status()? {
             Outcome::Committed { revision, .. } => {
-                warnings.committed(&entry.key, revision);
+                record.committed(&entry.key, revision);
                 self.release(served, &old).await;
                 let last = Written::Stored(Arc::new(entry.at(revision)));
                 Ok(Ok(Deleted::Gone { last, uid }))
@@ -146,7 +148,7 @@ impl Registry {
         entry: &Arc<Entry>,
         new: Value,
         dry_run: bool,
-        warnings: &Warnings,
+        record: &WriteRecord,
     ) -> Result<Result<Deleted, Option<Arc<Entry>>>> {
         let bytes = served.storage.cache.layout.prefix.encode(&new);
         if bytes == entry.bytes {
@@ -156,9 +158,10 @@ impl Registry {
             return Ok(Ok(Deleted::Pending(Written::Value(new))));
         }
         let expect = Expect::Revision(entry.revision);
-        match self.put(served, &entry.key, expect, &bytes, warnings).await? {
+        let _writing = base::trace::writing();
+        match self.put(served, &entry.key, expect, &bytes, record).await? {
             Outcome::Committed { revision, .. } => {
-                warnings.committed(&entry.key, revision);
+                record.committed(&entry.key, revision);
                 let entry = Entry::new(entry.key.clone(), bytes, revision);
                 Ok(Ok(Deleted::Pending(Written::Stored(Arc::new(entry)))))
             }
@@ -168,14 +171,14 @@ impl Registry {
 }
 
 fn check_preconditions(served: &Served, name: &str, options: &DeleteOptions, old: &Value) -> Result<()> {
-    // Here, and only here, the message names the kind instead of the resource. Namespaces have words of their own.
+    // As in Kubernetes, these messages name the kind instead of the resource. Namespaces have their own texts.
     let kind = &served.storage.kind;
     let is_namespace = (kind.group(), kind.resource()) == ("", "namespaces");
     let subject = if is_namespace { kind.resource() } else { kind.kind() };
     let conflict = |why: String| Err(Status::conflict(kind.group(), subject, name, why));
-    let differs = |what: &str, asked: &str, found: &str| {
+    let differs = |what: &str, requested: &str, found: &str| {
         conflict(format!(
-            "Precondition failed: {what} in precondition: {asked}, {what} in object meta: {found}"
+            "Precondition failed: {what} in precondition: {requested}, {what} in object meta: {found}"
         ))
     };
     if let Some(uid) = &options.uid
@@ -205,17 +208,17 @@ fn check_preconditions(served: &Served, name: &str, options: &DeleteOptions, old
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grace {
-    /// The object has to wait; its metadata says so now.
+    /// Deletion is pending; its metadata is set.
     Waits,
-    /// It waits already, and not longer than asked.
+    /// Deletion is already pending, and not longer than requested.
     AlreadyPending,
     No,
 }
 
-/// Writes the grace period into the object, if there is one.
+/// Sets the grace period of the object, if any.
 fn grace(object: &mut Value, graceful: Graceful, options: &DeleteOptions) -> Grace {
     let Graceful::After(period) = graceful else { return Grace::No };
-    let now = Timestamp::now();
+    let now = Clock::system().now();
     if let Some(since) = meta::deletion_timestamp(object).and_then(|t| t.parse::<Timestamp>().ok()) {
         let present = meta::metadata(object)
             .and_then(|m| m.get("deletionGracePeriodSeconds"))
@@ -224,13 +227,13 @@ fn grace(object: &mut Value, graceful: Graceful, options: &DeleteOptions) -> Gra
         if present == 0 {
             return Grace::No;
         }
-        // A second deletion may only shorten the wait.
-        let Some(asked) = options.grace_period_seconds else { return Grace::AlreadyPending };
-        if asked >= present {
+        // A second deletion may only shorten the grace period.
+        let Some(requested) = options.grace_period_seconds else { return Grace::AlreadyPending };
+        if requested >= present {
             return Grace::AlreadyPending;
         }
-        let mut period = asked;
-        let mut at = since.checked_add(SignedDuration::from_secs(asked - present)).unwrap_or(now);
+        let mut period = requested;
+        let mut at = since.checked_add(SignedDuration::from_secs(requested - present)).unwrap_or(now);
         if at < now {
             at = now;
             if period != 0 {
@@ -259,20 +262,20 @@ fn bump_generation(object: &mut Value) {
     }
 }
 
-/// Finalizers hold an object that has no grace period: it is marked as going, now.
+/// Sets the deletion timestamp of an object without a grace period that finalizers retain.
 fn mark_deleting(object: &mut Value) {
     let existing = meta::deletion_timestamp(object).and_then(|t| t.parse::<Timestamp>().ok());
     if existing.is_none() {
         bump_generation(object);
     }
     let metadata = meta::metadata_mut(object);
-    if existing.is_none_or(|at| at > Timestamp::now()) {
+    if existing.is_none_or(|at| at > Clock::system().now()) {
         metadata.insert("deletionTimestamp".to_owned(), metadata::now().into());
     }
     metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
 }
 
-/// Adds or removes the finalizers by which the garbage collector knows what to do with dependents.
+/// Adds or removes the finalizers that select the garbage collector's handling of dependents.
 fn set_dependents_finalizers(object: &mut Value, orphan_by_default: bool, options: &DeleteOptions) {
     let has = |wanted: &str| meta::finalizers(object).iter().any(|f| f.as_str() == Some(wanted));
     let (orphan, foreground) = match (options.orphan_dependents, options.propagation) {
@@ -328,13 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn a_second_deletion_only_shortens() {
+    fn second_deletion_only_shortens_grace_period() {
         let mut pod = json!({"metadata": {"generation": 1}});
-        let asked = |s| DeleteOptions { grace_period_seconds: Some(s), ..DeleteOptions::default() };
-        assert_eq!(grace(&mut pod, Graceful::After(30), &asked(30)), Grace::Waits);
+        let requested = |s| DeleteOptions { grace_period_seconds: Some(s), ..DeleteOptions::default() };
+        assert_eq!(grace(&mut pod, Graceful::After(30), &requested(30)), Grace::Waits);
         assert_eq!(pod["metadata"]["generation"], 2);
-        assert_eq!(grace(&mut pod, Graceful::After(60), &asked(60)), Grace::AlreadyPending);
-        assert_eq!(grace(&mut pod, Graceful::After(5), &asked(5)), Grace::Waits);
+        assert_eq!(grace(&mut pod, Graceful::After(60), &requested(60)), Grace::AlreadyPending);
+        assert_eq!(grace(&mut pod, Graceful::After(5), &requested(5)), Grace::Waits);
         assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 5);
         assert_eq!(pod["metadata"]["generation"], 2);
     }

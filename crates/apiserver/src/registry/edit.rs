@@ -1,4 +1,4 @@
-//! Edit: a change of what is stored of an object that none of its kind's rules concern.
+//! Edit: a change of a stored object that its kind's rules do not cover.
 
 use super::update::{ATTEMPTS, Attempt};
 use super::{MODIFIED, Registry, Served, WriteContext};
@@ -7,8 +7,8 @@ use bytes::Bytes;
 use machinery::status::Result;
 
 impl Registry {
-    /// Changes an object until it is stored or refused. `make` tells its new form from the present one, again for each
-    /// attempt.
+    /// Changes an object until it is stored or rejected. `make` computes the new bytes from the current entry, again
+    /// for each attempt.
     pub async fn edit(
         &self,
         served: &Served,

@@ -1,23 +1,23 @@
-//! Follows a watch cache: what changed since the last look, or everything after a break.
+//! Reads the changes of a watch cache incrementally, or everything after a gap.
 
-use super::{Storage, store_error};
+use super::{OrStatus, Storage};
 use crate::cache::{Cursor, Entry, Progress};
 use machinery::status::Result;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// One followed cache.
+/// Position in one watch cache.
 pub struct Feed {
     storage: Arc<Storage>,
     ticks: watch::Receiver<u64>,
     cursor: Option<Cursor>,
 }
 
-/// What has happened to a followed cache.
-pub enum News {
-    /// Forget what was known; this is all there is.
-    Everything(Vec<Arc<Entry>>),
-    /// Objects in the order of their changes; `true`: it is gone.
+/// Changes of a watch cache.
+pub enum FeedUpdate {
+    /// The complete content, which replaces all earlier state.
+    Snapshot(Vec<Arc<Entry>>),
+    /// Objects in the order of their changes; `true`: deleted.
     Changes(Vec<(Arc<Entry>, bool)>),
 }
 
@@ -31,36 +31,36 @@ impl Feed {
         &self.storage
     }
 
-    /// Whether there may be news. Costs one atomic read.
+    /// Reports whether there may be changes. Costs one atomic read.
     pub fn stale(&self) -> bool {
         self.cursor.is_none() || self.ticks.has_changed().unwrap_or(true)
     }
 
-    /// Waits until there may be news.
+    /// Waits until there may be changes.
     pub async fn changed(&mut self) {
         if self.ticks.changed().await.is_err() {
-            // The cache is gone with its server.
+            // The cache was dropped with its server.
             std::future::pending::<()>().await;
         }
     }
 
-    /// The news, and from then on the next ones.
-    pub fn take(&mut self) -> News {
+    /// Returns the changes since the last call.
+    pub fn take(&mut self) -> FeedUpdate {
         self.ticks.borrow_and_update();
         let cache = &self.storage.cache;
         if let Some(cursor) = &mut self.cursor
             && let Progress::Events(events) = cache.advance(cursor)
         {
             let changes = events.iter().map(|event| (event.entry.clone(), event.deleted));
-            return News::Changes(changes.collect());
+            return FeedUpdate::Changes(changes.collect());
         }
         let (view, cursor) = cache.list_and_watch(&cache.root, |_| true);
         self.cursor = Some(cursor);
-        News::Everything(view.entries)
+        FeedUpdate::Snapshot(view.entries)
     }
 }
 
-/// Fills a cache that is empty or has lost its feed.
+/// Fills a cache that is empty or has lost its watch.
 pub async fn ready(storage: &Storage) -> Result<()> {
-    storage.cache.ready().await.map_err(|error| store_error(&error))
+    storage.cache.ready().await.or_status()
 }

@@ -1,9 +1,9 @@
-//! Shared leases for objects that expire: one lease serves all writes of a while.
+//! Shared leases for expiring objects: one lease serves all writes of a period.
 
 use std::time::{Duration, Instant};
 use store::{LeaseId, Store, StoreError};
 
-/// Objects may outlive their time by a twentieth of it, and by no more than this, so that one lease can serve many.
+/// Objects may outlive their TTL by a twentieth of it, and by no more than this, so that one lease can serve many.
 const MAX_SHARE: Duration = Duration::from_secs(60);
 
 fn share(seconds: u64) -> Duration {
@@ -30,7 +30,8 @@ impl Leases {
         Ok(lease)
     }
 
-    /// Forgets a lease that the store no longer has: time that the machine was suspended counts there, but not here.
+    /// Drops a lease that the store no longer has: time during which the machine was suspended counts there, but not
+    /// here.
     pub async fn forget(&self, lost: LeaseId) {
         let mut current = self.current.lock().await;
         if current.is_some_and(|(_, lease, _)| lease == lost) {

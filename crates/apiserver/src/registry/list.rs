@@ -1,10 +1,10 @@
-//! Get and list: which revision a read is at, what it matches, how it is cut into pages.
+//! Get and list: resource version semantics, selection and pagination.
 
-use super::{Registry, Served, Version, store_error};
+use super::{OrStatus, Registry, Served, Version, store_error};
 use crate::cache::{Entry, Layout, View};
 use crate::chain::offload;
-use crate::options::{ListOptions, Match};
 use crate::selection::Selection;
+use crate::wire::options::{ListOptions, Match};
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{RangeRequest, StoreError};
 
-/// How long a read waits for a revision that is not there yet.
+/// Wait limit of a read for a future revision.
 const FUTURE_WAIT: Duration = Duration::from_secs(3);
-/// Objects read at a time from an old revision.
+/// Objects per read from an old revision.
 const PAGE: usize = 1000;
 
-/// Tokens are read leniently: stray bits behind the last byte are nobody's business.
+/// Lenient decoding of tokens: trailing bits after the last byte are ignored.
 const TOKENS: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
 /// One page of a list.
@@ -29,16 +29,16 @@ pub struct Page {
     pub remaining: Option<usize>,
 }
 
-/// Where a continued list goes on.
+/// Continuation of a list.
 #[derive(Debug, PartialEq, Eq)]
 struct Token {
-    /// `None`: whatever is newest; the list is no longer of one revision.
+    /// `None`: the newest one; the list is no longer consistent.
     revision: Option<u64>,
     start: String,
 }
 
 impl Registry {
-    /// One object. A resource version only says how old the answer may be, and ours is never old.
+    /// One object. A resource version is a lower bound, which a fresh read always satisfies.
     pub async fn get(
         &self,
         served: &Version,
@@ -48,13 +48,13 @@ impl Registry {
     ) -> Result<Arc<Entry>> {
         let revision = match version {
             "" => 0,
-            text => crate::query::parse_uint(text).map_err(|why| {
+            text => crate::wire::query::parse_uint(text).map_err(|why| {
                 Status::new(500, "", format!("resourceVersion: Invalid value: {text:?}: {why}"))
             })?,
         };
         let cache = &served.storage.cache;
         let key = served.key(namespace, name);
-        let now = cache.fresh(&key).await.map_err(|e| store_error(&e))?;
+        let now = cache.fresh(&key).await.or_status()?;
         served.await_revision(revision, now).await?;
         cache.get(&key).ok_or_else(|| served.not_found(name))
     }
@@ -79,22 +79,22 @@ impl Registry {
             let limit = if options.resource_version == "0" { 0 } else { options.limit };
             return self.list_from(served, &scope, selection, limit, token).await;
         }
-        let asked = options.revision()?;
-        let now = cache.fresh(&scope).await.map_err(|e| store_error(&e))?;
-        // A limit together with a resource version has always meant exactly that version.
+        let requested = options.revision()?;
+        let now = cache.fresh(&scope).await.or_status()?;
+        // A limit together with a resource version means exactly that version.
         let exact = match options.resource_version_match {
             Match::Exact => true,
             Match::NotOlderThan => false,
-            Match::Unset => options.limit > 0 && asked.is_some_and(|revision| revision > 0),
+            Match::Unset => options.limit > 0 && requested.is_some_and(|revision| revision > 0),
         };
-        if let (true, Some(revision)) = (exact, asked) {
+        if let (true, Some(revision)) = (exact, requested) {
             served.await_revision(revision, now).await?;
             let token = Token { revision: Some(revision), start: String::new() };
             return self.list_from(served, &scope, selection, options.limit, token).await;
         }
-        served.await_revision(asked.unwrap_or(0), now).await?;
+        served.await_revision(requested.unwrap_or(0), now).await?;
         // For "any version" limits do not apply.
-        let limit = if asked == Some(0) { 0 } else { options.limit };
+        let limit = if requested == Some(0) { 0 } else { options.limit };
         let view = matching(served, &scope, None, limit, now, selection).await?;
         Ok(self.page(served, selection, view.entries, view.revision, view.more.then_some(view.remaining)))
     }
@@ -112,12 +112,12 @@ impl Registry {
             let start = format!("{}\0", last.key.strip_prefix(served.storage.cache.root.as_str())?);
             Some(Token { revision: Some(revision), start }.encode())
         });
-        // With a selector nobody knows how many of the rest would match.
+        // With a selector the number of remaining matches is unknown.
         let remaining = remaining.filter(|_| selection.is_everything());
         Page { entries, revision, continue_token, remaining }
     }
 
-    /// A list at a revision of the past, or the rest of one.
+    /// A list at an old revision, or the continuation of one.
     async fn list_from(
         &self,
         served: &Served,
@@ -130,15 +130,14 @@ impl Registry {
         let root = &cache.root;
         let start = format!("{root}{}", token.start);
         let start = if start.as_str() < scope { scope.to_owned() } else { start };
-        let now = cache.fresh(scope).await.map_err(|e| store_error(&e))?;
+        let now = cache.fresh(scope).await.or_status()?;
         let Some(revision) = token.revision else {
             let view = matching(served, scope, Some(&start), limit, now, selection).await?;
             let remaining = view.more.then_some(view.remaining);
             return Ok(self.page(served, selection, view.entries, view.revision, remaining));
         };
-        // Nothing of this resource has changed since: the cache is that revision, and compaction cannot have
-        // taken it.
-        let compacted = served.storage.store.compacted().await.map_err(|e| store_error(&e))?;
+        // This resource is unchanged since that revision: the cache can serve it, regardless of compaction.
+        let compacted = served.storage.store.compacted().await.or_status()?;
         if cache.revision() <= revision && revision <= now && revision >= compacted {
             let mut view = matching(served, scope, Some(&start), limit, now, selection).await?;
             view.revision = revision;
@@ -210,7 +209,7 @@ impl Registry {
 }
 
 impl Version {
-    /// Waits a little for a revision that a client has seen elsewhere.
+    /// Waits for a revision that a client has seen on another server.
     pub(super) async fn await_revision(&self, wanted: u64, now: u64) -> Result<()> {
         if wanted <= now {
             return Ok(());
@@ -219,7 +218,7 @@ impl Version {
         let mut current = now;
         while tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            current = self.storage.store.barrier().await.map_err(|e| store_error(&e))?;
+            current = self.storage.store.barrier().await.or_status()?;
             if current >= wanted {
                 return Ok(());
             }
@@ -237,7 +236,8 @@ impl Version {
     }
 }
 
-/// Objects in the cache that match. With a costly selection the lock of the cache is held for collecting references only.
+/// Matching objects in the cache. With a costly selection the lock of the cache is held for collecting references
+/// only.
 async fn matching(
     served: &Served,
     scope: &str,
@@ -276,7 +276,7 @@ async fn matching(
     Ok(view)
 }
 
-/// The revision is no longer kept. A continued list gets a token with which it may go on inconsistently.
+/// Error for a compacted revision. A continued list gets a token for an inconsistent continuation.
 fn expired(start: &str, served: &Served, fresh: bool) -> Status {
     if fresh {
         return Status::expired("The resourceVersion for the provided list is too old.");
@@ -347,11 +347,11 @@ impl Token {
     }
 }
 
-/// Go's words for a bad character in base64.
+/// Go's error text for an invalid base64 character.
 fn base64_error(text: &str, error: &base64::DecodeError) -> String {
     let at = match error {
         base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
-        // A lone character at the end: it is that one.
+        // Caused by a single trailing character.
         _ => text.len() - text.len() % 4,
     };
     format!("illegal base64 data at input byte {at}")
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_round_trip_and_refuse_tricks() {
+    fn continue_tokens_round_trip_and_reject_path_traversal() {
         let token = Token { revision: Some(7), start: "ns/name\0".to_owned() };
         assert_eq!(Token::decode(&token.encode()).unwrap(), token);
         let token = Token { revision: None, start: "a".to_owned() };
@@ -372,8 +372,11 @@ mod tests {
             assert_eq!(Token::decode(&bad).unwrap_err().code, 400, "{start}");
         }
         for (text, at) in [("bogus", 4), ("x", 0), ("b!", 1)] {
-            let said = Token::decode(text).unwrap_err().message;
-            assert!(said.ends_with(&format!("illegal base64 data at input byte {at}")), "{text}: {said}");
+            let decode_message = Token::decode(text).unwrap_err().message;
+            assert!(
+                decode_message.ends_with(&format!("illegal base64 data at input byte {at}")),
+                "{text}: {decode_message}"
+            );
         }
         let error = Token::decode("e30").unwrap_err();
         assert_eq!(

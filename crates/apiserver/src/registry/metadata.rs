@@ -1,8 +1,8 @@
-//! What the registry itself writes into and demands of an object's metadata.
+//! Metadata set and validated by the registry itself.
 
 use super::{Served, WriteContext};
 use crate::chain::offload;
-use jiff::Timestamp;
+use base::clock::Clock;
 use machinery::codec::{budget, time};
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::status::{Result, Status};
@@ -10,18 +10,18 @@ use machinery::{Map, Value, meta, names};
 use rand::Rng;
 use std::collections::HashSet;
 
-/// Letters and digits that neither look alike nor spell words.
+/// Alphanumeric characters without vowels and look-alikes.
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
-/// Longest base kept of a generateName, so that the result stays a DNS label.
+/// Longest base of a generateName, so that the result stays a DNS label.
 const MAX_GENERATED_BASE: usize = 63 - SUFFIX_LENGTH;
 
-/// Now, as timestamps in objects show it.
+/// Current time in the format of objects.
 pub fn now() -> String {
-    time::format(time::Instant { seconds: Timestamp::now().as_second(), nanos: 0 }, false)
+    time::format(time::Instant { seconds: Clock::system().now().as_second(), nanos: 0 }, false)
 }
 
-/// Removes what clients may not choose on create.
+/// Removes system fields, which clients cannot set on create.
 pub fn wipe_system_fields(object: &mut Value) {
     let metadata = meta::metadata_mut(object);
     for field in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "uid", "selfLink"] {
@@ -52,16 +52,16 @@ pub fn generate_name(base: &str) -> String {
     name
 }
 
-/// Puts the request's namespace into the object, or refuses one that differs.
+/// Sets the request's namespace in the object, or rejects a different one.
 pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) -> Result<()> {
     let expected = if served.namespaced() { namespace } else { "" };
     let metadata = meta::metadata_mut(object);
-    let given = metadata.get("namespace").and_then(Value::as_str).unwrap_or("");
-    if given == expected {
+    let submitted = metadata.get("namespace").and_then(Value::as_str).unwrap_or("");
+    if submitted == expected {
         return Ok(());
     }
-    // A namespace on a cluster-scoped object is forgiven and dropped.
-    if given.is_empty() || expected.is_empty() {
+    // A namespace on a cluster-scoped object is dropped without an error.
+    if submitted.is_empty() || expected.is_empty() {
         if expected.is_empty() {
             metadata.remove("namespace");
         } else {
@@ -74,7 +74,7 @@ pub fn ensure_namespace(object: &mut Value, served: &Served, namespace: &str) ->
     ))
 }
 
-/// Each owner once; a duplicate is dropped with a warning.
+/// Removes duplicate owner references with a warning.
 pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
     let Some(owners) = meta::metadata_mut(object).get_mut("ownerReferences").and_then(Value::as_array_mut)
     else {
@@ -83,22 +83,22 @@ pub fn dedup_owner_references(object: &mut Value, context: &WriteContext<'_>) {
     if owners.len() < 2 {
         return;
     }
-    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut retained: Vec<Value> = Vec::with_capacity(owners.len());
     let mut seen = HashSet::with_capacity(owners.len());
     for owner in owners.drain(..) {
         if !seen.insert(owner.to_string()) {
             let uid = owner.get("uid").and_then(Value::as_str).unwrap_or("");
-            context.warnings.add(format!(
+            context.record.warn(format!(
                 ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uid}"
             ));
         } else {
-            kept.push(owner);
+            retained.push(owner);
         }
     }
-    *owners = kept;
+    *owners = retained;
 }
 
-/// All that is wrong with a new object: metadata first, then what the kind says.
+/// Validates a new object: metadata first, then the kind's rules.
 pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
     let path = Path::new("metadata");
     let namespaced = served.namespaced();
@@ -120,7 +120,7 @@ pub fn validate_new(object: &Value, served: &Served) -> ErrorList {
     errors
 }
 
-/// Whatever a kind's own rules for names are: they have to fit into a path.
+/// Checks that names are valid path segments, in addition to the kind's rules for names.
 fn names_outside_paths(object: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = ErrorList::new();
     for (field, prefix) in [("generateName", true), ("name", false)] {
@@ -133,22 +133,22 @@ fn names_outside_paths(object: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// Invalid, if there are errors.
+/// Returns 422 if there are errors.
 pub fn refuse(served: &Served, name: &str, mut errors: ErrorList, context: &WriteContext<'_>) -> Result<()> {
     if errors.is_empty() {
         return Ok(());
     }
-    context.warnings.as_given(&mut errors);
-    // It is the stored kind whose rules are broken: both faces of events speak of the same one.
+    context.record.input.restore_emptied(&mut errors);
+    // The error names the stored kind: both groups of events report the same one.
     let kind = &served.storage.kind;
     Err(Status::invalid(kind.group(), kind.kind(), name, &errors))
 }
 
-/// The largest object, as JSON. The store of Kubernetes takes 1.5 MiB in a shorter form.
+/// Size limit of an object, as JSON. The store of Kubernetes accepts 1.5 MiB in a shorter form.
 const MAX_OBJECT_BYTES: usize = 2 << 20;
 
-/// Refuses an object that cannot be stored before more is made of it. Only requests that send or change much can have
-/// one.
+/// Rejects an object that is too large to be stored before further processing. Only requests with large bodies or
+/// changes can have one.
 pub fn check_size(object: &Value) -> Result<()> {
     if offload::is_heavy_now() && budget::text_length(object) > MAX_OBJECT_BYTES {
         let why = format!("Request entity too large: limit of an object is {MAX_OBJECT_BYTES}");
@@ -157,7 +157,7 @@ pub fn check_size(object: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Keeps what an update can never change.
+/// Restores fields that an update cannot change.
 pub fn keep_system_fields(new: &mut Value, old: &Value) {
     let empty = Map::new();
     let old = meta::metadata(old).unwrap_or(&empty);
@@ -177,7 +177,7 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
     }
 }
 
-/// Takes one field of metadata from the old object, its absence included.
+/// Copies one metadata field from the old object, or removes it.
 pub fn copy(metadata: &mut Map<String, Value>, old: &Map<String, Value>, field: &str) {
     match old.get(field) {
         Some(value) => metadata.insert(field.to_owned(), value.clone()),
@@ -185,13 +185,13 @@ pub fn copy(metadata: &mut Map<String, Value>, old: &Map<String, Value>, field: 
     };
 }
 
-/// Clients do not set the generation: it stays what it was.
+/// Restores the generation, which clients cannot set.
 pub fn keep_generation(new: &mut Value, old: &Value) {
     let empty = Map::new();
     copy(meta::metadata_mut(new), meta::metadata(old).unwrap_or(&empty), "generation");
 }
 
-/// One generation more if what it counts has changed.
+/// Increments the generation if the spec has changed.
 pub fn count_generation(new: &mut Value, old: &Value) {
     if spec_differs(new, old) {
         let generation = meta::generation(old) + 1;
@@ -199,7 +199,7 @@ pub fn count_generation(new: &mut Value, old: &Value) {
     }
 }
 
-/// Whether anything besides metadata and status differs.
+/// Reports whether anything besides metadata and status differs.
 fn spec_differs(new: &Value, old: &Value) -> bool {
     const UNCOUNTED: [&str; 4] = ["metadata", "status", "apiVersion", "kind"];
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return new != old };
@@ -213,7 +213,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_fit_into_paths() {
+    fn names_must_be_valid_path_segments() {
         let path = Path::new("metadata");
         for (metadata, errors) in [
             (serde_json::json!({"name": "a:b.C"}), 0),

@@ -1,10 +1,9 @@
 //! The generic registry: every verb on every stored resource, with the kind's own rules plugged in.
 //!
-//! A [`Storage`] is where a kind lives (one per stored kind); a [`Served`] is one version of it on the wire. A
-//! [`Catalogue`] holds those of one moment. One file per verb.
+//! A [`Storage`] stores the objects of one kind; a [`Served`] is one served version of it. A [`Catalogue`] holds
+//! those of one moment. One file per verb.
 
 mod admin_access;
-pub mod allocate;
 mod built_in;
 pub mod catalogue;
 #[cfg(test)]
@@ -12,30 +11,31 @@ mod catalogue_tests;
 pub mod conditions;
 mod conversions;
 pub mod create;
+mod decoded_input;
 pub mod delete;
 mod edit;
 pub mod feed;
 pub mod leases;
 pub mod list;
 pub mod metadata;
-mod node_ports;
 pub mod patch;
 #[cfg(test)]
 mod race_tests;
-mod repair;
 #[cfg(test)]
 mod runtime_config_tests;
 pub mod scale;
+pub mod services;
 pub mod stores;
 pub mod update;
 pub mod version;
-mod warnings;
 pub mod watch;
+mod write_record;
 
 pub use catalogue::{Catalogue, Catalogues};
+pub use decoded_input::DecodedInput;
 pub use stores::{StoreOverride, Stores};
 pub use version::{Conversion, Convert, Served, Subresource, Version};
-pub use warnings::Warnings;
+pub use write_record::WriteRecord;
 
 use crate::admission::Admission;
 use crate::aggregate::Routing;
@@ -51,31 +51,31 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, StoreError};
 
-/// Where one kind is stored.
+/// Storage of one kind.
 pub struct Storage {
-    /// The kind in the version that is stored.
+    /// The kind in its stored version.
     pub kind: ResourceNames,
     pub rules: Arc<dyn Rules>,
     pub cache: Cache,
     pub store: Arc<dyn Store>,
-    /// The type of the stored version.
+    /// Schema of the stored version.
     schema: Option<TypeHandle>,
 }
 
-/// Times that flags of Kubernetes set.
+/// Durations configured by Kubernetes' flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Lifetime of events.
     pub event_ttl: Duration,
-    /// Seconds that pods stay on a node that is not ready, unless they say otherwise.
+    /// Default toleration of pods for nodes that are not ready, in seconds.
     pub not_ready_toleration: i64,
-    /// Seconds that pods stay on a node that is unreachable, unless they say otherwise.
+    /// Default toleration of pods for unreachable nodes, in seconds.
     pub unreachable_toleration: i64,
     /// Shortest time after which the server ends a watch.
     pub min_request_timeout: Duration,
-    /// Way to the services of webhooks.
+    /// Routing to the services of webhooks.
     pub service_routing: Routing,
-    /// Interval of comparing addresses and node ports with the services.
+    /// Interval of repairing cluster IPs and node ports of services.
     pub service_repair: Duration,
 }
 
@@ -92,50 +92,50 @@ impl Default for Tuning {
     }
 }
 
-/// Every stored resource, and what all of them share.
+/// All stored resources and their shared state.
 pub struct Registry {
     pub catalogues: Catalogues,
     pub store: Arc<dyn Store>,
     pub admission: Admission,
     pub authorization: Arc<Authorization>,
-    pub services: allocate::Services,
+    pub services: services::Services,
     pub tuning: Tuning,
     leases: leases::Leases,
 }
 
-/// Who writes, as what, and with which options: what every write needs besides the object.
+/// User, manager and options of a write: its parameters besides the object.
 pub struct WriteContext<'a> {
     pub user: &'a UserInfo,
-    /// The name under which managedFields records the write.
+    /// Field manager of the write.
     pub manager: String,
     pub dry_run: bool,
     pub subresource: &'a str,
     pub namespace: &'a str,
-    pub warnings: &'a Warnings,
-    /// The server itself writes, not a client of this name: exempt from webhooks and policies.
+    pub record: &'a WriteRecord,
+    /// True for the server itself, as opposed to a client of the same name: exempt from webhooks and policies.
     pub is_server: bool,
 }
 
 impl<'a> WriteContext<'a> {
     /// A write of the server itself.
-    pub fn server(user: &'a UserInfo, warnings: &'a Warnings, namespace: &'a str) -> Self {
+    pub fn server(user: &'a UserInfo, record: &'a WriteRecord, namespace: &'a str) -> Self {
         Self {
             user,
             manager: "kube-apiserver".to_owned(),
             dry_run: false,
             subresource: "",
             namespace,
-            warnings,
+            record,
             is_server: *user == UserInfo::server(),
         }
     }
 }
 
-/// What a write left behind.
+/// Result of a write.
 pub enum Written {
     /// Stored: the bytes and their revision.
     Stored(Arc<Entry>),
-    /// A dry run, or an object that is gone: only the value remains, in the stored version.
+    /// A dry run, or a deleted object: only the value remains, in the stored version.
     Value(Value),
 }
 
@@ -148,11 +148,11 @@ impl Written {
     }
 }
 
-/// Someone else was faster.
+/// Message of a write conflict.
 pub const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// The store's troubles as clients see them.
+/// Maps store errors to Status.
 pub fn store_error(error: &StoreError) -> Status {
     match error {
         StoreError::Compacted { .. } => {
@@ -164,23 +164,34 @@ pub fn store_error(error: &StoreError) -> Status {
         }
         StoreError::TooLarge { .. } => Status::too_large(format!("Request entity too large: {error}")),
         other => {
-            tracing::error!(error = %other, "store");
+            tracing::error!(error = %other, "store request failed");
             Status::internal(other)
         }
     }
 }
 
-/// The failure of a write. A write that may have been stored nevertheless is noted with the request: what was allocated
-/// for it must stay allocated.
-fn write_error(error: &StoreError, warnings: &Warnings) -> Status {
+/// Conversion of the store's results to those of requests.
+pub trait OrStatus<T> {
+    /// The value, or the error as [`store_error`] maps it.
+    fn or_status(self) -> Result<T>;
+}
+
+impl<T> OrStatus<T> for std::result::Result<T, StoreError> {
+    fn or_status(self) -> Result<T> {
+        self.map_err(|error| store_error(&error))
+    }
+}
+
+/// Maps the error of a write. An unknown outcome is recorded in the request: its allocations must be retained.
+fn write_error(error: &StoreError, record: &WriteRecord) -> Status {
     if matches!(error, StoreError::OutcomeUnknown { .. } | StoreError::Poisoned { .. }) {
-        warnings.note_unknown_outcome();
+        record.note_unknown_outcome();
     }
     store_error(error)
 }
 
 impl Registry {
-    pub fn new(store: Arc<dyn Store>, admission: Admission, services: allocate::Services) -> Self {
+    pub fn new(store: Arc<dyn Store>, admission: Admission, services: services::Services) -> Self {
         let authorizers = vec![Choice::Node, Choice::Rbac];
         Self::with_authorizers(store, admission, services, authorizers, String::new())
     }
@@ -189,7 +200,7 @@ impl Registry {
     pub fn with_authorizers(
         store: Arc<dyn Store>,
         admission: Admission,
-        services: allocate::Services,
+        services: services::Services,
         authorizers: Vec<Choice>,
         server_address: String,
     ) -> Self {
@@ -201,7 +212,7 @@ impl Registry {
     pub fn with_runtime_config(
         stores: impl Into<Stores>,
         admission: Admission,
-        services: allocate::Services,
+        services: services::Services,
         authorizers: Vec<Choice>,
         server_address: String,
         runtime: &RuntimeConfig,
@@ -215,12 +226,12 @@ impl Registry {
         Self { catalogues, store: stores.main, admission, authorization, services, tuning, leases }
     }
 
-    /// The catalogue for a request that begins now.
+    /// The catalogue for a new request.
     pub fn catalogue(&self) -> Arc<Catalogue> {
         self.catalogues.load()
     }
 
-    /// A built-in resource that is known to be there.
+    /// A built-in resource, which is known to exist.
     pub fn builtin(&self, group: &str, version: &str, resource: &str) -> Result<&Arc<Served>> {
         self.catalogues
             .built_in()
@@ -230,7 +241,7 @@ impl Registry {
 }
 
 impl Storage {
-    /// The place of a built-in kind's objects in the store: `schema` is the type by which protobuf carries them.
+    /// Storage of a built-in kind: `schema` is its protobuf type.
     pub fn new(
         kind: ResourceNames,
         rules: Arc<dyn Rules>,
@@ -240,7 +251,7 @@ impl Storage {
         Self::with_reader(kind, rules, schema, None, store)
     }
 
-    /// The place of a custom resource's objects. `renames`: versions differ in their names only.
+    /// Storage of a custom resource. `renames`: versions differ in their names only.
     pub fn custom(kind: ResourceNames, rules: Arc<dyn Rules>, renames: bool, store: Arc<dyn Store>) -> Self {
         let reader = Reader { rules: Arc::clone(&rules), renames };
         Self::with_reader(kind, rules, None, Some(reader), store)
@@ -269,7 +280,7 @@ impl Storage {
         Self { kind, rules, cache, store, schema }
     }
 
-    /// A value that the store has answered with.
+    /// A value returned by the store.
     fn entry(&self, kv: store::KeyValue) -> Arc<Entry> {
         Arc::new(self.cache.layout.entry(kv.key, kv.value, kv.mod_revision))
     }

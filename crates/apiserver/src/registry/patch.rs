@@ -1,12 +1,12 @@
-//! Patch: four kinds of it, each turning the present object into the wanted one.
+//! Patch: four patch types, each turning the current object into the desired one.
 
 use super::create::CreateAccess;
 use super::metadata::{check_size, ensure_namespace};
 use super::scale::Wanted;
-use super::update::{Change, Door};
+use super::update::{Change, UpdateStrategy};
 use super::{Registry, Served, WriteContext, Written};
-use crate::decode;
-use crate::options::{FieldValidation, WriteOptions};
+use crate::wire::decode;
+use crate::wire::options::{FieldValidation, WriteOptions};
 use api::Rules;
 use machinery::codec;
 use machinery::field::{FieldError, Path};
@@ -39,43 +39,43 @@ impl PatchKind {
     }
 }
 
-/// A patch whose body has been read once, however often it is applied.
-struct Prepared {
+/// A patch whose body is parsed once, however often it is applied.
+struct PreparedPatch {
     kind: PatchKind,
     patch: Value,
-    /// What strict validation has against the patch itself.
+    /// Strict validation errors of the patch itself.
     problems: Vec<String>,
 }
 
-/// What a patched value has to be: the object itself, or a view of it such as its scale.
+/// Type of a patched value: the object itself, or a view of it such as its scale.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub schema: SchemaRef<'a>,
-    /// `None`: the schema alone says what it is.
+    /// `None`: only the schema applies.
     pub rules: Option<&'a dyn Rules>,
 }
 
 impl Registry {
-    /// Applies a patch; the flag says that the object was created by it.
-    #[expect(clippy::too_many_arguments, reason = "what a patch request consists of")]
+    /// Applies a patch; the flag is true if it created the object.
+    #[expect(clippy::too_many_arguments, reason = "the parameters of a patch request")]
     pub async fn patch(
         &self,
         served: &Served,
         name: &str,
-        door: Door<'_>,
+        strategy: UpdateStrategy<'_>,
         kind: PatchKind,
         body: &[u8],
         options: &WriteOptions,
         context: &WriteContext<'_>,
     ) -> Result<(Written, bool)> {
         if kind.is_apply() {
-            return self.apply(served, name, door, kind, body, options, context).await;
+            return self.apply(served, name, strategy, kind, body, options, context).await;
         }
         let view = View::of(served);
-        // What is not there cannot be patched, whatever the patch looks like.
+        // The body is parsed only if the object exists: 404 takes precedence over an invalid patch.
         let mut read = None;
         let written = self
-            .update(served, name, door, true, context, |old| {
+            .update(served, name, strategy, true, context, |old| {
                 let prepared = match read.take() {
                     Some(prepared) => prepared,
                     None => prepare(kind, body, options.field_validation)?,
@@ -95,7 +95,7 @@ impl Registry {
         &self,
         served: &Served,
         name: &str,
-        door: Door<'_>,
+        strategy: UpdateStrategy<'_>,
         kind: PatchKind,
         body: &[u8],
         options: &WriteOptions,
@@ -110,7 +110,7 @@ impl Registry {
                         format!("error strict decoding YAML: error converting YAML to JSON: {duplicate}");
                     return Err(Status::bad_request(why));
                 }
-                FieldValidation::Warn => crate::decode::warn(duplicate, context.warnings),
+                FieldValidation::Warn => crate::wire::decode::warn(duplicate, context.record),
                 FieldValidation::Ignore => {}
             }
         }
@@ -118,13 +118,13 @@ impl Registry {
             let kind = &served.kind;
             let shown = format!("{}/{}, Kind={}", kind.group(), kind.version(), kind.kind());
             let report = restore(new, View::of(served), &wanted, &shown)?;
-            context.warnings.emptied(report.emptied);
-            context.warnings.set_defaults(new, Some(&*served.rules));
+            context.record.input.record_emptied(report.emptied);
+            crate::wire::decode::set_defaults(new, &*served.rules, &context.record.input);
             ensure_namespace(new, served, context.namespace)?;
             check_name(new, name)
         };
         let outcome = self
-            .update(served, name, door, true, context, |_| {
+            .update(served, name, strategy, true, context, |_| {
                 Ok(Change::Apply { wanted: &wanted, force: options.force, complete: &strict })
             })
             .await;
@@ -147,7 +147,7 @@ impl Registry {
     }
 }
 
-/// Reads what an apply made into its type.
+/// Normalizes the result of an apply to its type.
 pub(super) fn restore(
     new: &mut Value,
     view: View<'_>,
@@ -163,10 +163,10 @@ pub(super) fn restore(
     })
 }
 
-/// What an apply wants, and its duplicate fields.
+/// Parses the body of an apply, with its duplicate fields.
 fn read_applied(kind: PatchKind, body: &[u8]) -> Result<(Value, Vec<String>)> {
     let (mut wanted, duplicates) = if kind == PatchKind::ApplyCbor {
-        // Kubernetes names the other encoding of an apply, whichever it is.
+        // As in Kubernetes, the error names YAML even for CBOR.
         let value = codec::cbor::decode(body)
             .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
         (value, Vec::new())
@@ -182,7 +182,7 @@ fn read_applied(kind: PatchKind, body: &[u8]) -> Result<(Value, Vec<String>)> {
     Ok((wanted, duplicates))
 }
 
-fn prepare(kind: PatchKind, body: &[u8], validation: FieldValidation) -> Result<Prepared> {
+fn prepare(kind: PatchKind, body: &[u8], validation: FieldValidation) -> Result<PreparedPatch> {
     let strict = validation != FieldValidation::Ignore;
     let prefix = if strict && kind != PatchKind::Strategic { "error decoding patch: " } else { "" };
     let decoded =
@@ -199,11 +199,11 @@ fn prepare(kind: PatchKind, body: &[u8], validation: FieldValidation) -> Result<
             json_type(&decoded.value)
         )));
     }
-    Ok(Prepared { kind, patch: decoded.value, problems })
+    Ok(PreparedPatch { kind, patch: decoded.value, problems })
 }
 
-impl Prepared {
-    /// What the patch makes of a value.
+impl PreparedPatch {
+    /// Applies the patch to a value.
     fn applied(&self, old: &Value, schema: SchemaRef<'_>) -> Result<Value> {
         let mut new = old.clone();
         match self.kind {
@@ -220,7 +220,7 @@ impl<'a> View<'a> {
         Self { schema: served.schema(), rules: Some(&*served.rules) }
     }
 
-    /// Reads a merged value back into the form of its type.
+    /// Converts a merged value back to the form of its type.
     fn restore(&self, value: &mut Value) -> std::result::Result<(), codec::typed::TypeError> {
         let is_typed = self.rules.is_none_or(Rules::is_typed);
         if is_typed { codec::restore::restore(value, self.schema) } else { Ok(()) }
@@ -236,7 +236,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Patches a view; an apply says which of its fields it wants.
+    /// Patches a view; an apply yields only its fields.
     pub fn wanted(
         &self,
         kind: PatchKind,
@@ -253,10 +253,10 @@ impl<'a> View<'a> {
         self.patched(&prepared, present, options.field_validation, context).map(Wanted::Whole)
     }
 
-    /// What the patch makes of the present value, decoded and defaulted.
+    /// Applies the patch to the current value; decodes and defaults the result.
     fn patched(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedPatch,
         old: &Value,
         validation: FieldValidation,
         context: &WriteContext<'_>,
@@ -265,7 +265,7 @@ impl<'a> View<'a> {
         let invalid = |why: &str| {
             let shown = match prepared.kind {
                 PatchKind::Strategic => patch::show_plain(&prepared.patch),
-                // As it was before its type left out what does not fit.
+                // The value before normalization dropped mistyped parts.
                 _ => prepared.applied(old, self.schema).map_or_else(|_| String::new(), |new| new.to_string()),
             };
             let errors = vec![FieldError::invalid_str(&Path::new("patch"), &shown, why)];
@@ -276,7 +276,7 @@ impl<'a> View<'a> {
         {
             return Err(invalid(&why));
         }
-        // An empty list is left out of objects, but here it asks to forget all managers.
+        // Normalization drops empty lists, but an empty managedFields removes all managers.
         let forgets = new["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty);
         let restored = match prepared.kind {
             PatchKind::Strategic => self.restore(&mut new),
@@ -290,7 +290,7 @@ impl<'a> View<'a> {
             Ok(report) => report,
             Err(error) => return Err(invalid(&error.to_string())),
         };
-        context.warnings.emptied(report.emptied);
+        context.record.input.record_emptied(report.emptied);
         if validation != FieldValidation::Ignore {
             let mut all = prepared.problems.clone();
             all.extend(report.strict);
@@ -298,7 +298,7 @@ impl<'a> View<'a> {
                 if validation == FieldValidation::Strict {
                     return Err(invalid(&format!("strict decoding error: {}", all.join(", "))));
                 }
-                all.into_iter().for_each(|problem| context.warnings.add(problem));
+                all.into_iter().for_each(|problem| context.record.warn(problem));
             }
         }
         if let Some(rules) = self.rules {
@@ -308,8 +308,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// What Kubernetes has against a patch that made another kind of the object: it is decoded as what it says
-/// it is, and only then found to be something else.
+/// Kubernetes' error for a patch that changes the kind: the result is first decoded as its new kind.
 fn other_kind(old: &Value, new: &Value) -> Option<String> {
     let text = |field: &str| {
         let of = |value: &'_ Value| value[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
@@ -338,19 +337,19 @@ fn other_kind(old: &Value, new: &Value) -> Option<String> {
     }
 }
 
-/// What is written has to have the name it was sent to.
+/// Checks that the object has the name of the request's path.
 pub fn check_name(new: &Value, name: &str) -> Result<()> {
-    let given = meta::name(new);
-    if given == name {
+    let submitted = meta::name(new);
+    if submitted == name {
         return Ok(());
     }
-    if given.is_empty() {
+    if submitted.is_empty() {
         return Err(Status::bad_request(format!(
             "the name of the object ({name} based on URL) was undeterminable: name must be provided"
         )));
     }
     Err(Status::bad_request(format!(
-        "the name of the object ({given}) does not match the name on the URL ({name})"
+        "the name of the object ({submitted}) does not match the name on the URL ({name})"
     )))
 }
 
@@ -370,7 +369,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_wrong_with_an_apply() {
+    fn apply_with_invalid_body_is_rejected() {
         for (kind, body, message) in [
             (
                 PatchKind::ApplyYaml,
@@ -386,15 +385,21 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_path() {
-        let said = |object: Value| check_name(&object, "x").map_err(|status| status.message);
-        assert_eq!(said(json!({"metadata": {"name": "x"}})), Ok(()));
-        assert!(said(json!({"metadata": {"name": "y"}})).is_err_and(|said| said.contains("does not match")));
-        assert!(said(json!({})).is_err_and(|said| said.ends_with("undeterminable: name must be provided")));
+    fn patch_with_other_name_is_rejected() {
+        let message_of = |object: Value| check_name(&object, "x").map_err(|status| status.message);
+        assert_eq!(message_of(json!({"metadata": {"name": "x"}})), Ok(()));
+        assert!(
+            message_of(json!({"metadata": {"name": "y"}}))
+                .is_err_and(|message_of| message_of.contains("does not match"))
+        );
+        assert!(
+            message_of(json!({}))
+                .is_err_and(|message_of| message_of.ends_with("undeterminable: name must be provided"))
+        );
     }
 
     #[test]
-    fn a_patch_makes_no_other_kind() {
+    fn patch_that_changes_kind_is_rejected() {
         let old =
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"a": "2"}});
         let with = |field: &str, value: &str| {

@@ -1,10 +1,10 @@
-//! Many writers at once: nothing is handed out twice, and nothing is lost when all is over.
+//! Concurrent writers: no double allocation and no leak.
 
-use super::allocate::{ServiceConfig, Services};
-use super::{Registry, Warnings, WriteContext, Written};
+use super::services::{ServiceConfig, Services};
+use super::{Registry, WriteContext, WriteRecord, Written};
 use crate::admission::Admission;
-use crate::options::DeleteOptions;
 use crate::user::UserInfo;
+use crate::wire::options::DeleteOptions;
 use futures_util::future::join_all;
 use machinery::status::{Result, Status};
 use machinery::{Value, codec, meta};
@@ -25,19 +25,19 @@ fn registry(directory: &tempfile::TempDir, config: ServiceConfig) -> Registry {
 }
 
 async fn create(registry: &Registry, resource: (&str, &str, &str), mut object: Value) -> Result<Value> {
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
     let served = registry.builtin(resource.0, resource.1, resource.2)?;
     let namespace = meta::namespace(&object).to_owned();
-    let context = WriteContext::server(&user, &warnings, &namespace);
+    let context = WriteContext::server(&user, &record, &namespace);
     codec::typed::normalize(&mut object, served.schema()).map_err(Status::internal)?;
     served.rules.set_defaults(&mut object);
     registry.create(served, object, &context).await.as_ref().map(Written::value).map_err(Clone::clone)
 }
 
 async fn delete(registry: &Registry, resource: (&str, &str, &str), object: &Value) -> Result<()> {
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
     let served = registry.builtin(resource.0, resource.1, resource.2)?;
-    let context = WriteContext::server(&user, &warnings, meta::namespace(object));
+    let context = WriteContext::server(&user, &record, meta::namespace(object));
     registry.delete(served, meta::name(object), &DeleteOptions::default(), &context).await.map(drop)
 }
 
@@ -54,9 +54,9 @@ fn service(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn services_share_addresses_and_ports() {
+async fn concurrent_services_get_distinct_addresses_and_ports() {
     let directory = tempfile::tempdir().expect("a directory");
-    // 254 addresses: more services than that cannot be.
+    // 254 addresses limit the number of services.
     let mut config = ServiceConfig::default();
     config.set_cidrs(["10.9.0.0/24"]).expect("a range");
     let registry = registry(&directory, config);
@@ -65,7 +65,7 @@ async fn services_share_addresses_and_ports() {
         let names: Vec<String> = (0..300).map(|i| format!("s-{round}-{i}")).collect();
         let outcomes = join_all(names.iter().map(|name| create(&registry, SERVICES, service(name)))).await;
         let made: Vec<Value> = outcomes.into_iter().filter_map(Result::ok).collect();
-        assert_eq!(made.len(), 254, "every address is given once, in round {round}");
+        assert_eq!(made.len(), 254, "every address is allocated once, in round {round}");
         let ips: HashSet<String> = made.iter().map(|s| s["spec"]["clusterIP"].to_string()).collect();
         let ports: HashSet<i64> =
             made.iter().filter_map(|s| s["spec"]["ports"][0]["nodePort"].as_i64()).collect();
@@ -79,9 +79,9 @@ async fn services_share_addresses_and_ports() {
     }
 }
 
-/// A pod that goes at once is marked and then removed; a write of its status in between removes it, too.
+/// A pod deleted without grace period is marked and then removed; a status write in between also removes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_deletion_may_be_finished_by_others() {
+async fn pod_deletion_completed_by_status_write_succeeds() {
     let directory = tempfile::tempdir().expect("a directory");
     let registry = registry(&directory, ServiceConfig::default());
     namespace(&registry).await;
@@ -97,9 +97,9 @@ async fn a_deletion_may_be_finished_by_others() {
         create(&registry, PODS, pod).await.expect("a pod");
         let others: Vec<_> =
             (0..4).map(|_| tokio::spawn(write_until_gone(registry.clone(), name.clone()))).collect();
-        let (user, warnings) = (UserInfo::server(), Warnings::default());
+        let (user, record) = (UserInfo::server(), WriteRecord::default());
         let served = registry.builtin(PODS.0, PODS.1, PODS.2).expect("pods");
-        let context = WriteContext::server(&user, &warnings, "n");
+        let context = WriteContext::server(&user, &record, "n");
         let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
         let outcome = registry.delete(served, &name, &options, &context).await;
         assert!(outcome.is_ok(), "round {round}: {:?}", outcome.err().map(|status| status.message));
@@ -109,22 +109,22 @@ async fn a_deletion_may_be_finished_by_others() {
     }
 }
 
-/// Writes a pod's status, again and again, as long as there is a pod.
+/// Writes a pod's status repeatedly, as long as the pod exists.
 async fn write_until_gone(registry: Arc<Registry>, name: String) {
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
-    let context = WriteContext::server(&user, &warnings, "n");
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
+    let context = WriteContext::server(&user, &record, "n");
     let served = registry.builtin(PODS.0, PODS.1, PODS.2).expect("pods");
     for count in 0.. {
-        let door = super::update::Door::status(served.governing());
+        let strategy = super::update::UpdateStrategy::status(served.governing());
         let change = |old: &Value| {
             let mut new = old.clone();
             new["status"]["message"] = format!("{count}").into();
             Ok(super::update::Change::Patched(new))
         };
-        match registry.update(served, &name, door, true, &context, change).await {
+        match registry.update(served, &name, strategy, true, &context, change).await {
             Ok(_) => {}
             Err(status) if status.code == 404 => return,
-            // The others were faster, again and again.
+            // All attempts conflicted with other writers.
             Err(status) if status.code == 409 => {}
             Err(status) => panic!("{}", status.message),
         }
@@ -132,7 +132,7 @@ async fn write_until_gone(registry: Arc<Registry>, name: String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_quota_is_never_exceeded() {
+async fn quota_is_not_exceeded_by_concurrent_creates() {
     let directory = tempfile::tempdir().expect("a directory");
     let registry = registry(&directory, ServiceConfig::default());
     namespace(&registry).await;
@@ -143,12 +143,12 @@ async fn a_quota_is_never_exceeded() {
     });
     let quotas = ("", "v1", "resourcequotas");
     create(&registry, quotas, quota).await.expect("a quota");
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
-    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &warnings, "n") };
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
+    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &record, "n") };
     let served = registry.builtin("", "v1", "resourcequotas").expect("served");
-    let door = super::update::Door::status(served.governing());
+    let strategy = super::update::UpdateStrategy::status(served.governing());
     registry
-        .update(served, "q", door, true, &context, |old| {
+        .update(served, "q", strategy, true, &context, |old| {
             let mut new = old.clone();
             new["status"] = json!({"hard": hard, "used": {"configmaps": "0"}});
             Ok(super::update::Change::Replace(new))
@@ -165,9 +165,9 @@ async fn a_quota_is_never_exceeded() {
     assert_eq!(quota["status"]["used"], json!({"configmaps": "50"}));
 }
 
-/// Thousands of writers: what is refused leaves nothing behind, what is deleted gives everything back.
+/// Thousands of writers: rejected writes leave nothing behind, deletions release everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn thousands_of_services_come_and_go() {
+async fn services_created_and_deleted_concurrently_release_allocations() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut config = ServiceConfig::default();
     config.set_cidrs(["10.8.0.0/20", "fd00:8::/116"]).expect("ranges");
@@ -180,7 +180,7 @@ async fn thousands_of_services_come_and_go() {
         object["spec"]["ipFamilyPolicy"] = "RequireDualStack".into();
         object
     };
-    // Everybody also wants one and the same address and port: exactly one gets them.
+    // All also request the same address and port: exactly one gets them.
     let pinned = |index: usize| {
         let mut object = service(&format!("p-{index}"));
         object["spec"]["clusterIP"] = "10.8.0.77".into();
@@ -192,16 +192,16 @@ async fn thousands_of_services_come_and_go() {
     let made: Vec<Value> = outcomes.into_iter().filter_map(Result::ok).collect();
     assert_eq!(made.len(), ports, "there are as many services as ports");
     let mut ips = HashSet::new();
-    let mut given = HashSet::new();
+    let mut allocated = HashSet::new();
     for service in &made {
         for ip in service["spec"]["clusterIPs"].as_array().into_iter().flatten() {
             assert!(ips.insert(ip.to_string()), "{ip} was given twice");
         }
         let port = service["spec"]["ports"][0]["nodePort"].as_i64().expect("a port");
-        assert!(given.insert(port), "{port} was given twice");
+        assert!(allocated.insert(port), "{port} was given twice");
     }
     let addresses = registry.find_all(ADDRESSES, "", "").await.expect("addresses");
-    assert_eq!(addresses.len(), ips.len(), "one IPAddress each, and none of those that were refused");
+    assert_eq!(addresses.len(), ips.len(), "one IPAddress each, and none for rejected writes");
     for outcome in join_all(made.iter().map(|made| delete(&registry, SERVICES, made))).await {
         outcome.expect("deleted");
     }
@@ -210,9 +210,9 @@ async fn thousands_of_services_come_and_go() {
     assert_eq!(again.iter().filter(|outcome| outcome.is_ok()).count(), ports, "everything is free again");
 }
 
-/// What a crash leaves behind is put right at the next start.
+/// Leftovers of a crash are repaired at the next start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn services_are_repaired() {
+async fn service_addresses_are_repaired_after_crash() {
     let directory = tempfile::tempdir().expect("a directory");
     let registry = registry(&directory, ServiceConfig::default());
     namespace(&registry).await;
@@ -221,17 +221,17 @@ async fn services_are_repaired() {
     let address = registry.find(ADDRESSES, "", &ip).await.expect("read").expect("there");
     delete(&registry, ADDRESSES, &address).await.expect("deleted");
     registry.repair_services().await.expect("repaired");
-    let address = registry.find(ADDRESSES, "", &ip).await.expect("read").expect("made anew");
+    let address = registry.find(ADDRESSES, "", &ip).await.expect("read").expect("created again");
     assert_eq!(address["spec"]["parentRef"]["name"], "s");
     let events = registry.find_all(("", "v1", "events"), "n", "").await.expect("events");
     assert_eq!(events.iter().filter(|event| event["reason"] == "ClusterIPNotAllocated").count(), 1);
 
-    // One that names somebody else is replaced; a second look changes nothing.
+    // One with a wrong reference is replaced; a second repair changes nothing.
     delete(&registry, ADDRESSES, &address).await.expect("deleted");
-    let mut stranger = address.clone();
-    stranger["metadata"] = json!({"name": ip, "labels": address["metadata"]["labels"]});
-    stranger["spec"]["parentRef"]["name"] = "other".into();
-    create(&registry, ADDRESSES, stranger).await.expect("created");
+    let mut foreign = address.clone();
+    foreign["metadata"] = json!({"name": ip, "labels": address["metadata"]["labels"]});
+    foreign["spec"]["parentRef"]["name"] = "other".into();
+    create(&registry, ADDRESSES, foreign).await.expect("created");
     for _ in 0..2 {
         registry.repair_services().await.expect("repaired");
     }
@@ -241,10 +241,10 @@ async fn services_are_repaired() {
     assert_eq!(events.len(), 2, "one for each repair");
 }
 
-/// After a start the ports of services are taken, those for health checks included, and who has one that is not theirs is
-/// told.
+/// After a start the ports of services, including health check ports, are allocated, and services with conflicting
+/// ports get an event.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn node_ports_survive_a_restart() {
+async fn node_ports_stay_allocated_after_restart() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut config = ServiceConfig::default();
     (config.node_ports.first, config.node_ports.last) = (30000, 30003);
@@ -267,14 +267,14 @@ async fn node_ports_survive_a_restart() {
     let second = registry(&directory, config.clone());
     second.repair_services().await.expect("nothing to repair");
     let two = create(&second, SERVICES, balanced("two")).await.expect("another");
-    let given: HashSet<i64> = ports(&one).into_iter().chain(ports(&two)).collect();
-    assert_eq!(given, (30000..=30003).collect(), "none is given twice");
+    let allocated: HashSet<i64> = ports(&one).into_iter().chain(ports(&two)).collect();
+    assert_eq!(allocated, (30000..=30003).collect(), "no port is allocated twice");
     let full = create(&second, SERVICES, service("three")).await.expect_err("no port is left");
     assert_eq!(full.code, 500, "{full}");
     let events = ("", "v1", "events");
     assert!(second.find_all(events, "n", "").await.expect("events").is_empty());
 
-    // Somebody has written to the store behind the server's back.
+    // Simulates a write to the store that bypasses the server.
     let mut twin = two.clone();
     twin["spec"]["ports"][0]["nodePort"] = one["spec"]["ports"][0]["nodePort"].clone();
     twin["spec"]["healthCheckNodePort"] = 40000.into();
@@ -303,9 +303,9 @@ async fn claims(registry: &Registry) -> usize {
     registry.store.range(request).await.expect("a range").kvs.len()
 }
 
-/// Two servers on one store: no port is given twice, and what one gives back the other can have.
+/// Two servers on one store: no port is allocated twice, and each can allocate the ports that the other releases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn two_servers_share_node_ports() {
+async fn node_ports_of_two_servers_are_distinct() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut config = ServiceConfig::default();
     (config.node_ports.first, config.node_ports.last) = (30000, 30099);
@@ -316,7 +316,7 @@ async fn two_servers_share_node_ports() {
     namespace(&one).await;
     one.fill_services().await.expect("filled");
     other.fill_services().await.expect("filled");
-    // Both think that all ports are free, and are asked at once: for any, and for the same ones.
+    // Both have all ports free in memory, and get concurrent requests for any port and for the same ones.
     let names: Vec<String> = (0..120).map(|i| format!("s-{i}")).collect();
     let wanted = |name: &String, index: usize| {
         let mut object = service(name);
@@ -331,14 +331,14 @@ async fn two_servers_share_node_ports() {
     .await;
     let made: Vec<Value> = outcomes.into_iter().filter_map(Result::ok).collect();
     let ports: HashSet<i64> = made.iter().map(port).collect();
-    assert_eq!(ports.len(), made.len(), "none is given twice");
-    assert_eq!(claims(&one).await, made.len(), "one claim each, and none of those that were refused");
+    assert_eq!(ports.len(), made.len(), "no port is allocated twice");
+    assert_eq!(claims(&one).await, made.len(), "one claim each, and none for rejected writes");
     assert!(made.len() > 60, "{}", made.len());
     for outcome in join_all(made.iter().map(|made| delete(&other, SERVICES, made))).await {
         outcome.expect("deleted");
     }
     assert_eq!(claims(&one).await, 0, "no leak");
-    // The first has not been told that everything is free; it finds out when nothing seems left.
+    // The first server does not see the releases; it refills when the range seems exhausted.
     let begun = std::time::Instant::now();
     let mut count = 0;
     while count < 100 {
@@ -353,9 +353,10 @@ async fn two_servers_share_node_ports() {
     assert_eq!(claims(&one).await, 100);
 }
 
-/// Claims are made for services that have none, as after an upgrade, and taken from those that do not hold them.
+/// Claims are created for services without one, as after an upgrade, and deleted for services that do not have the
+/// port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn claims_on_node_ports_are_repaired() {
+async fn node_port_claims_are_repaired() {
     let directory = tempfile::tempdir().expect("a directory");
     let registry = registry(&directory, ServiceConfig::default());
     namespace(&registry).await;
@@ -371,12 +372,12 @@ async fn claims_on_node_ports_are_repaired() {
     registry.repair_services().await.expect("repaired");
     assert_eq!(claims(&registry).await, 1, "only that of the service");
     delete(&registry, SERVICES, &made).await.expect("deleted");
-    assert_eq!(claims(&registry).await, 0, "it was the service's");
+    assert_eq!(claims(&registry).await, 0, "the claim was released with its service");
 }
 
-/// A quota holds for updates and deletions, too: what is given back can be taken again, by exactly as many.
+/// Quota with updates and deletions: released quota can be used again, by exactly as many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_quota_is_given_back() {
+async fn quota_is_released_by_updates_and_deletions() {
     let directory = tempfile::tempdir().expect("a directory");
     let registry = registry(&directory, ServiceConfig::default());
     namespace(&registry).await;
@@ -402,15 +403,15 @@ async fn a_quota_is_given_back() {
     }
 }
 
-/// What the quota controller does: counts anew.
+/// Recounts like the quota controller.
 async fn report(registry: &Registry, hard: &Value, used: &str) {
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
-    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &warnings, "n") };
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
+    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &record, "n") };
     let served = registry.builtin("", "v1", "resourcequotas").expect("served");
-    let door = super::update::Door::status(served.governing());
+    let strategy = super::update::UpdateStrategy::status(served.governing());
     let status = json!({"hard": hard, "used": {"count/configmaps": used}});
     registry
-        .update(served, "q", door, true, &context, |old| {
+        .update(served, "q", strategy, true, &context, |old| {
             let mut new = old.clone();
             new["status"] = status.clone();
             Ok(super::update::Change::Replace(new))
@@ -419,13 +420,13 @@ async fn report(registry: &Registry, hard: &Value, used: &str) {
         .expect("a status");
 }
 
-/// A store that fails in the way given, on the next writes below a prefix.
+/// A store that fails in the given way, on the next writes below a prefix.
 struct Failing {
     below: Embedded,
     prefix: &'static str,
     left: AtomicUsize,
     failure: fn(&Txn) -> StoreError,
-    /// Reports whether a write that fails is stored nevertheless.
+    /// True if a failing write is stored nevertheless.
     stores: bool,
 }
 
@@ -497,7 +498,7 @@ async fn service_write_with_unknown_outcome_keeps_its_allocations() {
 }
 
 #[tokio::test]
-async fn service_write_that_failed_gives_its_allocations_back() {
+async fn service_write_that_failed_releases_its_allocations() {
     let unavailable = |_: &Txn| StoreError::Unavailable { reason: "no leader".into() };
     let directory = tempfile::tempdir().expect("a directory");
     let registry = failing(&directory, "/registry/core/services/", unavailable, false);

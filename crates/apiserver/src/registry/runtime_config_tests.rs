@@ -20,7 +20,7 @@ fn versions(groups: &Value, group: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn beta_versions_are_served_when_switched_on_only() {
+async fn beta_versions_are_served_only_when_enabled() {
     let plain = TestServer::start();
     assert_eq!(get(&plain, "/apis/networking.k8s.io/v1beta1/ipaddresses").await.0, 404);
     assert_eq!(get(&plain, "/apis/networking.k8s.io/v1beta1").await.0, 404);
@@ -68,7 +68,7 @@ async fn object_written_in_a_beta_version_is_read_in_the_stable_one() {
     );
     let (_, read) = get(&server, &format!("{beta}/c")).await;
     assert_eq!(read["spec"]["devices"]["requests"][0]["deviceClassName"], "gpu.example.com");
-    // A patch in the beta version, and validation by the rules of the stable one.
+    // A patch in the beta version, validated by the rules of the stable one.
     let patch = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
     let merge = "application/merge-patch+json";
     let (code, patched) = server.ask(ADMIN, Method::PATCH, &format!("{beta}/c"), merge, patch).await;
@@ -97,7 +97,7 @@ async fn disabled_versions_and_resources_are_not_found() {
 }
 
 #[tokio::test]
-async fn trust_bundle_of_a_signer_needs_the_permission_to_attest() {
+async fn trust_bundle_with_signer_requires_attest_permission() {
     let server = TestServer::start().beside_with("certificates.k8s.io/v1beta1=true");
     let path = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
     let certificate = authority();
@@ -116,7 +116,7 @@ async fn trust_bundle_of_a_signer_needs_the_permission_to_attest() {
 }
 
 #[tokio::test]
-async fn pod_certificate_request_is_decided_by_who_may_sign() {
+async fn pod_certificate_request_status_requires_sign_permission() {
     let server = TestServer::start().beside_with("certificates.k8s.io/v1beta1=true");
     server.create("/api/v1/namespaces", &json!({"metadata": {"name": "default"}})).await;
     let path = "/apis/certificates.k8s.io/v1beta1/namespaces/default/podcertificaterequests";
@@ -155,7 +155,7 @@ async fn pod_certificate_request_is_decided_by_who_may_sign() {
     assert_eq!(get(&server, &selector).await.1["items"].as_array().map(Vec::len), Some(1));
 }
 
-/// The certificate of an authority, in PEM.
+/// A CA certificate, PEM.
 fn authority() -> String {
     let directory = tempfile::tempdir().expect("a directory");
     let names = base::pki::ServingNames::default();

@@ -34,14 +34,14 @@ pub fn of(scale: &Scale<'_>, object: &Value) -> Value {
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
 }
 
-/// What a request wants of a scale: the new one whole, or the fields that an apply names.
+/// Desired scale of a request: the whole object, or the fields of an apply.
 pub enum Wanted {
     Whole(Value),
     Applied { fields: Value, force: bool },
 }
 
-/// The object after its scale was written, with the managers of its replicas. `make` turns the present scale into
-/// the wanted one.
+/// Writes the scale of an object, with the managers of its replicas; returns the new object. `make` turns the current
+/// scale into the desired one.
 pub fn write(
     served: &Served,
     scale: &Scale<'_>,
@@ -56,7 +56,7 @@ pub fn write(
     if !managers.is_empty() {
         meta::metadata_mut(&mut present).insert("managedFields".to_owned(), managers.into());
     }
-    let door = apply::Context {
+    let strategy = apply::Context {
         schema: Some(schema),
         api_version: "autoscaling/v1",
         kind: "Scale",
@@ -68,19 +68,19 @@ pub fn write(
     };
     let wanted = match make(&present)? {
         Wanted::Whole(mut new) => {
-            check_place(&mut new, served, object, context)?;
-            apply::update(Some(&present), &mut new, &door);
+            check_identity(&mut new, served, object, context)?;
+            apply::update(Some(&present), &mut new, &strategy);
             new
         }
         Wanted::Applied { fields, force } => {
-            let mut new = apply::apply(Some(&present), &fields, force, &door).map_err(Status::from)?;
+            let mut new = apply::apply(Some(&present), &fields, force, &strategy).map_err(Status::from)?;
             super::patch::restore(
                 &mut new,
                 View { schema, rules: None },
                 &fields,
                 "autoscaling/v1, Kind=Scale",
             )?;
-            check_place(&mut new, served, object, context)?;
+            check_identity(&mut new, served, object, context)?;
             new
         }
     };
@@ -90,13 +90,18 @@ pub fn write(
     Ok(new)
 }
 
-/// A scale has the namespace and the name of its object.
-fn check_place(scale: &mut Value, served: &Served, object: &Value, context: &WriteContext<'_>) -> Result<()> {
+/// Checks that the scale has the namespace and the name of its object.
+fn check_identity(
+    scale: &mut Value,
+    served: &Served,
+    object: &Value,
+    context: &WriteContext<'_>,
+) -> Result<()> {
     metadata::ensure_namespace(scale, served, context.namespace)?;
     check_name(scale, meta::name(object))
 }
 
-/// What is wrong with a scale.
+/// Validates a scale.
 fn validate(scale: &Value, namespaced: bool) -> ErrorList {
     let path = Path::new("metadata");
     let mut errors = names::validate_object_meta(&scale["metadata"], namespaced, names::dns_subdomain, &path);
@@ -109,15 +114,15 @@ fn validate(scale: &Value, namespaced: bool) -> ErrorList {
     errors
 }
 
-/// The object with the replicas a scale asks for.
+/// The object with the replicas of a scale.
 fn apply(served: &Served, scale: &Scale<'_>, wanted: &Value, object: &Value, dry_run: bool) -> Result<Value> {
     let errors = validate(wanted, served.namespaced());
     if !errors.is_empty() {
         return Err(Status::invalid("autoscaling", "Scale", meta::name(wanted), &errors));
     }
-    let given = meta::uid(wanted);
-    if !given.is_empty() && given != meta::uid(object) {
-        return Err(uid_conflict(served, given, object, dry_run));
+    let submitted = meta::uid(wanted);
+    if !submitted.is_empty() && submitted != meta::uid(object) {
+        return Err(uid_conflict(served, submitted, object, dry_run));
     }
     let mut new = object.clone();
     let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
@@ -152,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scales_are_checked_as_objects_are() {
+    fn scale_metadata_and_replicas_are_validated() {
         let scale = |labels: Value, replicas: i64| {
             let metadata = json!({"name": "x", "namespace": "n", "labels": labels});
             json!({"metadata": metadata, "spec": {"replicas": replicas}})

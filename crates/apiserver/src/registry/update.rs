@@ -1,11 +1,11 @@
 //! Update: the read-modify-write loop behind PUT, PATCH and every subresource that changes its object.
 
-use super::allocate::WriteOutcome;
 use super::metadata::{
     check_size, count_generation, dedup_owner_references, ensure_namespace, keep_generation,
     keep_system_fields, refuse,
 };
-use super::{MODIFIED, Registry, Served, WriteContext, Written, store_error, write_error};
+use super::services::WriteOutcome;
+use super::{MODIFIED, OrStatus, Registry, Served, WriteContext, Written, write_error};
 use crate::admission::{Attributes, Operation, signers};
 use crate::authorize::escalation;
 use crate::cache::Entry;
@@ -20,18 +20,18 @@ use machinery::{Value, meta, names};
 use std::sync::Arc;
 use store::{Expect, Op, Outcome, Txn};
 
-/// How often a patch starts over when somebody else was faster.
+/// Attempts of a patch after conflicts.
 pub(super) const ATTEMPTS: usize = 5;
 
-/// Which part of the object a request may change: the main resource or one of its subresources.
+/// Update strategy: the part of the object that a request may change, by main resource or subresource.
 #[derive(Clone, Copy)]
-pub struct Door<'a> {
+pub struct UpdateStrategy<'a> {
     pub steps: Steps<'a>,
-    /// How the door's own rules look at metadata.
+    /// Metadata checks of the strategy.
     pub metadata: &'static [MetadataCheck],
-    /// Changes through this door count as changes of the spec.
+    /// True if changes increment the generation.
     pub counts_generation: bool,
-    /// What is written through this door may be worth a warning.
+    /// True if writes may cause warnings.
     pub warns: bool,
 }
 
@@ -46,7 +46,7 @@ pub enum Steps<'a> {
     Own { prepare: fn(&mut Value, &Value), validate: fn(&Value, &Value) -> ErrorList },
 }
 
-impl<'a> Door<'a> {
+impl<'a> UpdateStrategy<'a> {
     pub fn main(rules: &'a dyn Rules) -> Self {
         Self {
             steps: Steps::Main(rules),
@@ -73,7 +73,7 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Errors, and warnings about what stays invalid.
+    /// Errors, and warnings about tolerated invalid values.
     fn validate(&self, new: &Value, old: &Value) -> (ErrorList, Vec<String>) {
         match self.steps {
             Steps::Main(rules) => rules.check_update(new, old),
@@ -83,29 +83,29 @@ impl<'a> Door<'a> {
     }
 }
 
-/// What the caller makes of the present object: the new one, in the served version.
+/// New state computed by the caller from the current object, in the served version.
 pub enum Change<'a> {
-    /// Replace the object. managedFields are still to be computed; a uid says which object is meant.
+    /// Replaces the object. managedFields are still to be computed; a uid is a precondition.
     Replace(Value),
-    /// The same for what a patch made: a uid is a change like any other.
+    /// The result of a patch: a uid is an ordinary change.
     Patched(Value),
-    /// Replace the object; managedFields are already what they should be.
+    /// Replaces the object; managedFields are up to date.
     Applied(Value),
-    /// Merge into the object what an apply wants.
+    /// Merges an apply into the object.
     Apply { wanted: &'a Value, force: bool, complete: Complete<'a> },
 }
 
-/// Completes an object that an apply has merged.
+/// Completes an object merged by an apply.
 pub type Complete<'a> = &'a (dyn Fn(&mut Value) -> Result<()> + Send + Sync);
 
 impl Registry {
-    /// Changes an object until it is stored or refused. `make` is called with the present object in the served
+    /// Changes an object until it is stored or rejected. `make` is called with the current object in the served
     /// version, again for each attempt.
     pub async fn update<'a>(
         &self,
         served: &Served,
         name: &str,
-        door: Door<'_>,
+        strategy: UpdateStrategy<'_>,
         retry: bool,
         context: &WriteContext<'_>,
         mut make: impl FnMut(&Value) -> Result<Change<'a>>,
@@ -114,7 +114,7 @@ impl Registry {
         let mut attempts = 0;
         loop {
             let Some(entry) = current else { return Err(served.not_found(name)) };
-            match self.update_once(served, name, door, context, &entry, &mut make).await? {
+            match self.update_once(served, name, strategy, context, &entry, &mut make).await? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Raced(latest) => {
                     attempts += 1;
@@ -127,7 +127,7 @@ impl Registry {
         }
     }
 
-    /// The object as it is now.
+    /// The current object.
     pub(super) async fn current(
         &self,
         served: &Served,
@@ -136,8 +136,8 @@ impl Registry {
     ) -> Result<Option<Arc<Entry>>> {
         let key = served.key(context.namespace, name);
         let cache = &served.storage.cache;
-        // The cache of a remote store may lag behind what the client has seen elsewhere.
-        cache.fresh(&key).await.map_err(|e| store_error(&e))?;
+        // The cache of a remote store may lag behind a state that the client has seen on another server.
+        cache.fresh(&key).await.or_status()?;
         Ok(cache.get(&key))
     }
 
@@ -145,7 +145,7 @@ impl Registry {
         &self,
         served: &Served,
         name: &str,
-        door: Door<'_>,
+        strategy: UpdateStrategy<'_>,
         context: &WriteContext<'_>,
         entry: &Arc<Entry>,
         make: &mut impl FnMut(&Value) -> Result<Change<'a>>,
@@ -176,18 +176,18 @@ impl Registry {
         escalation::check(&self.authorization, served, context, name, &new, Some(&old)).await?;
         check_revision(served, name, &new, entry.revision)?;
         let reservation = self.reserve(served, &mut new, Some(&old), context).await?;
-        let outcome = self.update_reserved(served, name, door, context, entry, Draft { new, old }).await;
+        let outcome = self.update_reserved(served, name, strategy, context, entry, Draft { new, old }).await;
         let stored = matches!(outcome, Ok(Attempt::Done(_)));
         self.settle(reservation, WriteOutcome::of(stored, context)).await;
         outcome
     }
 
-    /// The part of an update that needs the new object to be complete.
+    /// The part of an update that needs the complete new object.
     async fn update_reserved(
         &self,
         served: &Served,
         name: &str,
-        door: Door<'_>,
+        strategy: UpdateStrategy<'_>,
         context: &WriteContext<'_>,
         entry: &Arc<Entry>,
         Draft { mut new, mut old }: Draft,
@@ -201,34 +201,14 @@ impl Registry {
             old = entry.value();
         }
         keep_generation(&mut new, &old);
-        door.prepare(&mut new, &old);
-        if door.counts_generation {
+        strategy.prepare(&mut new, &old);
+        if strategy.counts_generation {
             count_generation(&mut new, &old);
         }
         keep_system_fields(&mut new, &old);
         let budget = ErrorBudget::begin();
-        let path = Path::new("metadata");
-        let namespaced = served.namespaced();
-        let (metadata, old_metadata) = (&new["metadata"], &old["metadata"]);
-        let mut errors =
-            names::validate_generic_object_meta(metadata, namespaced, names::path_segment_name, &path);
-        let of_update = names::validate_generic_object_meta_update(metadata, old_metadata, &path);
-        // Kinds ask the same again and repeat what they find.
-        let sound = of_update.is_empty();
-        errors.extend(of_update);
-        if !rules.metadata_last() {
-            for check in door.metadata {
-                errors.extend(match check {
-                    MetadataCheck::New => rules.metadata_errors(&new),
-                    MetadataCheck::Update if sound && rules.any_finalizer() => Vec::new(),
-                    MetadataCheck::Update if sound => {
-                        names::validate_finalizers_are_standard(metadata, &path)
-                    }
-                    MetadataCheck::Update => rules.metadata_update_errors(&new, &old),
-                });
-            }
-        }
-        let (found, tolerated) = door.validate(&new, &old);
+        let mut errors = validate_metadata_update(&new, &old, served, strategy.metadata);
+        let (found, tolerated) = strategy.validate(&new, &old);
         errors.extend(found);
         drop(budget);
         if errors.is_empty() {
@@ -237,11 +217,11 @@ impl Registry {
         refuse(served, name, errors, context)?;
         let warnings = match context.subresource {
             "status" => rules.status_warnings(&new),
-            _ if door.warns => rules.warnings(&new, Some(&old)),
+            _ if strategy.warns => rules.warnings(&new, Some(&old)),
             _ => Vec::new(),
         };
         for warning in tolerated.into_iter().chain(warnings) {
-            context.warnings.add(warning);
+            context.record.warn(warning);
         }
         rules.canonicalize(&mut new);
         rules.set_defaults(&mut new);
@@ -264,12 +244,12 @@ impl Registry {
                 .insert("resourceVersion".to_owned(), entry.revision.to_string().into());
             return Ok(Attempt::Done(Written::Value(shown)));
         }
-        // Now they are still at hand; once the store has answered, they would have to be fetched to be let go.
+        // Drop now, while the values are in the CPU cache. After the await it would be a cold free.
         drop((stored, old));
         self.swap(served, entry, bytes, context).await
     }
 
-    /// Stores other bytes for an object, provided that nobody else has.
+    /// Compare-and-swap of an object's bytes.
     pub(super) async fn swap(
         &self,
         served: &Served,
@@ -278,9 +258,10 @@ impl Registry {
         context: &WriteContext<'_>,
     ) -> Result<Attempt> {
         let expect = Expect::Revision(entry.revision);
-        match self.put(served, &entry.key, expect, &bytes, context.warnings).await? {
+        let _writing = base::trace::writing();
+        match self.put(served, &entry.key, expect, &bytes, context.record).await? {
             Outcome::Committed { revision, .. } => {
-                context.warnings.committed(&entry.key, revision);
+                context.record.committed(&entry.key, revision);
                 let entry = Entry::new(entry.key.clone(), bytes, revision);
                 Ok(Attempt::Done(Written::Stored(Arc::new(entry))))
             }
@@ -290,12 +271,12 @@ impl Registry {
         }
     }
 
-    /// Nothing changes, but the store should have it in another form.
+    /// Reports whether an unchanged object must be rewritten in another stored form.
     async fn is_outdated(&self, served: &Served, entry: &Entry) -> Result<bool> {
-        served.storage.store.outdated(&entry.key).await.map_err(|e| store_error(&e))
+        served.storage.store.outdated(&entry.key).await.or_status()
     }
 
-    /// The update took the last finalizer of an object that was waiting to go: it goes now.
+    /// Deletes an object whose last finalizer the update removed.
     async fn remove_emptied(
         &self,
         served: &Served,
@@ -308,15 +289,16 @@ impl Registry {
         if !context.dry_run {
             let txn =
                 Txn { key: entry.key.clone(), expect: Expect::Revision(entry.revision), op: Op::Delete };
-            match served.storage.store.txn(txn).await.map_err(|e| write_error(&e, context.warnings))? {
-                Outcome::Committed { revision, .. } => context.warnings.committed(&entry.key, revision),
+            let _writing = base::trace::writing();
+            match served.storage.store.txn(txn).await.map_err(|e| write_error(&e, context.record))? {
+                Outcome::Committed { revision, .. } => context.record.committed(&entry.key, revision),
                 Outcome::Conflict { current, .. } => {
                     let latest = current.map(|kv| served.storage.entry(kv));
                     return Ok(Attempt::Raced(latest));
                 }
             }
         }
-        tracing::debug!(resource = served.kind.resource(), name, "gone with its last finalizer");
+        tracing::debug!(resource = served.kind.resource(), name, "deleted with its last finalizer");
         if !context.dry_run {
             self.release(served, &shown).await;
         }
@@ -326,7 +308,36 @@ impl Registry {
     }
 }
 
-/// What an object was, and what it is to become.
+/// Validates the metadata of an updated object: the general rules, then the checks of its kind.
+fn validate_metadata_update(
+    new: &Value,
+    old: &Value,
+    served: &Served,
+    checks: &[MetadataCheck],
+) -> ErrorList {
+    let rules = served.governing();
+    let path = Path::new("metadata");
+    let (metadata, old_metadata) = (&new["metadata"], &old["metadata"]);
+    let mut errors =
+        names::validate_generic_object_meta(metadata, served.namespaced(), names::path_segment_name, &path);
+    let of_update = names::validate_generic_object_meta_update(metadata, old_metadata, &path);
+    // Kinds repeat this validation and its errors.
+    let sound = of_update.is_empty();
+    errors.extend(of_update);
+    if !rules.metadata_last() {
+        for check in checks {
+            errors.extend(match check {
+                MetadataCheck::New => rules.metadata_errors(new),
+                MetadataCheck::Update if sound && rules.any_finalizer() => Vec::new(),
+                MetadataCheck::Update if sound => names::validate_finalizers_are_standard(metadata, &path),
+                MetadataCheck::Update => rules.metadata_update_errors(new, old),
+            });
+        }
+    }
+    errors
+}
+
+/// New and old state of an object.
 struct Draft {
     new: Value,
     old: Value,
@@ -334,11 +345,11 @@ struct Draft {
 
 pub(super) enum Attempt {
     Done(Written),
-    /// Somebody else changed the object first; what it is now.
+    /// Conflict with another write; the current state.
     Raced(Option<Arc<Entry>>),
 }
 
-/// Deletion was asked for, nothing holds the object any longer, and no grace is left.
+/// Reports whether a deletion can complete: requested, no finalizers, no grace period left.
 pub(super) fn finished_deleting(object: &Value) -> bool {
     let metadata = meta::metadata(object);
     let grace = metadata.and_then(|m| m.get("deletionGracePeriodSeconds")).and_then(Value::as_i64);
@@ -348,36 +359,36 @@ pub(super) fn finished_deleting(object: &Value) -> bool {
 }
 
 fn check_uid(served: &Served, new: &Value, old: &Value, dry_run: bool) -> Result<()> {
-    let (given, real) = (meta::uid(new), meta::uid(old));
-    if given.is_empty() || given == real {
+    let (submitted, real) = (meta::uid(new), meta::uid(old));
+    if submitted.is_empty() || submitted == real {
         return Ok(());
     }
-    Err(uid_conflict(served, given, old, dry_run))
+    Err(uid_conflict(served, submitted, old, dry_run))
 }
 
-/// The object is not the one the client means.
-pub(super) fn uid_conflict(served: &Served, given: &str, old: &Value, dry_run: bool) -> Status {
+/// Error for a mismatching uid.
+pub(super) fn uid_conflict(served: &Served, submitted: &str, old: &Value, dry_run: bool) -> Status {
     let (name, real) = (meta::name(old), meta::uid(old));
     let key = shown_key(&*served.storage.rules, meta::namespace(old), name);
     let root = if dry_run { "" } else { "/registry" };
     served.conflict(
         name,
         format!(
-            "StorageError: invalid object, Code: 4, Key: {root}{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {given}, UID in object meta: {real}"
+            "StorageError: invalid object, Code: 4, Key: {root}{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {submitted}, UID in object meta: {real}"
         ),
     )
 }
 
-/// Where Kubernetes would keep an object: messages speak of it.
+/// Kubernetes' storage key of an object, for messages.
 fn shown_key(rules: &dyn Rules, namespace: &str, name: &str) -> String {
     let namespace = if namespace.is_empty() { String::new() } else { format!("/{namespace}") };
     format!("/{}{namespace}/{name}", rules.storage_path())
 }
 
-/// The revision a client says it has seen must be the present one.
+/// Checks that the client's resource version is the current one.
 fn check_revision(served: &Served, name: &str, new: &Value, revision: u64) -> Result<()> {
-    let given = meta::resource_version(new);
-    if given.is_empty() || given == "0" {
+    let submitted = meta::resource_version(new);
+    if submitted.is_empty() || submitted == "0" {
         if served.rules.unconditional_update() {
             return Ok(());
         }
@@ -386,14 +397,14 @@ fn check_revision(served: &Served, name: &str, new: &Value, revision: u64) -> Re
         let errors = vec![FieldError::invalid_shown(&path, "0", "must be specified for an update")];
         return Err(Status::invalid(served.kind.group(), served.kind.resource(), name, &errors));
     }
-    match crate::query::parse_uint(given) {
-        Ok(given) if given == revision => Ok(()),
+    match crate::wire::query::parse_uint(submitted) {
+        Ok(submitted) if submitted == revision => Ok(()),
         Ok(_) => Err(served.conflict(name, MODIFIED)),
         Err(why) => Err(Status::new(500, "", why)),
     }
 }
 
-/// Says to those who audit that the number of replicas is another one.
+/// Records a changed number of replicas in the audit event.
 fn note_scaling(old: &Value, new: &Value, context: &WriteContext<'_>) {
     let replicas =
         |object: &Value| object.get("spec").and_then(|spec| spec.get("replicas")).and_then(Value::as_i64);
@@ -401,6 +412,6 @@ fn note_scaling(old: &Value, new: &Value, context: &WriteContext<'_>) {
         && from != Some(to)
     {
         let from = from.map_or_else(|| "1".to_owned(), |from| from.to_string());
-        context.warnings.annotate("ferry.dev/replicas", format!("{from} -> {to}"));
+        context.record.annotate("ferry.dev/replicas", format!("{from} -> {to}"));
     }
 }

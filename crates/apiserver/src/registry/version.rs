@@ -1,4 +1,4 @@
-//! One version of a resource as clients see it, and how objects get from it to the stored one and back.
+//! One served version of a resource, and the conversion between it and the stored one.
 
 use super::conversions::with_conversions;
 use super::{Storage, WriteContext, metadata};
@@ -26,7 +26,7 @@ pub struct Version {
     /// `None`: this version is the stored one.
     pub conversion: Option<Conversion>,
     schema: TypeHandle,
-    /// Reset fields of the main resource; those of subresources are with them.
+    /// Reset fields of the main resource; subresources have their own.
     reset: Reset,
 }
 
@@ -34,12 +34,12 @@ pub struct Version {
 pub struct Subresource {
     pub name: Text,
     pub verbs: Verbs,
-    /// Requests are streams that last as long as their client wants.
+    /// True for streams, which end with their client.
     pub streams: bool,
     reset: Reset,
 }
 
-/// A version together with the others in which the same objects are served.
+/// A version together with the others that serve the same objects.
 pub struct Served {
     version: Arc<Version>,
     /// All versions of the resource, this one included; empty if it is the only one.
@@ -53,11 +53,11 @@ pub enum Conversion {
     BuiltIn(&'static StoredAs),
     /// The versions have the same fields: only `apiVersion` differs.
     Rename,
-    /// May take time and may fail.
+    /// Asynchronous and fallible.
     Batch(Arc<dyn Convert>),
 }
 
-/// Conversion of several objects at once.
+/// Conversion of several objects in one call.
 pub trait Convert: Send + Sync {
     /// Converts objects of any version of the resource, in their order.
     fn convert<'a>(&'a self, objects: Vec<Value>, api_version: &'a str) -> BoxFuture<'a, Result<Vec<Value>>>;
@@ -72,7 +72,7 @@ impl Deref for Served {
 }
 
 impl Version {
-    /// One version. `subresources` are names and the verbs they allow.
+    /// One version. `subresources` are names with their verbs.
     pub fn new(
         kind: ResourceNames,
         rules: Arc<dyn Rules>,
@@ -109,7 +109,7 @@ impl Version {
         if self.namespaced() { [root, namespace, "/", name].concat() } else { [root, name].concat() }
     }
 
-    /// The prefix of the keys of a namespace's objects, or of all.
+    /// Key prefix of a namespace's objects, or of all.
     pub fn scope_key(&self, namespace: &str) -> String {
         let root = &self.storage.cache.root;
         if self.namespaced() && !namespace.is_empty() {
@@ -144,12 +144,12 @@ impl Version {
         }
     }
 
-    /// Reports whether the stored bytes of an object are those of this version.
+    /// Reports whether the stored bytes of an object are in this version.
     pub fn shows_stored_bytes(&self, entry: &Entry) -> bool {
         match self.conversion {
             None => true,
             Some(Conversion::BuiltIn(_) | Conversion::Rename) => false,
-            // Objects may have been stored in another version than new ones are.
+            // Objects may be stored in another version than the current storage version.
             Some(Conversion::Batch(_)) => {
                 let layout = &self.storage.cache.layout;
                 self.api_version == layout.api_version && layout.prefix.fits(&entry.bytes)
@@ -157,7 +157,7 @@ impl Version {
         }
     }
 
-    /// Reports whether the stored bytes of all these objects are those of this version.
+    /// Reports whether the stored bytes of all these objects are in this version.
     pub fn shows_all_stored_bytes(&self, entries: &[Arc<Entry>]) -> bool {
         match self.conversion {
             None => true,
@@ -166,7 +166,7 @@ impl Version {
         }
     }
 
-    /// An object in the stored version as this version shows it, where no other program takes part in it.
+    /// Converts an object from the stored version, except by webhook.
     pub fn present(&self, stored: Value) -> Value {
         match &self.conversion {
             Some(Conversion::BuiltIn(conversion)) => (conversion.from_stored)(stored),
@@ -179,12 +179,12 @@ impl Version {
         }
     }
 
-    /// An object as it was stored, in this version.
+    /// Converts a stored object to this version.
     pub async fn presented(&self, stored: Value) -> Result<Value> {
         self.converted_one(stored).await.map(|stored| self.present(stored))
     }
 
-    /// Objects as they were stored, converted by what takes time, all at once. [`Self::present`] does the rest.
+    /// The webhook part of converting stored objects, in one call. [`Self::present`] does the rest.
     pub async fn converted(&self, stored: Vec<Value>) -> Result<Vec<Value>> {
         match &self.conversion {
             Some(Conversion::Batch(convert)) if stored.iter().any(|object| !self.is_of_this(object)) => {
@@ -206,7 +206,7 @@ impl Version {
         object.get("apiVersion").and_then(Value::as_str) == Some(&self.api_version)
     }
 
-    /// An object of this version in the stored one.
+    /// Converts an object of this version to the stored one.
     pub(super) async fn stored(&self, object: Value) -> Result<Value> {
         let wanted = &self.storage.cache.layout.api_version;
         match &self.conversion {
@@ -219,13 +219,13 @@ impl Version {
         }
     }
 
-    /// An object in the stored version as reading it again would show it.
+    /// An object in the stored version as it would be read back.
     fn read_stored(&self, mut object: Value) -> Value {
         self.storage.rules.read(&mut object);
         object
     }
 
-    /// The conversion that comes before the stored kind's rules, if those hold instead of this version's.
+    /// The conversion before the stored kind's rules, if those apply instead of this version's.
     pub(super) fn early_conversion(&self) -> Option<&'static StoredAs> {
         match self.conversion {
             Some(Conversion::BuiltIn(conversion)) => Some(conversion).filter(|found| found.rules_of_stored),
@@ -237,22 +237,22 @@ impl Version {
         self.conversion.is_none() || self.early_conversion().is_some()
     }
 
-    /// The stored version of an object that has gone through the [`Self::governing`] rules.
+    /// The stored version of an object that the [`Self::governing`] rules have processed.
     pub(super) async fn stored_form(&self, object: Value) -> Result<Value> {
         if self.rules_are_of_stored() { Ok(object) } else { self.stored(object).await }
     }
 
-    /// The rules that a write has to follow.
+    /// The rules that apply to writes.
     pub fn governing(&self) -> &dyn Rules {
         if self.rules_are_of_stored() { &*self.storage.rules } else { &*self.rules }
     }
 
-    /// The names of the kind whose rules a write has to follow.
+    /// Names of the kind whose rules apply to writes.
     pub fn governing_names(&self) -> &ResourceNames {
         if self.rules_are_of_stored() { &self.storage.kind } else { &self.kind }
     }
 
-    /// Brings an object that rules have changed back into the form of its type, as storing leaves it.
+    /// Normalizes an object after its rules have changed it, to the form in which it is stored.
     pub(super) fn normalize(&self, object: &mut Value) -> Result<()> {
         let stored = self.storage.schema.as_ref().filter(|_| self.rules_are_of_stored());
         let schema = stored.unwrap_or(&self.schema).get();
@@ -267,7 +267,7 @@ impl Version {
         }
     }
 
-    /// An object of another version in this one; `None` if neither is known, or if a webhook converts.
+    /// Converts an object of another version to this one; `None` if neither is known, or if a webhook converts.
     pub(super) fn converted_from(&self, other: &Version, object: &Value) -> Option<Value> {
         let stored = match (&other.conversion, &self.conversion) {
             (Some(Conversion::Batch(_)), _) => return None,
@@ -283,7 +283,7 @@ impl Version {
 }
 
 impl Served {
-    /// A version that is the only one, or one of several.
+    /// The only version, or one of several.
     pub fn new(version: Arc<Version>, versions: Arc<[Arc<Version>]>) -> Self {
         Self { version, versions }
     }
@@ -298,25 +298,25 @@ impl Served {
         self.versions.iter().find(|version| version.api_version == api_version).map(Arc::as_ref)
     }
 
-    /// An object in another version; `None`: it is of that one already, or of none that is known.
+    /// Converts an object to another version; `None` if it already has that version, or has an unknown one.
     pub async fn in_version(&self, object: &Value, wanted: &Version) -> Result<Option<Value>> {
-        let given = object.get("apiVersion").and_then(Value::as_str).unwrap_or("");
-        if given == wanted.api_version || self.versions.is_empty() {
+        let submitted = object.get("apiVersion").and_then(Value::as_str).unwrap_or("");
+        if submitted == wanted.api_version || self.versions.is_empty() {
             return Ok(None);
         }
         match &wanted.conversion {
             Some(Conversion::Batch(convert)) => {
                 one(&**convert, object.clone(), &wanted.api_version).await.map(Some)
             }
-            _ => Ok(self.find(given).and_then(|given| wanted.converted_from(given, object))),
+            _ => Ok(self.find(submitted).and_then(|submitted| wanted.converted_from(submitted, object))),
         }
     }
 }
 
 impl apply::Converter for Served {
     fn convert(&self, object: &Value, wanted: &str) -> Option<Value> {
-        let given = object.get("apiVersion").and_then(Value::as_str).unwrap_or("");
-        self.find(wanted)?.converted_from(self.find(given)?, object)
+        let submitted = object.get("apiVersion").and_then(Value::as_str).unwrap_or("");
+        self.find(wanted)?.converted_from(self.find(submitted)?, object)
     }
 
     fn schema(&self, api_version: &str) -> Option<SchemaRef<'_>> {
@@ -324,11 +324,11 @@ impl apply::Converter for Served {
     }
 }
 
-/// managedFields: who owns what.
+/// managedFields tracking.
 impl Served {
     /// Records a create, update or patch.
     pub(super) async fn track(&self, live: Option<&Value>, new: &mut Value, context: &WriteContext<'_>) {
-        // Reading a version that is not the stored one adds what stands for fields it does not have.
+        // Reading a version other than the stored one adds placeholders for its missing fields.
         if let Some(conversion) = self.early_conversion() {
             *new = (conversion.from_stored)((conversion.to_stored)(std::mem::take(new)));
         }
@@ -337,16 +337,16 @@ impl Served {
             apply::update(live, new, &self.apply_context(context, &metadata::now(), converter));
             return;
         }
-        let (now, given) = (metadata::now(), &*new);
+        let (now, submitted) = (metadata::now(), &*new);
         let tracked = with_conversions(self, |converter| {
-            let mut new = given.clone();
+            let mut new = submitted.clone();
             apply::update(live, &mut new, &self.apply_context(context, &now, Some(converter)));
             new
         });
         *new = tracked.await;
     }
 
-    /// Merges what an apply wants into the present object.
+    /// Merges an apply into the current object.
     pub(super) async fn apply(
         &self,
         live: Option<&Value>,
@@ -373,12 +373,13 @@ impl Served {
         (!self.versions.is_empty()).then_some(self as &dyn apply::Converter)
     }
 
-    /// An object in another version; `None` if the webhook fails, and then the managers of that version are dropped.
+    /// Converts an object to another version; `None` if the webhook fails: the managers of that version are then
+    /// dropped.
     pub(super) async fn converted_by_webhook(&self, object: &Value, api_version: &str) -> Option<Value> {
         let convert = self.versions.iter().find_map(|version| version.webhook())?;
         one(convert, object.clone(), api_version)
             .await
-            .inspect_err(|status| tracing::warn!(error = %status.message, "failed to convert for managers"))
+            .inspect_err(|status| tracing::warn!(error = %status.message, "failed to convert object for managed fields"))
             .ok()
     }
 

@@ -1,10 +1,10 @@
-//! Watch: where it begins, what it sees, when it ends. Encoding is the caller's affair.
+//! Watch: start, filtering and end. Encoding is the caller's responsibility.
 
-use super::{Registry, Served, store_error};
+use super::{OrStatus, Registry, Served, store_error};
 use crate::cache::{Cache, CacheError, Change, Cursor, Entry, Event, Progress};
 use crate::chain::offload;
-use crate::options::ListOptions;
 use crate::selection::Selection;
+use crate::wire::options::ListOptions;
 use machinery::status::{Result, Status};
 use rand::Rng;
 use std::pin::Pin;
@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Bookmarks tell idle watchers how far the store has come.
+/// Interval of bookmarks, which report the store's revision to idle watchers.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
-/// Longest watch, in seconds: a year. Any number a client may send then is a time that a clock can represent.
+/// Longest watch, in seconds: a year, so that any number sent by a client fits the clock.
 const MAX_TIMEOUT: u64 = 365 * 24 * 60 * 60;
 
-/// What a watcher is to be told.
+/// One item of a watch.
 pub enum Notice {
-    /// An object that was there when the watch began.
+    /// An object that existed at the start of the watch.
     Initial(Arc<Entry>),
     Event(Arc<Event>, Change),
-    /// Everything up to this revision has been told; the flag marks the end of the initial events.
+    /// All events up to this revision have been sent; the flag marks the end of the initial events.
     Bookmark(u64, bool),
-    /// An error event; the watch ends after it. Boxed: every other notice would have its size.
+    /// An error event; the watch ends after it. Boxed to keep the other variants small.
     Error(Box<Status>),
 }
 
@@ -35,11 +35,11 @@ pub struct Watcher {
     scope: String,
     cursor: Cursor,
     ticks: tokio::sync::watch::Receiver<u64>,
-    /// The cache may have events after the cursor that no tick announces any more.
+    /// The cache may have events after the cursor whose tick was already consumed.
     unread: bool,
     pending: Vec<Notice>,
     deadline: Instant,
-    /// Set to the next bookmark, if the client wants some, or to the deadline; one timer for the whole life.
+    /// Set to the next bookmark, if requested, or to the deadline; one timer for the whole watch.
     timer: Pin<Box<Sleep>>,
     store: Arc<dyn store::Store>,
 }
@@ -56,15 +56,15 @@ impl Registry {
         let layout = cache.layout.clone();
         let scope =
             selection.narrow(served.scope_key(namespace), served.namespaced() && namespace.is_empty());
-        let now = cache.fresh(&scope).await.map_err(|e| store_error(&e))?;
-        let asked = options.revision()?;
+        let now = cache.fresh(&scope).await.or_status()?;
+        let requested = options.revision()?;
         let ticks = cache.ticks();
         let mut pending = Vec::new();
-        let wants_initial = options.send_initial_events.unwrap_or(asked.is_none_or(|r| r == 0));
-        if let Some(revision) = asked {
+        let sends_initial = options.send_initial_events.unwrap_or(requested.is_none_or(|r| r == 0));
+        if let Some(revision) = requested {
             served.await_revision(revision, now).await?;
         }
-        let cursor = if wants_initial {
+        let cursor = if sends_initial {
             let is_costly = selection.is_costly();
             if is_costly {
                 offload::heavy().await;
@@ -85,11 +85,11 @@ impl Registry {
                 pending.push(Notice::Bookmark(view.revision.max(now), true));
             }
             cursor
-        } else if let Some(revision) = asked.filter(|r| *r > 0) {
+        } else if let Some(revision) = requested.filter(|r| *r > 0) {
             match cache.watch_after(revision) {
                 Ok(cursor) => cursor,
-                Err(CacheError::TooOld { asked, oldest }) => {
-                    let message = format!("too old resource version: {asked} ({oldest})");
+                Err(CacheError::TooOld { requested, oldest }) => {
+                    let message = format!("too old resource version: {requested} ({oldest})");
                     pending.push(Notice::Error(Box::new(Status::expired(message))));
                     cache.watch_from_now()
                 }
@@ -99,7 +99,7 @@ impl Registry {
             cache.watch_from_now()
         };
         pending.reverse();
-        // A watch without a time of its own ends after the shortest time, or up to twice as long.
+        // Without a client timeout, a watch ends after a random time between the minimum and twice that.
         let shortest = self.tuning.min_request_timeout.as_secs().clamp(1, MAX_TIMEOUT);
         let seconds = match options.timeout_seconds {
             Some(seconds) if seconds > 0 => u64::try_from(seconds).unwrap_or(shortest).min(MAX_TIMEOUT),
@@ -169,7 +169,7 @@ impl Watcher {
         }
     }
 
-    /// Initial objects leave in bounded portions, so that a huge list does not become one huge buffer.
+    /// Returns initial objects in bounded portions, so that a huge list does not become one huge buffer.
     fn take_pending(&mut self) -> Vec<Notice> {
         const PORTION: usize = 512;
         let from = self.pending.len().saturating_sub(PORTION);
@@ -186,7 +186,7 @@ impl Watcher {
             Progress::Lost => {
                 tracing::info!(
                     resource = self.served.kind.resource(),
-                    "a watcher fell behind and was cut off"
+                    "watcher fell behind, closing its watch"
                 );
                 return None;
             }
@@ -194,18 +194,18 @@ impl Watcher {
         let in_scope = |event: &Arc<Event>| event.entry.key.starts_with(&self.scope);
         let events: Vec<Arc<Event>> = events.into_iter().filter(in_scope).collect();
         let notices = if self.selection.needs_conversion(&self.served) {
-            // Boxed: few watches convert, and all would have the size of it.
-            Box::pin(self.see_converted(events)).await
+            // Boxed: only few watches convert, so the others stay small.
+            Box::pin(self.matching_converted_notices(events)).await
         } else {
-            self.see(events)
+            self.matching_notices(events)
         };
-        // Only now: a caller that stops waiting for a conversion gets the same events again.
+        // Advanced last: if the conversion is cancelled, the next call gets the same events again.
         self.cursor = cursor;
         Some(notices)
     }
 
-    /// Notices for the watcher of events.
-    fn see(&self, events: Vec<Arc<Event>>) -> Vec<Notice> {
+    /// Notices of matching events.
+    fn matching_notices(&self, events: Vec<Arc<Event>>) -> Vec<Notice> {
         let layout = &self.cache().layout;
         let mut notices = Vec::with_capacity(events.len());
         for event in events {
@@ -216,8 +216,8 @@ impl Watcher {
         notices
     }
 
-    /// Notices for the watcher of events whose objects have to be converted first. A failed conversion ends the watch.
-    async fn see_converted(&self, events: Vec<Arc<Event>>) -> Vec<Notice> {
+    /// Notices of matching events after conversion. A failed conversion ends the watch.
+    async fn matching_converted_notices(&self, events: Vec<Arc<Event>>) -> Vec<Notice> {
         let mut states = Vec::new();
         for event in &events {
             states.extend(event.previous.clone());
@@ -239,7 +239,7 @@ impl Watcher {
         notices
     }
 
-    /// Where the store is now, unless events came in meanwhile: those go first.
+    /// A bookmark at the store's revision, unless events have arrived: those are sent first.
     async fn bookmark(&mut self) -> Option<Vec<Notice>> {
         let revision = self.store.barrier().await.ok()?;
         let mut notices = self.collect().await?;

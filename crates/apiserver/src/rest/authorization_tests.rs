@@ -1,5 +1,5 @@
-//! Permissions follow the effect of a write: every write path of sample kinds, on objects that exist or not, with each
-//! single permission, compared with what Kubernetes answers.
+//! Permissions follow the effect of a write: every write path of sample kinds, on existing and missing objects, with
+//! each single permission, compared with the responses of Kubernetes.
 
 use crate::test_server::{ADMIN, ALICE, TestServer};
 use http::Method;
@@ -8,7 +8,7 @@ use serde_json::json;
 
 const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
-/// A kind with an object that passes its validation.
+/// A kind with a valid object.
 struct Sample {
     group: &'static str,
     version: &'static str,
@@ -133,7 +133,7 @@ impl Sample {
     }
 }
 
-/// One way to write.
+/// One kind of write request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Write {
     Post,
@@ -187,7 +187,7 @@ impl Write {
         }
     }
 
-    /// `present` is the object as it is stored, if it is.
+    /// `present` is the stored object, if it exists.
     fn body(self, sample: &Sample, subresource: &str, present: Option<&Value>) -> String {
         let labels = json!({"metadata": {"labels": {"l": "v"}}});
         let body = match self {
@@ -209,7 +209,7 @@ impl Write {
         body.to_string()
     }
 
-    /// Response of Kubernetes to a user who has the verb of the request and nothing else.
+    /// Response of Kubernetes to a user with only the verb of the request.
     fn expected(self, sample: &Sample, subresource: &str, exists: bool) -> Answer {
         match self {
             Self::Post if exists => Answer::Code(409),
@@ -225,7 +225,7 @@ impl Write {
 
 enum Answer {
     Code(u16),
-    /// 403 without the right to create, 201 with it.
+    /// 403 without the verb `create`, 201 with it.
     NeedsCreate,
 }
 
@@ -249,7 +249,7 @@ impl Cell<'_> {
         (code == 200).then_some(body)
     }
 
-    /// Brings the object to the state the cell begins with.
+    /// Creates or deletes the object as the cell requires.
     async fn prepare(&self) -> Option<Value> {
         let present = self.present().await;
         match (present, self.exists) {
@@ -269,7 +269,7 @@ impl Cell<'_> {
         }
     }
 
-    /// Sends the write as alice with these permissions; her answer, and whether the object changed, came or went.
+    /// Sends the write as alice with these permissions; returns her response, and whether the object changed.
     async fn run(&self, permissions: &[(&str, &str)]) -> (u16, Value, bool) {
         let before = self.prepare().await;
         self.server.grant(permissions);
@@ -359,9 +359,9 @@ async fn server() -> TestServer {
 }
 
 #[test]
-fn samples_cover_every_kind_that_a_put_may_create() {
+fn samples_cover_every_create_on_update_kind() {
     let samples = samples();
-    // Versions that are off by default go through the same code, and are not served here.
+    // Versions that are off by default use the same code, and are not served here.
     let is_served = |kind: &&&api::Kind| {
         let names = (kind.group, kind.version, kind.resource);
         api::resources::RESOURCES.iter().any(|row| (row.group, row.version, row.resource) == names)
@@ -378,7 +378,7 @@ fn samples_cover_every_kind_that_a_put_may_create() {
 async fn writes_need_the_permission_of_their_effect() {
     let server = server().await;
     for sample in &samples() {
-        // Both have objects that the fixtures of the test need.
+        // Both have objects that the test fixtures need.
         let spares = |write: Write| {
             write == Write::DeleteCollection
                 && matches!(sample.resource, "serviceaccounts" | "roles" | "clusterroles")

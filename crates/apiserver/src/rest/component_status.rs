@@ -1,15 +1,16 @@
 //! ComponentStatus: the health of the scheduler, the controller manager and the store, checked when it is read.
 //!
-//! All checks of a list run at once and each has a time limit, so a component that does not answer costs its own row only.
+//! All checks of a list run concurrently and each has a time limit, so an unresponsive component costs its own row
+//! only.
 
 use super::{Rest, Route};
 use crate::cache::Entry;
-use crate::forms::{self, Include};
-use crate::negotiate::Accepted;
-use crate::options::ListOptions;
 use crate::registry::Stores;
-use crate::reply::{self, Reply};
 use crate::selection::Selection;
+use crate::wire::forms::{self, Include};
+use crate::wire::negotiate::Accepted;
+use crate::wire::options::ListOptions;
+use crate::wire::reply::{self, Reply};
 use base::http::{Authorities, Client, HttpError, Limits, Origin, Trust};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
@@ -28,7 +29,7 @@ use store::Store;
 const CHECK_LIMIT: Duration = Duration::from_secs(5);
 /// Time limits of the steps of an HTTP check; all of them end before [`CHECK_LIMIT`].
 const STEP_LIMIT: Duration = Duration::from_secs(2);
-/// Part of an answer that becomes the message, as in Kubernetes' probes.
+/// Part of a response that becomes the message, as in Kubernetes' probes.
 const MAX_ANSWER: usize = 10 << 10;
 /// Ports of the components on the API server's machine, as in Kubernetes.
 const PORTS: [(&str, u16); 2] = [("controller-manager", 10257), ("scheduler", 10259)];
@@ -39,7 +40,7 @@ pub type ComponentHealth = std::result::Result<String, Unhealthy>;
 /// Reason why a component is not healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unhealthy {
-    /// Answer of the component, or the reason why there is none: the condition's `message`.
+    /// Response of the component, or the reason why there is none: the condition's `message`.
     Message(String),
     /// Failure of the check: the condition's `error`.
     Error(String),
@@ -82,7 +83,7 @@ impl ComponentChecks {
         self.checks.write().insert(name.to_owned(), Arc::new(check));
     }
 
-    /// Adds a store, which is healthy while it answers.
+    /// Adds a store, which is healthy while it responds.
     fn set_store(&self, name: &str, store: &Arc<dyn Store>) {
         let store = Arc::clone(store);
         self.set(name, move || {
@@ -117,7 +118,7 @@ impl ComponentChecks {
 }
 
 impl Route<'_> {
-    /// Reports whether the resource has no stored objects but the state of components.
+    /// Reports whether the resource is computed from component checks instead of stored objects.
     pub(super) fn is_component_status(&self) -> bool {
         self.served.kind.group().is_empty() && self.served.kind.resource() == "componentstatuses"
     }
@@ -151,8 +152,8 @@ impl Rest {
     }
 }
 
-/// Requests `/healthz` of a port on this machine over HTTPS, as Kubernetes does. The ports of `ferry scheduler` and
-/// `ferry controller-manager` have no TLS, so a server that fails the handshake is tried without.
+/// Requests `/healthz` of a local port over HTTPS, as Kubernetes does. The ports of `ferry scheduler` and `ferry
+/// controller-manager` have no TLS, so plain HTTP is tried after a failed handshake.
 async fn probe(port: u16) -> ComponentHealth {
     let limits = Limits {
         connect: STEP_LIMIT,
@@ -195,7 +196,7 @@ async fn get(client: &Client, origin: &Origin) -> std::result::Result<(u16, Stri
     Ok((code, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// The failure in the words of Go's HTTP client.
+/// Error text as worded by Go's HTTP client.
 fn reason(error: &HttpError) -> String {
     match error {
         HttpError::Connect { address, source } => {
@@ -226,11 +227,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn component_that_hangs_costs_its_own_row_only() {
+    async fn hanging_component_affects_its_own_row_only() {
         let mut server = TestServer::start();
         server.chain.rest.components.limit = Duration::from_secs(1);
         let checks = &server.chain.rest.components;
-        // Each of the two waits for the other to be checked.
+        // Each of the two checks waits for the other one.
         let both = Arc::new(tokio::sync::Barrier::new(2));
         for name in ["controller-manager", "etcd-0"] {
             let both = Arc::clone(&both);

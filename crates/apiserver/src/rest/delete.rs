@@ -1,15 +1,15 @@
-//! Delete one object or a collection.
+//! Delete and deletecollection.
 
 use super::{Rest, Route};
 use crate::admission::{Attributes, Operation};
 use crate::context::Context;
-use crate::negotiate::{Accepted, Encoding, content_type};
-use crate::options::{DeleteOptions, ListOptions};
 use crate::registry::delete::Deleted;
 use crate::registry::{Served, WriteContext};
-use crate::reply::{self, Reply};
 use crate::selection::Selection;
 use crate::serve::RequestBody;
+use crate::wire::negotiate::{Accepted, Encoding, content_type};
+use crate::wire::options::{DeleteOptions, ListOptions};
+use crate::wire::reply::{self, Reply};
 use machinery::status::{Result, Status};
 use machinery::{Value, codec, meta};
 use serde_json::json;
@@ -63,11 +63,11 @@ impl Rest {
                 dry_run: write.dry_run,
                 subresource: write.subresource,
                 namespace: meta::namespace(&object),
-                warnings: write.warnings,
+                record: write.record,
                 is_server: false,
             };
             match self.registry.delete(&route.served, meta::name(&object), &options, &within).await {
-                // Somebody else deleted it first: as good as deleted.
+                // Deleted concurrently: the outcome is the same.
                 Err(status) if status.code == 404 => {}
                 outcome => drop(outcome?),
             }
@@ -75,7 +75,7 @@ impl Rest {
         reply::list(&route.served, page, accepted, context).await
     }
 
-    /// From the body, in any encoding; a body without content leaves the query to say it.
+    /// Delete options from the body, in any encoding; from the query if the body is empty.
     async fn delete_options(&self, context: &Context, body: RequestBody) -> Result<DeleteOptions> {
         let bytes = self.read_body(body).await?;
         if bytes.is_empty() {
@@ -112,17 +112,17 @@ impl Rest {
     }
 }
 
-/// Some kinds leave their dependents behind, which surprises: said even if nothing is deleted in the end.
+/// Warns of kinds that orphan their dependents by default, even if nothing is deleted in the end.
 fn warn_of_orphans(route: &Route<'_>, options: &DeleteOptions) {
     if let Some(warning) = route.served.storage.rules.orphan_warning()
         && options.propagation.is_none()
         && options.orphan_dependents.is_none()
     {
-        route.context.warnings.add(warning);
+        route.context.record.warn(warning);
     }
 }
 
-/// The Status of a deletion that has happened.
+/// Status of a completed deletion.
 fn success(served: &Served, name: &str, uid: &str) -> Value {
     let mut details = json!({"name": name, "kind": served.kind.resource(), "uid": uid});
     if !served.kind.group().is_empty() {

@@ -1,4 +1,4 @@
-//! Requests that are made to exhaust the server or to abuse it, through the whole chain.
+//! Requests that try to exhaust or abuse the server, through the whole chain.
 
 use crate::serve::RequestBody;
 use crate::test_server::{ADMIN, ALICE, TestServer};

@@ -1,6 +1,6 @@
 //! Resource requests: from route and verb to the registry and back to a response.
 //!
-//! One file per group of verbs; subresources with a life of their own have a file each.
+//! One file per group of verbs; subresources with their own logic have a file each.
 
 #[cfg(test)]
 mod authorization_tests;
@@ -9,37 +9,40 @@ pub mod connect;
 mod delete;
 #[cfg(test)]
 mod hostile_tests;
-mod pod_binding;
-mod pod_eviction;
 mod read;
 mod reviews;
-mod subresource;
 #[cfg(test)]
 mod subresource_authorization_tests;
-mod token_request;
+mod subresources;
 mod watch;
+mod watch_metrics;
 mod write;
+
+pub use watch_metrics::WatchMetrics;
 
 use crate::authenticate::Authentication;
 use crate::context::Context;
-use crate::negotiate::{Accepted, Encoding, Forms, Offers, accept};
 use crate::registry::{Registry, Served, Subresource, WriteContext};
-use crate::reply::Reply;
 use crate::request_info::Verb;
 use crate::serve::RequestBody;
+use crate::wire::decode::{self, Expected};
+use crate::wire::negotiate::{Accepted, Encoding, Forms, Offers, accept, content_type};
+use crate::wire::options::{WriteKind, WriteOptions};
+use crate::wire::reply::Reply;
 use api::kind::Scope;
 use bytes::{Bytes, BytesMut};
 use http::Method;
 use http_body_util::BodyExt;
+use machinery::Value;
 use machinery::status::{Details, Result, Status};
 use std::sync::Arc;
 
-/// Limits and switches that requests need to know.
+/// Limits and switches of resource requests.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Largest request body.
     pub max_body_bytes: usize,
-    /// CBOR is offered and accepted.
+    /// True if CBOR is offered and accepted.
     pub cbor: bool,
 }
 
@@ -50,9 +53,10 @@ pub struct Rest {
     pub limits: Limits,
     pub connections: connect::Connections,
     pub components: component_status::ComponentChecks,
+    pub watch_metrics: Option<WatchMetrics>,
 }
 
-/// The outcome of routing: which resource, through which door.
+/// Result of routing: resource and subresource.
 struct Route<'a> {
     served: Arc<Served>,
     /// Index into the resource's subresources.
@@ -67,13 +71,13 @@ impl Route<'_> {
 }
 
 impl Route<'_> {
-    /// Reports 405 for a verb that the resource does not have, or that fits neither its path nor its method.
+    /// Returns 405 for a verb that the resource does not have, or that fits neither its path nor its method.
     fn check_verb(&self, named: bool) -> Result<()> {
         let (info, method) = (&self.context.info, &self.context.method);
         let row = self.subresource();
         let fits = match info.verb {
             Verb::Get | Verb::List | Verb::Watch if *method == Method::GET => true,
-            // What is passed on may have methods that objects do not have.
+            // Proxied requests may use methods that objects do not have.
             Verb::Get | Verb::None if matches!(*method, Method::HEAD | Method::OPTIONS) => {
                 row.is_some_and(|row| row.name == "proxy")
             }
@@ -97,7 +101,7 @@ impl Route<'_> {
         let resource = machinery::status::qualified(kind.group(), kind.resource());
         let verb = info.verb.as_str();
         let message = match info.verb {
-            // All other verbs are there to the end.
+            // All other verbs are served until the end.
             Verb::Create if fits && reaches => {
                 format!("{verb} not allowed while custom resource definition is terminating")
             }
@@ -118,7 +122,7 @@ pub fn method_not_allowed() -> Status {
 }
 
 impl Rest {
-    /// Answers a request about a resource. The accepted encoding is returned for errors, too.
+    /// Handles a resource request. The accepted encoding is returned with errors, too.
     pub async fn handle(&self, context: &Context, body: RequestBody) -> (Result<Reply>, Option<Accepted>) {
         if let Some(review) = reviews::Review::find(context) {
             return Box::pin(self.review(review, context, body)).await;
@@ -132,7 +136,7 @@ impl Rest {
         };
         let warn = || {
             if let Some(warning) = route.served.rules.deprecation() {
-                context.warnings.add(warning);
+                context.record.warn(warning);
             }
         };
         let offers = Offers {
@@ -140,14 +144,14 @@ impl Rest {
             forms: if has_rows(&route) { Forms::All } else { Forms::Metadata },
             streams: matches!(context.info.verb, Verb::List | Verb::Watch) && route.subresource.is_none(),
         };
-        // What is on the other side of a connection negotiates for itself.
+        // The backend of a connection negotiates for itself.
         let none = http::HeaderMap::new();
         let connects = route.subresource().is_some_and(|row| row.streams);
         let headers = if connects { &none } else { &context.headers };
         let mut accepted = match accept(headers, context.query.get("pretty"), offers) {
             Ok(accepted) => accepted,
             Err(status) => {
-                // A media type that nobody has is refused before the kind is asked, a form of one after.
+                // An unsupported media type is rejected before the kind is checked, an unsupported form of one after.
                 if status.details.is_none() {
                     warn();
                 }
@@ -171,14 +175,14 @@ impl Rest {
             return Err(method_not_allowed());
         }
         if is_legacy_binding(context) {
-            // The same as a pod's own subresource, but for the name in the path.
+            // Same as the pod's subresource, except for the name in the path.
             let served = Arc::clone(self.registry.builtin("", "v1", "pods")?);
             let subresource = served.subresources.iter().position(|row| row.name == "binding");
             return Ok(Route { served, subresource, context });
         }
         let served = context.catalogue.served(&info.group, &info.version, &info.resource);
         let served = served.ok_or_else(|| match is_virtual(context) {
-            // Nothing of these kinds can be asked for by name.
+            // Objects of these kinds cannot be read by name.
             true if path_name(context).is_empty() && reaches_scope(context) => method_not_allowed(),
             _ => Status::no_such_path(),
         })?;
@@ -204,8 +208,8 @@ impl Rest {
     }
 
     async fn dispatch(&self, route: &Route<'_>, accepted: &Accepted, body: RequestBody) -> Result<Reply> {
-        // What a write has to remember while it waits is large: it has a place of its own, so that requests that wait
-        // for nothing, and the tasks that carry them all, stay small.
+        // The futures of writes are large: boxing them keeps those of other requests, and the connection tasks,
+        // small.
         if let Some(subresource) = route.subresource() {
             return Box::pin(self.subresource(route, subresource, accepted, body)).await;
         }
@@ -226,7 +230,22 @@ impl Rest {
         }
     }
 
-    /// The whole body, refused when it is too large.
+    /// Options and object of a request for a kind that is not stored.
+    async fn read_unstored(
+        &self,
+        context: &Context,
+        body: RequestBody,
+        kind: WriteKind,
+        expected: Expected<'_>,
+    ) -> Result<(WriteOptions, Value)> {
+        let encoding = content_type(&context.headers, self.limits.cbor)?;
+        let bytes = self.read_body(body).await?;
+        let options = WriteOptions::read(&context.query, kind)?;
+        let object = decode::object(&bytes, encoding, expected, options.field_validation, &context.record)?;
+        Ok((options, object))
+    }
+
+    /// Reads the whole body; 413 if it is too large.
     pub async fn read_body(&self, body: RequestBody) -> Result<Bytes> {
         use http_body::Body;
         let limit = self.limits.max_body_bytes;
@@ -267,14 +286,14 @@ impl Rest {
             dry_run,
             subresource: &context.info.subresource,
             namespace: if route.served.namespaced() { &context.info.namespace } else { "" },
-            warnings: &context.warnings,
+            record: &context.record,
             is_server: false,
         }
     }
 }
 
-/// Reads some more of a body that is refused: a client that still writes would not see the answer. Whoever sends
-/// much more than that finds the connection closed.
+/// Reads more of a rejected body: a client that is still sending would not see the response. Beyond the limit the
+/// connection is closed.
 async fn discard(mut body: RequestBody, limit: usize) {
     let mut left = limit.saturating_mul(2);
     while let Some(Ok(frame)) = body.frame().await {
@@ -286,13 +305,13 @@ async fn discard(mut body: RequestBody, limit: usize) {
     }
 }
 
-/// Resources that answer questions and store nothing.
+/// Reports whether the resource is a review, which is not stored.
 fn is_virtual(context: &Context) -> bool {
     let info = &context.info;
     info.subresource.is_empty() && context.catalogue.shows(&info.group, &info.version, &info.resource)
 }
 
-/// Whether a resource that stores nothing is asked for where it is: those of a namespace are nowhere else.
+/// Reports whether the path has the scope of such a resource: namespaced ones exist only in a namespace.
 fn reaches_scope(context: &Context) -> bool {
     let info = &context.info;
     api::resources::RESOURCES
@@ -301,7 +320,7 @@ fn reaches_scope(context: &Context) -> bool {
         .is_some_and(|row| row.scope == Scope::Cluster || info.in_namespace)
 }
 
-/// What some subresources answer with has no row in a table.
+/// Reports whether the response has a table form; those of some subresources have none.
 fn has_rows(route: &Route<'_>) -> bool {
     let Some(subresource) = route.subresource() else { return true };
     !matches!(
@@ -321,7 +340,7 @@ fn is_legacy_binding(context: &Context) -> bool {
         && info.subresource.is_empty()
 }
 
-/// The name in the path; a name that only a field selector gave does not count.
+/// Name in the path; a name from a field selector does not count.
 fn path_name(context: &Context) -> &str {
     let info = &context.info;
     match info.verb {

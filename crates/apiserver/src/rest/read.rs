@@ -2,11 +2,11 @@
 
 use super::{Rest, Route};
 use crate::chain::offload;
-use crate::negotiate::{Accepted, Encoding};
-use crate::options::ListOptions;
 use crate::registry::Written;
-use crate::reply::{self, Reply};
 use crate::selection::Selection;
+use crate::wire::negotiate::{Accepted, Encoding};
+use crate::wire::options::ListOptions;
+use crate::wire::reply::{self, Reply};
 use machinery::status::{Result, Status};
 
 impl Rest {

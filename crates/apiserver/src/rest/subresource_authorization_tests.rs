@@ -19,7 +19,7 @@ struct Row {
     method: Method,
     media: &'static str,
     body: Json,
-    /// The answer to a user with the permission, where the object exists; where it does not, 404.
+    /// Response to a user with the permission, where the object exists; otherwise 404.
     code: u16,
 }
 
@@ -57,7 +57,7 @@ fn rows() -> Vec<Row> {
     let accounts = "/api/v1/namespaces/n/serviceaccounts";
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata});
     let token = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": ["a"]}});
-    // The server of the test has no key to sign tokens with.
+    // The test server has no token signing key.
     add(accounts, &account, "token", Method::POST, JSON, token, 503);
     let deployments = "/apis/apps/v1/namespaces/n/deployments";
     let deployment = json!({
@@ -79,7 +79,7 @@ fn rows() -> Vec<Row> {
         (requests, &request, "approval"),
         (requests, &request, "status"),
     ] {
-        // Put back as it was read; `body` is filled in by the test.
+        // Written back unmodified; the test fills in `body`.
         add(collection, object, subresource, Method::PUT, JSON, Json::Null, approved(subresource));
     }
     let media = [
@@ -102,7 +102,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// An approval also needs the verb `approve` on the request's signer, which is checked by admission.
+/// An approval also needs the verb `approve` on the request's signer, which admission checks.
 fn approved(subresource: &str) -> u16 {
     if subresource == "approval" { 403 } else { 200 }
 }
@@ -111,7 +111,7 @@ async fn ask(server: &TestServer, user: &str, method: Method, path: &str) -> (u1
     server.ask(user, method, path, JSON, "").await
 }
 
-/// Brings the object to the state that a cell begins with.
+/// Creates or deletes the object as the cell requires.
 async fn prepare(server: &TestServer, row: &Row, exists: bool) -> Option<Value> {
     let delete = format!("{}?gracePeriodSeconds=0", row.path());
     ask(server, ADMIN, Method::DELETE, &delete).await;

@@ -1,17 +1,18 @@
-//! Watch: notices of the registry, framed for one client.
+//! Watch: frames the registry's notices for one client.
 
 use super::connect::watch_over_websocket;
+use super::watch_metrics::ResourceWatchMetrics;
 use super::{Rest, Route};
 use crate::cache::{Change, Entry, FrameEncoding, event};
-use crate::encode;
-use crate::forms::{self, Include};
-use crate::negotiate::{Accepted, Encoding, Form, Forms, Offers};
-use crate::options::ListOptions;
 use crate::registry::Conversion;
 use crate::registry::watch::{Notice, Watcher};
-use crate::reply::{self, Reply};
 use crate::selection::Selection;
 use crate::serve::ResponseBody;
+use crate::wire::encode;
+use crate::wire::forms::{self, Include};
+use crate::wire::negotiate::{Accepted, Encoding, Form, Forms, Offers};
+use crate::wire::options::ListOptions;
+use crate::wire::reply::{self, Reply};
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
 use machinery::selector::FieldSelector;
@@ -20,10 +21,10 @@ use machinery::{Value, meta};
 use serde_json::json;
 use streaming::upgrade::Encoding as MessageEncoding;
 
-/// Bytes in front of each event in protobuf, which say how long it is.
+/// Length prefix of each protobuf event, in bytes.
 const FRAME_LENGTH: usize = 4;
 
-/// Marks the end of the initial events.
+/// Annotation that marks the end of the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 impl Rest {
@@ -34,7 +35,7 @@ impl Rest {
             select_name(&mut options.field_selector, &context.info.name)?;
         }
         if accepted.encoding == Encoding::Yaml {
-            // YAML has no stream form: the answer is the list of what has.
+            // YAML has no stream form: the error lists the encodings that have one.
             let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: true };
             return Err(offers.only_streams());
         }
@@ -47,26 +48,30 @@ impl Rest {
             (Encoding::Cbor, _) => "application/cbor-seq",
             (_, _) => "application/json",
         };
-        let framer = Framer { accepted: *accepted, include, first: true };
+        let metrics = self.watch_metrics.as_ref().map(|metrics| metrics.of(&route.served));
+        let framer = Framer { accepted: *accepted, include, first: true, metrics };
         let batches =
             stream::unfold((watcher, framer, false), |(mut watcher, mut framer, over)| async move {
                 if over {
                     return None;
                 }
                 let notices = watcher.next().await?;
-                // A future of its own, so that watches of other kinds do not carry it.
+                // Boxed, so that watches of other kinds do not carry this future.
                 let converted = match &watcher.served().conversion {
                     Some(Conversion::Batch(_)) => Box::pin(framer.converted(&watcher, &notices)).await,
                     _ => Ok(Vec::new()),
                 };
                 let (frames, over) = framer.frames(&watcher, notices, converted);
+                if let Some(metrics) = &framer.metrics {
+                    metrics.sent(&frames);
+                }
                 Some((frames, (watcher, framer, over)))
             });
-        if streaming::upgrade::wants_websocket(&context.headers) {
+        if streaming::upgrade::is_websocket_upgrade(&context.headers) {
             let (encoding, length) = match accepted.encoding {
                 Encoding::Json | Encoding::Yaml => (MessageEncoding::Text, 0),
                 Encoding::Cbor => (MessageEncoding::Binary, 0),
-                // Messages have a length of their own.
+                // WebSocket messages have a length of their own.
                 Encoding::Protobuf => (MessageEncoding::Binary, FRAME_LENGTH),
             };
             let events = batches.flat_map(stream::iter).map(move |mut frame| {
@@ -81,8 +86,8 @@ impl Rest {
     }
 }
 
-/// Restricts a watch of one object by the legacy path to that object. As in Kubernetes, a selector of the request must
-/// require the same name: authorizers were shown that selector, so it has to be the one that is applied.
+/// Restricts a watch by the legacy path to one object. As in Kubernetes, a selector of the request must require the
+/// same name: authorizers evaluated that selector, so it has to be the one that is applied.
 fn select_name(selector: &mut String, name: &str) -> Result<()> {
     if selector.is_empty() {
         *selector = format!("metadata.name={name}");
@@ -95,7 +100,7 @@ fn select_name(selector: &mut String, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of some notices in one.
+/// Bytes of a batch of notices, concatenated.
 fn joined(mut frames: Vec<Bytes>) -> Bytes {
     if frames.len() == 1 {
         return frames.remove(0);
@@ -105,29 +110,30 @@ fn joined(mut frames: Vec<Bytes>) -> Bytes {
     joined.freeze()
 }
 
-/// Turns notices into bytes.
+/// Encodes notices.
 struct Framer {
     accepted: Accepted,
     include: Include,
-    /// No object has been shown yet.
+    /// True until the first object is sent.
     first: bool,
+    metrics: Option<ResourceWatchMetrics>,
 }
 
 impl Framer {
-    /// The objects of notices that something else converts, converted together.
+    /// Objects of notices that a conversion webhook converts, in one batch.
     async fn converted(&self, watcher: &Watcher, notices: &[Notice]) -> Result<Vec<Value>> {
         let stored = notices.iter().filter_map(|notice| self.unshared(watcher, notice)).collect();
         watcher.served().converted(stored).await
     }
 
-    /// Some notices, and whether the watch ends with them.
+    /// Encodes notices; returns true if the watch ends with them.
     fn frames(
         &mut self,
         watcher: &Watcher,
         notices: Vec<Notice>,
         converted: Result<Vec<Value>>,
     ) -> (Vec<Bytes>, bool) {
-        // An event has one object: in Kubernetes, too, a watch for lists of them ends with the first.
+        // An event has one object: in Kubernetes, too, a watch with a list form ends with the first event.
         if self.accepted.form == Some(Form::PartialObjectMetadataList) {
             return (Vec::new(), true);
         }
@@ -147,7 +153,7 @@ impl Framer {
         (frames, over)
     }
 
-    /// The object of a notice that cannot be framed from stored bytes.
+    /// Object of a notice that cannot be framed from stored bytes.
     fn unshared(&self, watcher: &Watcher, notice: &Notice) -> Option<Value> {
         let entry = match notice {
             Notice::Initial(entry) => entry,
@@ -157,7 +163,7 @@ impl Framer {
         self.shared(watcher, entry).is_none().then(|| entry.value())
     }
 
-    /// The encoding in which stored bytes are framed once for all watchers, if this one wants it.
+    /// Shared frame encoding of this watch, if its frames are shared among watchers.
     fn shared(&self, watcher: &Watcher, entry: &Entry) -> Option<FrameEncoding> {
         let served = watcher.served();
         match self.accepted.encoding {

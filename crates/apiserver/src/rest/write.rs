@@ -1,15 +1,17 @@
 //! Create, update and patch.
 
 use super::{Rest, Route};
-use crate::decode::{self, Expected};
-use crate::negotiate::{Accepted, Encoding, content_type, unsupported_media_type, unsupported_patch_type};
-use crate::options::{WriteKind, WriteOptions};
 use crate::registry::Written;
 use crate::registry::metadata::ensure_namespace;
 use crate::registry::patch::{PatchKind, check_name};
-use crate::registry::update::{Change, Door};
-use crate::reply::{self, Reply};
+use crate::registry::update::{Change, UpdateStrategy};
 use crate::serve::RequestBody;
+use crate::wire::decode::{self, Expected};
+use crate::wire::negotiate::{
+    Accepted, Encoding, content_type, unsupported_media_type, unsupported_patch_type,
+};
+use crate::wire::options::{WriteKind, WriteOptions};
+use crate::wire::reply::{self, Reply};
 use http::header::CONTENT_TYPE;
 use machinery::meta;
 use machinery::status::Result;
@@ -26,7 +28,7 @@ impl Rest {
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Create)?;
         let expected = Expected::of(&route.served);
-        let object = decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        let object = decode::object(&bytes, encoding, expected, options.field_validation, &context.record)?;
         let write = self.write_context(route, &options.field_manager, options.dry_run);
         if let Some(record) = &context.audit {
             record.object(&object);
@@ -44,14 +46,14 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        self.update_through(route, Door::main(route.served.governing()), accepted, body).await
+        self.update_through(route, UpdateStrategy::main(route.served.governing()), accepted, body).await
     }
 
-    /// PUT through the main door or a subresource that takes the whole object.
+    /// PUT of the main resource or of a subresource with the whole object.
     pub(super) async fn update_through(
         &self,
         route: &Route<'_>,
-        door: Door<'_>,
+        strategy: UpdateStrategy<'_>,
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
@@ -61,8 +63,7 @@ impl Rest {
         let bytes = self.read_body(body).await?;
         let options = WriteOptions::read(&context.query, WriteKind::Update)?;
         let expected = Expected::of(&route.served);
-        let decode =
-            || decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings);
+        let decode = || decode::object(&bytes, encoding, expected, options.field_validation, &context.record);
         let mut object = decode()?;
         let write = self.write_context(route, &options.field_manager, options.dry_run);
         ensure_namespace(&mut object, &route.served, write.namespace)?;
@@ -70,14 +71,14 @@ impl Rest {
         if let Some(record) = &context.audit {
             record.object(&object);
         }
-        // With a version the client takes a conflict itself; without, the last write wins.
+        // With a resource version a conflict is returned to the client; without, the last write wins.
         let retry = meta::resource_version(&object).is_empty();
-        // Decoding once more, if somebody else was faster, costs less than to keep a copy for it each time.
+        // Decoding again after a conflict costs less than keeping a copy for every write.
         let mut object = Some(object);
         let mut take = || object.take().map_or_else(decode, Ok);
         let outcome = self
             .registry
-            .update(&route.served, name, door, retry, &write, |_| take().map(Change::Replace))
+            .update(&route.served, name, strategy, retry, &write, |_| take().map(Change::Replace))
             .await;
         match outcome {
             Err(status)
@@ -98,13 +99,13 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        self.patch_through(route, Door::main(route.served.governing()), accepted, body).await
+        self.patch_through(route, UpdateStrategy::main(route.served.governing()), accepted, body).await
     }
 
     pub(super) async fn patch_through(
         &self,
         route: &Route<'_>,
-        door: Door<'_>,
+        strategy: UpdateStrategy<'_>,
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
@@ -116,11 +117,11 @@ impl Rest {
         let write = self.write_context(route, &options.field_manager, options.dry_run);
         let name = &context.info.name;
         let (written, created) =
-            self.registry.patch(&route.served, name, door, kind, &bytes, &options, &write).await?;
+            self.registry.patch(&route.served, name, strategy, kind, &bytes, &options, &write).await?;
         reply::object(if created { 201 } else { 200 }, &route.served, &written, accepted, context).await
     }
 
-    /// The encoding of a body that holds an object of the resource.
+    /// Encoding of a body with an object of the resource.
     fn body_encoding(&self, route: &Route<'_>) -> Result<Encoding> {
         let encoding = content_type(&route.context.headers, self.limits.cbor)?;
         if encoding == Encoding::Protobuf && route.served.rules.is_custom() {
@@ -130,7 +131,7 @@ impl Rest {
         Ok(encoding)
     }
 
-    /// Which patch the body holds, by its content type.
+    /// Patch type, by content type.
     pub(super) fn patch_kind(&self, route: &Route<'_>) -> Result<PatchKind> {
         let header = route.context.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
         let media = header.split(';').next().unwrap_or("").trim();

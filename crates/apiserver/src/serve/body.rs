@@ -1,4 +1,4 @@
-//! Bodies: what a request carries in, and the shapes in which a response goes out.
+//! Request bodies, and the forms of response bodies.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,14 +12,14 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
-/// Why a request body could not be read to its end.
+/// Error of reading a request body.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    #[error("reading the request body")]
+    #[error("failed to read the request body")]
     Transport(#[source] hyper::Error),
 }
 
-/// The body of a request: from the wire, or handed over in-process.
+/// A request body: from the wire, or passed in-process.
 #[derive(Debug)]
 pub enum RequestBody {
     Wire(Incoming),
@@ -77,21 +77,21 @@ impl Body for RequestBody {
 /// Sends the pieces of a [`ResponseBody::Stream`]; dropping it ends the response.
 pub type BodySender = mpsc::Sender<Bytes>;
 
-/// The body of a response. Nothing here is copied on its way to TLS.
+/// A response body. Its bytes are not copied before TLS.
 #[derive(Debug, Default)]
 pub enum ResponseBody {
     #[default]
     Empty,
     Full(Bytes),
-    /// A response of known length made of many slices, such as a list.
+    /// A response of known length in many slices, such as a list.
     Chunks(VecDeque<Bytes>),
-    /// A response of unknown length: its pieces are sent as they arrive, each flushed when nothing follows it.
+    /// A response of unknown length: pieces are sent as they arrive, each flushed when none follows.
     Stream(mpsc::Receiver<Bytes>),
-    /// A response of unknown length whose pieces are made as the client takes them.
+    /// A response of unknown length whose pieces are produced as the client reads them.
     Pieces(Pieces),
 }
 
-/// Makes the pieces of a response, in the task of its connection.
+/// Produces the pieces of a response in the task of its connection.
 pub struct Pieces(Pin<Box<dyn Stream<Item = Bytes> + Send>>);
 
 impl std::fmt::Debug for Pieces {
@@ -101,24 +101,24 @@ impl std::fmt::Debug for Pieces {
 }
 
 impl ResponseBody {
-    /// A streaming body and its sender; `capacity` pieces wait at most before the sender has to.
+    /// A streaming body and its sender; at most `capacity` pieces are queued before the sender waits.
     #[must_use]
     pub fn channel(capacity: usize) -> (BodySender, Self) {
         let (sender, receiver) = mpsc::channel(capacity);
         (sender, Self::Stream(receiver))
     }
 
-    /// Pieces that are ready whenever they are asked for: a long list.
+    /// Pieces that are always ready: a long list.
     pub fn lazy(pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
         Self::stream(futures_util::stream::iter(pieces))
     }
 
-    /// Pieces that come in their own time: a watch.
+    /// Pieces that arrive over time: a watch.
     pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Self {
         Self::Pieces(Pieces(Box::pin(pieces)))
     }
 
-    /// The pieces of a body that has them, otherwise the body as it is.
+    /// Stream of pieces, or the body itself if it is not streamed.
     pub fn into_pieces(self) -> Result<impl Stream<Item = Bytes> + Send + 'static, Self> {
         match self {
             Self::Pieces(Pieces(pieces)) => Ok(pieces),
@@ -213,7 +213,7 @@ impl Body for ResponseBody {
     }
 }
 
-/// Bytes on their way to the connection: one slice, or many that are gathered by vectored writes.
+/// Bytes to write: one slice, or many that are combined by vectored writes.
 #[derive(Debug)]
 pub enum Segment {
     One(Bytes),

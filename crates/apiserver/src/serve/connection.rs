@@ -1,4 +1,4 @@
-//! What the request chain may know of the connection a request came on.
+//! Connection data for the request chain.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::ClientTrust;
 
-/// Where a request comes from.
+/// Origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     Remote(SocketAddr),
@@ -22,7 +22,7 @@ pub enum Peer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verification {
     Trusted,
-    /// These authorities are not configured here.
+    /// These authorities are not configured.
     NoAuthority,
     Rejected(String),
 }
@@ -34,15 +34,15 @@ impl Verification {
     }
 }
 
-/// The certificates a client presented, leaf first. The handshake has proven that it holds the leaf's key; whether
-/// anybody here trusts the chain is a separate matter, told by the two verifications. As in Kubernetes, an
-/// untrusted certificate does not fail the handshake: the request is what gets refused.
+/// Certificates that a client presented, leaf first. The handshake has proven possession of the leaf's key; trust in
+/// the chain is reported separately by the two verifications. As in Kubernetes, an untrusted certificate does not
+/// fail the handshake: the request is rejected instead.
 #[derive(Clone, Debug)]
 pub struct PeerCertificates {
     pub chain: Arc<[CertificateDer<'static>]>,
-    /// Against the client authority: the certificate authenticates a user.
+    /// Against the client CA: the certificate authenticates a user.
     pub client: Verification,
-    /// Against the front-proxy authority: its bearer may assert a user by request headers.
+    /// Against the front-proxy CA: the client may assert a user by request headers.
     pub front_proxy: Verification,
 }
 
@@ -50,11 +50,11 @@ pub struct PeerCertificates {
 #[derive(Debug)]
 pub struct Connection {
     pub peer: Peer,
-    /// Absent if the client presented none.
+    /// Absent without a client certificate.
     pub certificates: Option<PeerCertificates>,
     cached: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(super) activity: Activity,
-    /// Asks the driver to end the connection after the requests in flight.
+    /// Notifies the driver to close the connection after the requests in flight.
     pub(super) closing: tokio::sync::Notify,
 }
 
@@ -64,27 +64,27 @@ impl Connection {
         Self { peer, certificates, cached: OnceLock::new(), activity: Activity::default(), closing }
     }
 
-    /// A connection of a component of this process. It has no privileges of its own: `chain` is checked against
-    /// `trust` as a remote client's would be, and the request chain authenticates it as usual.
+    /// A connection of an in-process component. It has no privileges: `chain` is verified against `trust` as a remote
+    /// client's would be, and the request chain authenticates it as usual.
     #[must_use]
     pub fn in_process(chain: Vec<CertificateDer<'static>>, trust: &ClientTrust) -> Self {
         Self::new(Peer::InProcess, Some(trust.verify(chain)))
     }
 
-    /// Ends the connection after the requests in flight.
+    /// Closes the connection after the requests in flight.
     pub fn close_after_requests(&self) {
         self.closing.notify_one();
     }
 
     /// A value the request chain derives from the connection once, such as the parsed identity. There is one such
-    /// value per connection: every caller must ask for the same type.
+    /// value per connection: every caller must use the same type.
     pub fn cached<T: Any + Send + Sync>(&self, derive: impl FnOnce() -> T) -> Option<&T> {
         self.cached.get_or_init(|| Box::new(derive())).downcast_ref()
     }
 }
 
-/// What the driver of a connection needs to tell idle from busy. Times are milliseconds since `epoch`, plus one so
-/// that zero means "not".
+/// Activity of a connection, by which the driver distinguishes idle from busy. Times are milliseconds since `epoch`,
+/// plus one so that zero means "not".
 #[derive(Debug)]
 pub(super) struct Activity {
     epoch: Instant,
@@ -119,25 +119,25 @@ impl Activity {
         self.requests.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Requests that run now, streams and watches included.
+    /// Requests in flight, including streams and watches.
     pub fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Bytes arrived; between requests they are the beginning of a head.
+    /// Records received bytes; between requests they begin a request head.
     pub fn bytes_read(&self) {
         if self.requests.load(Ordering::Relaxed) == 0 && self.head_since.load(Ordering::Relaxed) == 0 {
             self.head_since.store(self.stamp(), Ordering::Relaxed);
         }
     }
 
-    /// Milliseconds since the last request ended, or nothing while one runs.
+    /// Milliseconds since the last request ended; `None` while one is in flight.
     pub fn idle_millis(&self) -> Option<u64> {
         (self.requests.load(Ordering::Relaxed) == 0)
             .then(|| self.stamp().saturating_sub(self.idle_since.load(Ordering::Relaxed)))
     }
 
-    /// Milliseconds since a head that is not complete yet began to arrive.
+    /// Milliseconds since an incomplete request head began to arrive.
     pub fn head_millis(&self) -> Option<u64> {
         match self.head_since.load(Ordering::Relaxed) {
             0 => None,

@@ -1,4 +1,4 @@
-//! Drives one connection after its handshake: HTTP version, timeouts, graceful end.
+//! Drives one connection after its handshake: HTTP version, timeouts, graceful close.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -20,10 +20,10 @@ use super::gather::{TurnEnd, gather};
 use super::stream::GuardedStream;
 use super::{Connection, RequestBody, ResponseBody, Segment, ServerConfig, Service};
 
-/// How long a connection that was told to end may linger without requests.
+/// Time limit of a closing connection without requests.
 const LINGER: Duration = Duration::from_secs(5);
-/// Closing a socket with unread bytes resets it, and the client loses the answer that says what was wrong with its
-/// request; so it gets this long to read it.
+/// Closing a socket with unread bytes resets it, and the client loses the error response; so it gets this long to
+/// read it.
 const RESET_AVOIDANCE: Duration = Duration::from_millis(500);
 
 /// Serves `io` until it ends, is idle for too long, or `group` stops and its requests are done.
@@ -64,7 +64,7 @@ pub(super) async fn drive<S: Service>(
 fn http1_builder(config: &ServerConfig) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
-        // A client that hangs up cancels its request.
+        // A disconnecting client cancels its request.
         .half_close(false)
         .keep_alive(true)
         .header_read_timeout(None)
@@ -74,7 +74,7 @@ fn http1_builder(config: &ServerConfig) -> http1::Builder {
 }
 
 fn http2_builder(config: &ServerConfig, group: &TaskGroup) -> http2::Builder<GroupExecutor> {
-    // Large enough for nearly every object in one frame; the connection's window lets every stream fill its own.
+    // Large enough for nearly every object in one frame; the connection window lets every stream fill its own.
     const STREAM_WINDOW: u32 = 256 * 1024;
     let mut builder = http2::Builder::new(GroupExecutor(group.clone()));
     builder
@@ -102,7 +102,7 @@ where
     }
 }
 
-/// A connection that can be asked to end after the requests in flight.
+/// A connection that supports graceful shutdown.
 trait Graceful: Future<Output = hyper::Result<()>> {
     fn finish(self: Pin<&mut Self>);
 }
@@ -134,9 +134,9 @@ where
     }
 }
 
-/// What the timer of a connection found.
+/// Outcome of a connection's timer.
 #[derive(Debug, PartialEq)]
-enum Verdict {
+enum TimerOutcome {
     LookAgainAfter(Duration),
     Idle,
     HeadTooSlow,
@@ -178,16 +178,16 @@ async fn supervise(
             }
             () = timer.as_mut() => {
                 let again = match judge(connection, header_timeout, config.idle_timeout) {
-                    Verdict::HeadTooSlow => return,
-                    Verdict::Idle if finishing => return,
-                    Verdict::Idle => {
+                    TimerOutcome::HeadTooSlow => return,
+                    TimerOutcome::Idle if finishing => return,
+                    TimerOutcome::Idle => {
                         finishing = true;
                         http.as_mut().finish();
                         LINGER
                     }
-                    Verdict::LookAgainAfter(_) if finishing && connection.activity.idle_millis().is_some() => return,
-                    Verdict::LookAgainAfter(_) if finishing => LINGER,
-                    Verdict::LookAgainAfter(wait) => wait,
+                    TimerOutcome::LookAgainAfter(_) if finishing && connection.activity.idle_millis().is_some() => return,
+                    TimerOutcome::LookAgainAfter(_) if finishing => LINGER,
+                    TimerOutcome::LookAgainAfter(wait) => wait,
                 };
                 timer.as_mut().reset(Instant::now() + again);
             }
@@ -195,7 +195,7 @@ async fn supervise(
     }
 }
 
-/// Polls a connection; each time it has nothing more to do, its output goes out.
+/// Polls a connection; whenever it is pending, its gathered output is written.
 async fn turn<H: Graceful>(
     mut http: Pin<&mut H>,
     output: &impl TurnEnd,
@@ -211,24 +211,24 @@ async fn turn<H: Graceful>(
     .await
 }
 
-fn judge(connection: &Connection, header_timeout: Option<Duration>, idle_timeout: Duration) -> Verdict {
+fn judge(connection: &Connection, header_timeout: Option<Duration>, idle_timeout: Duration) -> TimerOutcome {
     let left = |limit: Duration, spent: u64| limit.saturating_sub(Duration::from_millis(spent));
     let Some(idle) = connection.activity.idle_millis() else {
-        return Verdict::LookAgainAfter(header_timeout.unwrap_or(idle_timeout));
+        return TimerOutcome::LookAgainAfter(header_timeout.unwrap_or(idle_timeout));
     };
     let mut wait = left(idle_timeout, idle);
     if wait.is_zero() {
-        return Verdict::Idle;
+        return TimerOutcome::Idle;
     }
     if let Some(header_timeout) = header_timeout {
         let head =
             connection.activity.head_millis().map_or(header_timeout, |spent| left(header_timeout, spent));
         if head.is_zero() {
-            return Verdict::HeadTooSlow;
+            return TimerOutcome::HeadTooSlow;
         }
         wait = wait.min(head);
     }
-    Verdict::LookAgainAfter(wait)
+    TimerOutcome::LookAgainAfter(wait)
 }
 
 /// Marks the connection busy from a request's head to the end of its response.

@@ -1,9 +1,8 @@
-//! Gathers what one turn of an HTTP/2 connection writes, so that it leaves in few TLS records.
+//! Combines the writes of one poll of an HTTP/2 connection, so that they leave in few TLS records.
 //!
-//! The HTTP/2 library flushes after every frame. Where many streams share a connection, such as the
-//! watches of one client, that is a record and a system call for each event of each stream. Here a flush
-//! is only noted; the bytes leave at the end of the connection's turn, and before that the streams that
-//! are ready get theirs.
+//! The HTTP/2 library flushes after every frame. Where many streams share a connection, such as the watches of one
+//! client, that is a record and a system call for each event of each stream. Here a flush is only recorded; the bytes
+//! are written at the end of the connection's poll (a turn), after other ready streams have added theirs.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -16,53 +15,53 @@ use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// More than this is not held back, and not gathered any further.
+/// Limit of gathered bytes.
 const FULL: usize = 64 * 1024;
-/// How often a turn ends with waiting for more, at most.
-const PATIENCE: u32 = 16;
-/// Room that a connection keeps while nothing is written.
-const KEPT: usize = 4 * 1024;
+/// Deferrals of a write, at most.
+const MAX_DEFERRALS: u32 = 16;
+/// Retained buffer capacity of an idle connection.
+const RETAINED_CAPACITY: usize = 4 * 1024;
 
 thread_local! {
-    /// Room for the turns of this thread, so that gathering neither allocates nor grows.
+    /// Buffer reused by all turns of this thread, so that gathering does not allocate.
     static SPARE: RefCell<BytesMut> = RefCell::default();
 }
 
-/// Empty room for a turn.
+/// Takes an empty buffer.
 fn take_spare() -> BytesMut {
-    let mut room = SPARE.with(RefCell::take);
-    room.reserve(FULL);
-    room
+    let mut buffer = SPARE.with(RefCell::take);
+    buffer.reserve(FULL);
+    buffer
 }
 
-/// Returns the room of a turn that is over.
-fn put_spare(mut room: BytesMut) {
-    room.clear();
-    SPARE.with(|spare| *spare.borrow_mut() = room);
+/// Returns the buffer of a finished turn.
+fn put_spare(mut buffer: BytesMut) {
+    buffer.clear();
+    SPARE.with(|spare| *spare.borrow_mut() = buffer);
 }
 
-/// A stream whose output is gathered.
+/// A stream with gathered output.
 struct Output<T> {
     io: T,
     held: BytesMut,
-    /// The stream below has bytes that it was not yet asked to flush.
+    /// True if the inner stream has unflushed bytes.
     unflushed: bool,
-    /// How often the others went first since the first of the held bytes came, and what was held the last time.
-    waits: u32,
+    /// Deferrals since the first gathered byte, and the number of gathered bytes at the last one.
+    deferrals: u32,
     seen: usize,
-    /// Writing failed at the end of a turn: whatever the connection tries next, fails likewise.
+    /// Error of a write at the end of a turn, returned by the connection's next operation.
     failed: Option<io::ErrorKind>,
 }
 
-/// The connection's side of the stream: hand it to the HTTP library.
+/// The connection's half, for the HTTP library.
 pub(super) struct Gathered<T>(Arc<Mutex<Output<T>>>);
 
-/// The driver's side: lets go of what was gathered.
+/// The driver's half: writes the gathered bytes.
 pub(super) struct Release<T>(Arc<Mutex<Output<T>>>);
 
-/// Both sides of one stream.
+/// Creates both halves of a stream.
 pub(super) fn gather<T>(io: T) -> (Gathered<T>, Release<T>) {
-    let output = Output { io, held: BytesMut::new(), unflushed: false, waits: 0, seen: 0, failed: None };
+    let output = Output { io, held: BytesMut::new(), unflushed: false, deferrals: 0, seen: 0, failed: None };
     let shared = Arc::new(Mutex::new(output));
     (Gathered(Arc::clone(&shared)), Release(shared))
 }
@@ -74,7 +73,7 @@ impl<T> Output<T> {
 }
 
 impl<T: AsyncWrite + Unpin> Output<T> {
-    /// Writes everything that is held.
+    /// Writes all gathered bytes.
     fn write_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check()?;
         while !self.held.is_empty() {
@@ -85,8 +84,8 @@ impl<T: AsyncWrite + Unpin> Output<T> {
             self.held.advance(written);
             self.unflushed = true;
         }
-        (self.waits, self.seen) = (0, 0);
-        if self.held.capacity() > KEPT {
+        (self.deferrals, self.seen) = (0, 0);
+        if self.held.capacity() > RETAINED_CAPACITY {
             put_spare(std::mem::take(&mut self.held));
         }
         Poll::Ready(Ok(()))
@@ -103,13 +102,13 @@ impl<T: AsyncWrite + Unpin> Output<T> {
 }
 
 impl<T: AsyncWrite + Unpin> TurnEnd for Release<T> {
-    /// Ends a turn. When several streams share the connection, some of the other tasks that are ready go first,
-    /// and again as long as they have something to add.
+    /// Ends a turn. When several streams share the connection, other ready tasks run first, and again as long as they
+    /// add bytes.
     fn end(&self, cx: &mut Context<'_>, shared: bool) {
         let mut output = self.0.lock();
         let held = output.held.len();
-        if shared && held > output.seen && held < FULL && output.waits < PATIENCE {
-            output.waits += 1;
+        if shared && held > output.seen && held < FULL && output.deferrals < MAX_DEFERRALS {
+            output.deferrals += 1;
             output.seen = held;
             defer(cx);
             return;
@@ -121,18 +120,18 @@ impl<T: AsyncWrite + Unpin> TurnEnd for Release<T> {
     }
 }
 
-/// Has this task polled again once those that are ready now have been.
+/// Reschedules this task after those that are ready now.
 fn defer(cx: &mut Context<'_>) {
     let mut later = std::pin::pin!(tokio::task::yield_now());
     let _ = later.as_mut().poll(cx);
 }
 
-/// Ends the turns of a connection that shares this output among its streams.
+/// End of a turn of a connection whose streams share this output.
 pub(super) trait TurnEnd {
     fn end(&self, cx: &mut Context<'_>, shared: bool);
 }
 
-/// For connections that write for themselves.
+/// For connections without gathering.
 impl TurnEnd for () {
     fn end(&self, _: &mut Context<'_>, _: bool) {}
 }
@@ -180,7 +179,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gathered<T> {
         true
     }
 
-    /// Done at the end of the turn.
+    /// Deferred to the end of the turn.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -199,7 +198,7 @@ mod tests {
     use std::task::Waker;
     use tokio::io::AsyncWriteExt;
 
-    /// Remembers each write, or refuses them.
+    /// Records each write, or fails them.
     #[derive(Default)]
     struct Recording {
         writes: Arc<Mutex<Vec<usize>>>,
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_s_frames_leave_together() {
+    async fn frames_of_one_turn_are_written_together() {
         let io = Recording::default();
         let writes = Arc::clone(&io.writes);
         let (mut connection, release) = gather(io);
@@ -252,18 +251,18 @@ mod tests {
         assert!(writes.lock().is_empty(), "there may be more of them");
         release.end(cx, true);
         assert_eq!(*writes.lock(), [51_000]);
-        for _ in 0..=PATIENCE {
+        for _ in 0..=MAX_DEFERRALS {
             connection.write_all(&[1; 10]).await.unwrap();
             release.end(cx, true);
         }
         assert_eq!(writes.lock().pop(), Some(170), "but not for ever");
         connection.write_all(&[1; 10]).await.unwrap();
         release.end(cx, false);
-        assert_eq!(*writes.lock(), [51_000, 10], "nobody to wait for");
+        assert_eq!(*writes.lock(), [51_000, 10], "no other stream to wait for");
     }
 
     #[tokio::test]
-    async fn what_is_held_is_bounded() {
+    async fn gathered_bytes_are_bounded() {
         let io = Recording::default();
         let (writes, full) = (Arc::clone(&io.writes), Arc::clone(&io.full));
         let (mut connection, release) = gather(io);
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_at_the_end_of_a_turn_ends_the_connection() {
+    async fn write_failure_at_end_of_turn_ends_connection() {
         let io = Recording::default();
         let broken = Arc::clone(&io.broken);
         let (mut connection, release) = gather(io);

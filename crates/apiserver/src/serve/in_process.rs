@@ -1,4 +1,4 @@
-//! The transport of components compiled into this process: the whole request chain without TCP and TLS.
+//! In-process transport of built-in components: the whole request chain without TCP and TLS.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::{ClientTrust, Connection, RequestBody, ResponseBody, Service};
 
-/// A [`Service`] behind one pointer type: its requests are compiled in the crate that makes the pointer.
+/// A type-erased [`Service`]: its requests are compiled in the crate that creates it.
 trait AnyService: Send + Sync {
     fn call(
         &self,

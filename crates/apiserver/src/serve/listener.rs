@@ -1,10 +1,11 @@
-//! The accept loop: admits connections, survives running out of descriptors, drains.
+//! The accept loop: limits connections, survives descriptor exhaustion, drains.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::backoff::Backoff;
 use base::peers::Peers;
 use base::tasks::TaskGroup;
 use rustix::net::sockopt;
@@ -19,22 +20,23 @@ use super::{Connection, Peer, ServerConfig, Service, Tls};
 
 /// TCP keep-alive of accepted connections, as Kubernetes sets it.
 const KEEP_ALIVE: Duration = Duration::from_secs(180);
-/// Unaccepted connections the kernel keeps for us.
+/// Backlog of unaccepted connections in the kernel.
 const BACKLOG: u32 = 4096;
-/// Time that connections of the drain have to read their refusal.
+/// Time for connections accepted during the drain to read their 429.
 const LATE_GRACE: Duration = Duration::from_secs(1);
-const MAX_BACK_OFF: Duration = Duration::from_secs(1);
-/// Plaintext that TLS takes in before the socket must take some out: four full records per write.
+/// Delays after failures to accept connections.
+const ACCEPT_RETRY: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
+/// Plaintext that TLS buffers before the socket must accept some: four full records per write.
 const TLS_BUFFER: usize = 64 * 1024;
 
-/// Why the listener could not start.
+/// Error of starting the listener.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("listening on {address}")]
+    #[error("failed to listen on {address}")]
     Bind { address: SocketAddr, source: io::Error },
 }
 
-/// Listens on `address`; port 0 takes a free one, told by the listener's `local_addr`.
+/// Listens on `address`; port 0 selects a free one, reported by the listener's `local_addr`.
 pub fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -48,8 +50,8 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
     listen().map_err(|source| ServeError::Bind { address, source })
 }
 
-/// Serves until `group` is told to stop, then waits for the requests in flight, up to the configured grace.
-/// Returns whether every request finished in time.
+/// Serves until `group` stops, then waits for the requests in flight, up to the configured grace. Returns whether
+/// every request finished in time.
 pub async fn serve<S: Service>(
     listener: TcpListener,
     tls: Arc<Tls>,
@@ -62,16 +64,13 @@ pub async fn serve<S: Service>(
     let slots = Arc::new(Semaphore::new(config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
     let peers = Peers::new(config.max_connections_per_address);
     let accepting = accept(&listener, &tls, &service, &config, &slots, &peers, &connections);
-    tokio::select! {
-        () = group.stopping() => {}
-        () = accepting => {}
-    }
+    group.until_stopped(accepting).await;
     if !config.accept_while_draining {
         drop(listener);
         return connections.drain(config.drain_grace).await.is_ok();
     }
-    // Connections that come now stay open until their requests are refused.
-    let late = group.apart();
+    // Connections accepted now stay open until their requests are rejected.
+    let late = group.separate();
     let accepting = accept(&listener, &tls, &service, &config, &slots, &peers, &late);
     let draining = connections.drain(config.drain_grace);
     let mut draining = std::pin::pin!(draining);
@@ -80,7 +79,7 @@ pub async fn serve<S: Service>(
         () = accepting => draining.await,
     };
     drop(listener);
-    // Whatever they still have to say has been refused already.
+    // Their requests have been rejected already.
     let _ = late.drain(LATE_GRACE).await;
     drained.is_ok()
 }
@@ -94,14 +93,14 @@ async fn accept<S: Service>(
     peers: &Arc<Peers>,
     connections: &TaskGroup,
 ) {
-    let mut back_off = Duration::ZERO;
+    let mut retry = ACCEPT_RETRY;
     loop {
         let Ok(slot) = Arc::clone(slots).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
-                back_off = Duration::ZERO;
+                retry.reset();
                 let Some(peer_slot) = peers.enter(peer.ip()) else {
-                    tracing::debug!(%peer, "connection closed: too many of this address");
+                    tracing::debug!(%peer, "connection closed: too many connections from this address");
                     continue;
                 };
                 let (tls, service, config) = (Arc::clone(tls), Arc::clone(service), Arc::clone(config));
@@ -113,15 +112,15 @@ async fn accept<S: Service>(
             }
             Err(error) if concerns_one_connection(&error) => {}
             Err(error) => {
-                back_off = (back_off * 2).clamp(Duration::from_millis(5), MAX_BACK_OFF);
-                tracing::warn!(%error, ?back_off, "cannot accept connections");
+                let back_off = retry.next_delay();
+                tracing::warn!(%error, ?back_off, "failed to accept connections, retrying");
                 tokio::time::sleep(back_off).await;
             }
         }
     }
 }
 
-/// Whether only the connection being accepted failed, as opposed to the process lacking resources.
+/// Reports whether only the connection being accepted failed, as opposed to the process lacking resources.
 fn concerns_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, TimedOut};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted | TimedOut)
@@ -136,7 +135,7 @@ async fn connect<S: Service>(
     group: &TaskGroup,
 ) {
     if let Err(error) = prepare(&stream) {
-        tracing::debug!(%peer, %error, "socket options");
+        tracing::debug!(%peer, %error, "failed to set socket options");
     }
     let settings = tls.current();
     let guarded = GuardedStream::new(stream, config.write_timeout);

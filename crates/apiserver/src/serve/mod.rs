@@ -1,6 +1,6 @@
-//! The serving layer: one TLS port that speaks HTTP/1.1 and HTTP/2, and an in-process transport.
+//! The serving layer: one TLS port with HTTP/1.1 and HTTP/2, and an in-process transport.
 //!
-//! It knows connections, certificates, limits and draining, and nothing of Kubernetes: requests go to a
+//! It handles connections, certificates, limits and draining, and is independent of Kubernetes: requests go to a
 //! [`Service`], which is the request chain.
 
 mod body;
@@ -22,7 +22,7 @@ pub use in_process::InProcess;
 pub use listener::{ServeError, bind, serve};
 pub use tls::{ClientTrust, NamedCertificate, Tls, TlsError, TlsOptions, check_pair};
 
-/// What answers requests. One instance serves every connection.
+/// Handles requests. One instance serves every connection.
 pub trait Service: Send + Sync + 'static {
     fn call(
         &self,
@@ -34,29 +34,29 @@ pub trait Service: Send + Sync + 'static {
 /// Limits of the listener. The defaults are Kubernetes' where it has one.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Time a client has for its TLS handshake.
+    /// Time limit of a TLS handshake.
     pub handshake_timeout: Duration,
-    /// Time an HTTP/1.1 client has to send a request's headers once it began.
+    /// Time limit of an HTTP/1.1 request head, from its first byte.
     pub header_timeout: Duration,
-    /// A connection without requests is closed after this time.
+    /// Idle timeout of a connection without requests.
     pub idle_timeout: Duration,
-    /// A client that takes none of the bytes due to it for this long is cut off.
+    /// A client that reads nothing for this long is disconnected.
     pub write_timeout: Duration,
-    /// Largest request head; more is answered with 431.
+    /// Largest request head; larger ones return 431.
     pub max_header_bytes: usize,
     /// Concurrent HTTP/2 streams per connection.
     pub max_concurrent_streams: u32,
-    /// Connections open at once; more wait in the kernel's queue.
+    /// Maximum open connections; more wait in the kernel's backlog.
     pub max_connections: usize,
-    /// Connections of one client address open at once (of one /64 network for IPv6); more are closed. Without it one
-    /// client that stays silent keeps all others out.
+    /// Maximum open connections per client address (per /64 network for IPv6); more are closed. Without it one silent
+    /// client could lock out all others.
     pub max_connections_per_address: usize,
-    /// How long requests in flight may take to finish once the drain has begun.
+    /// Time limit of requests in flight once the drain has begun.
     pub drain_grace: Duration,
-    /// Probability that a request of an HTTP/2 connection is its last: clients then connect again, and a load balancer
+    /// Probability that a request of an HTTP/2 connection is its last: clients then reconnect, and a load balancer
     /// can choose another server.
     pub goaway_chance: f64,
-    /// Accepts connections during the drain, so that their requests are refused with a reason.
+    /// Accepts connections during the drain, so that their requests return 429.
     pub accept_while_draining: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The TCP stream under TLS: cuts off clients that take no bytes, and notes when bytes arrive.
+//! The TCP stream under TLS: disconnects clients that do not read, and records when bytes arrive.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,8 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::Connection;
 
-/// A client that keeps its connection blocked and takes less than this in the time it has takes nothing worth waiting
-/// for: what it reads slowly stays in memory.
+/// A blocked client that reads less than this per timeout is disconnected, because unread data stays in memory.
 const MIN_PROGRESS: usize = 64 * 1024;
 
 /// A TCP stream whose writes must make progress. The timer exists only while a write is blocked.
@@ -21,7 +20,7 @@ pub(super) struct GuardedStream {
     inner: TcpStream,
     write_timeout: Duration,
     blocked: Option<Pin<Box<Sleep>>>,
-    progress: Option<Progress>,
+    progress: Option<ReadProgress>,
     connection: Option<Arc<Connection>>,
 }
 
@@ -30,7 +29,7 @@ impl GuardedStream {
         Self { inner, write_timeout, blocked: None, progress: None, connection: None }
     }
 
-    /// From now on, tells `connection` of every read.
+    /// Reports every read to `connection` from now on.
     pub fn observe(&mut self, connection: Arc<Connection>) {
         self.connection = Some(connection);
     }
@@ -52,7 +51,7 @@ impl GuardedStream {
             return outcome;
         }
         let now = Instant::now();
-        if self.progress.get_or_insert_with(|| Progress::new(now)).is_too_slow(now, self.write_timeout) {
+        if self.progress.get_or_insert_with(|| ReadProgress::new(now)).is_too_slow(now, self.write_timeout) {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")));
         }
         let deadline = now + self.write_timeout;
@@ -110,18 +109,18 @@ impl AsyncWrite for GuardedStream {
     }
 }
 
-/// What a client has taken since it was found blocked.
-struct Progress {
+/// Bytes that a blocked client has read since `since`.
+struct ReadProgress {
     since: Instant,
     taken: usize,
 }
 
-impl Progress {
+impl ReadProgress {
     fn new(since: Instant) -> Self {
         Self { since, taken: 0 }
     }
 
-    /// The client is blocked again: has it taken enough since the last time that was judged?
+    /// Reports whether a blocked client has read too little since the last check.
     fn is_too_slow(&mut self, now: Instant, limit: Duration) -> bool {
         if now.saturating_duration_since(self.since) < limit {
             return false;
@@ -137,9 +136,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_byte_by_byte_is_cut_off() {
+    fn client_reading_byte_by_byte_is_disconnected() {
         let (start, limit) = (Instant::now(), Duration::from_secs(60));
-        let mut progress = Progress::new(start);
+        let mut progress = ReadProgress::new(start);
         for second in [1, 30, 59] {
             progress.taken += 1;
             assert!(!progress.is_too_slow(start + Duration::from_secs(second), limit));

@@ -1,4 +1,4 @@
-//! TLS of the listener: the serving certificate, which can be replaced while running, and trust in clients.
+//! TLS of the listener: the serving certificate, which can be replaced at run time, and client certificate trust.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
 use super::{PeerCertificates, Verification};
 
-/// Kubernetes serves nothing older than TLS 1.2.
+/// As in Kubernetes, no version older than TLS 1.2.
 static PROTOCOLS: [&SupportedProtocolVersion; 2] = [&rustls::version::TLS13, &rustls::version::TLS12];
 
-/// Settings of TLS besides certificates.
+/// TLS settings besides certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// Refuses TLS 1.2.
+    /// Disables TLS 1.2.
     pub only_tls13: bool,
-    /// Cipher suites of TLS 1.2, by their IANA names; all that are safe if empty. Those of TLS 1.3 cannot be chosen.
+    /// TLS 1.2 cipher suites by IANA name; all secure ones if empty. Those of TLS 1.3 cannot be configured.
     pub cipher_suites: Vec<String>,
 }
 
 impl TlsOptions {
-    /// Reads the values of `--tls-min-version` and `--tls-cipher-suites`.
+    /// Parses the values of `--tls-min-version` and `--tls-cipher-suites`.
     pub fn parse(min_version: &str, cipher_suites: &[String]) -> Result<Self, TlsError> {
         let only_tls13 = match min_version {
             // Older versions are never served.
@@ -49,7 +49,7 @@ impl TlsOptions {
         Ok(options)
     }
 
-    /// Known suites that are not offered, because they are not safe enough.
+    /// Configured suites that are not offered because they are insecure.
     pub fn without_effect(&self) -> Vec<&str> {
         self.cipher_suites.iter().map(String::as_str).filter(|name| !is_supported(name)).collect()
     }
@@ -89,20 +89,20 @@ const KNOWN_SUITES: &[&str] = &[
     "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
 ];
 
-/// The IANA name of a suite.
+/// IANA name of a suite.
 fn suite_name(suite: &SupportedCipherSuite) -> String {
-    // Names of TLS 1.3 have their version as prefix in the library.
+    // rustls prefixes TLS 1.3 names with the version.
     format!("{:?}", suite.suite()).replacen("TLS13_", "TLS_", 1)
 }
 
 fn is_supported(name: &str) -> bool {
-    // Names without the hash are old names of two suites.
+    // Names without the hash are legacy names of two suites.
     let full = format!("{name}_SHA256");
     let suites = aws_lc_rs::default_provider().cipher_suites;
     suites.iter().map(suite_name).any(|suite| suite == name || suite == full)
 }
 
-/// A certificate for some host names.
+/// A certificate for some host names (`--tls-sni-cert-key`).
 #[derive(Debug)]
 pub struct NamedCertificate {
     /// Host names, also with a wildcard as first label.
@@ -111,7 +111,7 @@ pub struct NamedCertificate {
     pub key: PrivateKeyDer<'static>,
 }
 
-/// Chooses the certificate by the name that the client asks for.
+/// Selects the certificate by server name indication.
 #[derive(Debug)]
 struct ByName {
     named: Vec<(Vec<String>, Arc<CertifiedKey>)>,
@@ -128,26 +128,26 @@ impl ResolvesServerCert for ByName {
     }
 }
 
-/// Why TLS could not be set up.
+/// Error of setting up TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("adding a certificate authority to the trusted ones")]
+    #[error("failed to add a certificate authority to the trust store")]
     Authority(#[source] rustls::Error),
-    #[error("building the verifier of client certificates")]
+    #[error("failed to build the client certificate verifier")]
     Verifier(#[source] VerifierBuilderError),
-    #[error("using the serving certificate and its key")]
+    #[error("failed to use the serving certificate and its key")]
     ServingCertificate(#[source] rustls::Error),
     #[error("unknown tls version {0:?}")]
     Version(String),
     #[error("Cipher suite {0} not supported or doesn't exist")]
     CipherSuite(String),
-    #[error("none of the given cipher suites can be offered")]
+    #[error("none of the configured cipher suites can be offered")]
     NoCipherSuite,
-    #[error("creating keys for session tickets")]
+    #[error("failed to create session ticket keys")]
     Tickets(#[source] rustls::Error),
 }
 
-/// The authorities whose client certificates mean something.
+/// Trusted authorities of client certificates.
 #[derive(Clone, Debug)]
 pub struct ClientTrust {
     client: Option<Arc<dyn ClientCertVerifier>>,
@@ -156,7 +156,8 @@ pub struct ClientTrust {
 }
 
 impl ClientTrust {
-    /// `client` authorities vouch for users, `front_proxy` authorities for proxies that assert users by header.
+    /// `client` authorities authenticate users, `front_proxy` authorities authenticate proxies that assert users by
+    /// header.
     pub fn new(
         client: &[CertificateDer<'static>],
         front_proxy: &[CertificateDer<'static>],
@@ -171,7 +172,7 @@ impl ClientTrust {
         Ok(Self { client, front_proxy, hints })
     }
 
-    /// Checks a presented chain against both sets of authorities, at the present time.
+    /// Verifies a presented chain against both sets of authorities at the current time.
     #[must_use]
     pub fn verify(&self, chain: Vec<CertificateDer<'static>>) -> PeerCertificates {
         let check = |verifier: &Option<Arc<dyn ClientCertVerifier>>| match (verifier, chain.split_first()) {
@@ -204,7 +205,7 @@ fn verifier(roots: &[CertificateDer<'static>]) -> Result<Option<Arc<dyn ClientCe
     Ok(Some(verifier))
 }
 
-/// Asks for a client certificate, accepts any whose key the client proves to hold, and leaves trust to
+/// Requests a client certificate, accepts any whose key the client proves to hold, and leaves trust to
 /// [`ClientTrust::verify`] after the handshake, which also covers resumed sessions.
 #[derive(Debug)]
 struct ProofOfPossession {
@@ -253,7 +254,7 @@ impl ClientCertVerifier for ProofOfPossession {
     }
 }
 
-/// The TLS settings of a listener. New connections use what was last set.
+/// TLS settings of a listener. New connections use the latest ones.
 #[derive(Debug)]
 pub struct Tls {
     current: ArcSwap<Settings>,
@@ -277,7 +278,7 @@ impl Tls {
         Self::with_options(chain, key, Vec::new(), trust, &TlsOptions::default())
     }
 
-    /// As [`Tls::new`], with certificates for some names.
+    /// As [`Tls::new`], with additional SNI certificates.
     pub fn with_options(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -297,7 +298,7 @@ impl Tls {
         Ok(Self { current: ArcSwap::from_pointee(settings), provider, versions: options.versions(), tickets })
     }
 
-    /// Replaces certificate and trust for connections accepted from now on; open ones go on undisturbed.
+    /// Replaces certificate and trust for connections accepted from now on; open ones are unaffected.
     pub fn replace(
         &self,
         chain: Vec<CertificateDer<'static>>,
@@ -311,7 +312,7 @@ impl Tls {
         Ok(())
     }
 
-    /// The trust that applies to new connections.
+    /// Trust of new connections.
     #[must_use]
     pub fn trust(&self) -> ClientTrust {
         self.current.load().trust.clone()
@@ -328,7 +329,7 @@ pub fn check_pair(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'stati
     checked.map(drop).map_err(TlsError::ServingCertificate)
 }
 
-/// The certificates of a listener, ready to be used.
+/// Prepared certificates of a listener.
 fn resolver(
     provider: &CryptoProvider,
     chain: Vec<CertificateDer<'static>>,
@@ -366,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_restrict_suites_and_versions() {
+    fn tls_options_restrict_suites_and_versions() {
         let name = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned();
         let options = TlsOptions::parse("VersionTLS12", std::slice::from_ref(&name)).expect("valid");
         let suites: Vec<String> = options.provider().cipher_suites.iter().map(suite_name).collect();

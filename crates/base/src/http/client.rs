@@ -6,9 +6,11 @@ use crate::egress;
 use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -17,7 +19,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 
-/// Limits of one client.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Body of a request on a connection.
+type RequestBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// Time for which an idle connection may still be sending the body of its last request: a server may answer before it
+/// has read that body.
+const READY: Duration = Duration::from_millis(100);
+
+/// Limits of one client. [`Duration::MAX`] is no limit: for requests that are passed on for a caller with limits of its
+/// own.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Time to connect, the TLS handshake included.
@@ -26,9 +38,9 @@ pub struct Limits {
     pub response: Duration,
     /// Time between two pieces of a response.
     pub silence: Duration,
-    /// Connections kept for later requests. Zero: every request has its own.
+    /// Idle connections retained for reuse. Zero: one connection per request.
     pub max_idle: usize,
-    /// Time for which they are kept.
+    /// Time for which idle connections are retained.
     pub idle: Duration,
 }
 
@@ -45,6 +57,20 @@ impl Default for Limits {
 }
 
 /// A client with its idle connections.
+///
+/// ```no_run
+/// use base::http::{Client, Limits, Origin, Trust};
+/// use http_body_util::Full;
+///
+/// # async fn get() -> Result<(), Box<dyn std::error::Error>> {
+/// let origin = Origin::of_url("https://registry.example.com/v2/", &Trust::default())?;
+/// let request = http::Request::get("/v2/").body(Full::<bytes::Bytes>::default())?;
+/// let response = Client::new(Limits::default()).send(&origin, request).await?;
+/// assert!(response.status.is_success());
+/// let body = response.bytes(64 << 10).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Client {
     limits: Limits,
@@ -54,16 +80,17 @@ pub struct Client {
 #[derive(Debug)]
 struct Idle {
     origin: Origin,
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<RequestBody>,
     since: Instant,
 }
 
-/// A response whose body is read piece by piece. Its connection is kept when the body has been read to its end.
+/// A response with a streamed body. Its connection is reused once the body has been read to its end.
 #[derive(Debug)]
 pub struct Response {
     pub status: StatusCode,
     pub headers: HeaderMap,
     body: Incoming,
+    upgrade: OnUpgrade,
     limits: Limits,
     connection: Option<(Idle, Arc<Mutex<Vec<Idle>>>)>,
 }
@@ -77,32 +104,53 @@ impl Client {
         self.limits
     }
 
-    /// Sends a request with a path as its URI. Its `Host` is the origin, unless the request names another: servers refuse
-    /// requests without one. On an idle connection that turns out to be closed it is sent again, if nothing of it was
-    /// sent; a request that may have reached the server fails.
-    pub async fn send(
+    /// Sends a request with a path as its URI; its body may be a stream. `Host` is the origin unless the request has
+    /// one: servers reject requests without it. A request is sent again only if an idle connection was closed before
+    /// anything was sent; a request that may have reached the server fails.
+    pub async fn send<B>(&self, origin: &Origin, request: Request<B>) -> Result<Response, HttpError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+        self.send_boxed(origin, request).await
+    }
+
+    async fn send_boxed(
         &self,
         origin: &Origin,
-        mut request: Request<Full<Bytes>>,
+        mut request: Request<RequestBody>,
     ) -> Result<Response, HttpError> {
-        if !request.headers().contains_key(HOST)
-            && let Ok(host) = HeaderValue::from_str(&origin.host_header())
-        {
-            request.headers_mut().insert(HOST, host);
-        }
         while let Some(mut kept) = self.take(origin) {
-            if kept.sender.ready().await.is_err() {
+            if !matches!(tokio::time::timeout(READY, kept.sender.ready()).await, Ok(Ok(()))) {
                 continue;
             }
-            match self.exchange(&mut kept.sender, request).await? {
-                Ok(response) => return Ok(self.response(response, kept)),
+            match self.exchange(&mut kept, request).await? {
+                Ok(response) => return Ok(self.response(response, Some(kept))),
                 Err((error, unsent)) => request = unsent.ok_or(HttpError::Exchange(error))?,
             }
         }
+        let (response, used) = self.send_on_new(origin, request).await?;
+        Ok(self.response(response, Some(used)))
+    }
+
+    /// Sends a request that switches protocols, on a connection of its own. The response may still be another one;
+    /// with 101, [`Response::upgraded`] has the connection.
+    pub async fn send_upgrade(&self, origin: &Origin, request: Request<()>) -> Result<Response, HttpError> {
+        let request = request.map(|()| RequestBody::default());
+        let (response, _) = self.send_on_new(origin, request).await?;
+        Ok(self.response(response, None))
+    }
+
+    async fn send_on_new(
+        &self,
+        origin: &Origin,
+        request: Request<RequestBody>,
+    ) -> Result<(http::Response<Incoming>, Idle), HttpError> {
         let sender = self.connect(origin).await?;
-        let mut fresh = Idle { origin: origin.clone(), sender, since: Instant::now() };
-        match self.exchange(&mut fresh.sender, request).await? {
-            Ok(response) => Ok(self.response(response, fresh)),
+        let mut used = Idle { origin: origin.clone(), sender, since: Instant::now() };
+        match self.exchange(&mut used, request).await? {
+            Ok(response) => Ok((response, used)),
             Err((error, _)) => Err(HttpError::Exchange(error)),
         }
     }
@@ -110,11 +158,17 @@ impl Client {
     /// Sends a request on a connection. The inner error has the request if nothing of it was sent.
     async fn exchange(
         &self,
-        sender: &mut SendRequest<Full<Bytes>>,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Result<http::Response<Incoming>, (hyper::Error, Option<Request<Full<Bytes>>>)>, HttpError>
+        connection: &mut Idle,
+        mut request: Request<RequestBody>,
+    ) -> Result<Result<http::Response<Incoming>, (hyper::Error, Option<Request<RequestBody>>)>, HttpError>
     {
-        let sent = tokio::time::timeout(self.limits.response, sender.try_send_request(request)).await;
+        if !request.headers().contains_key(HOST)
+            && let Ok(host) = HeaderValue::from_str(&connection.origin.host_header())
+        {
+            request.headers_mut().insert(HOST, host);
+        }
+        let sending = connection.sender.try_send_request(request);
+        let sent = tokio::time::timeout(self.limits.response, sending).await;
         let sent = sent.map_err(|_| HttpError::NoResponse(self.limits.response))?;
         Ok(sent.map_err(|mut error| {
             let unsent = error.take_message();
@@ -129,13 +183,21 @@ impl Client {
         Some(idle.swap_remove(at))
     }
 
-    fn response(&self, response: http::Response<Incoming>, used: Idle) -> Response {
+    fn response(&self, mut response: http::Response<Incoming>, used: Option<Idle>) -> Response {
+        let upgrade = hyper::upgrade::on(&mut response);
         let (head, body) = response.into_parts();
-        let connection = (self.limits.max_idle > 0).then(|| (used, Arc::clone(&self.idle)));
-        Response { status: head.status, headers: head.headers, body, limits: self.limits, connection }
+        let connection = used.filter(|_| self.limits.max_idle > 0).map(|used| (used, Arc::clone(&self.idle)));
+        Response {
+            status: head.status,
+            headers: head.headers,
+            body,
+            upgrade,
+            limits: self.limits,
+            connection,
+        }
     }
 
-    async fn connect(&self, origin: &Origin) -> Result<SendRequest<Full<Bytes>>, HttpError> {
+    async fn connect(&self, origin: &Origin) -> Result<SendRequest<RequestBody>, HttpError> {
         let address = || origin.authority();
         let connecting = async {
             let failed = |source| HttpError::Connect { address: address(), source };
@@ -159,11 +221,11 @@ impl Client {
 
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<SendRequest<Full<Bytes>>, HttpError> {
+) -> Result<SendRequest<RequestBody>, HttpError> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(HttpError::Exchange)?;
     // Ends with the connection, which ends when its sender is dropped.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
+    crate::tasks::spawn_detached(async move {
+        if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "outbound connection failed");
         }
     });
@@ -173,6 +235,15 @@ async fn handshake(
 impl Response {
     pub fn header(&self, name: HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// The connection after a switch of protocols; an error if the server did not switch.
+    pub async fn upgraded(self) -> Result<TokioIo<Upgraded>, HttpError> {
+        // The connection ends with its sender.
+        let Self { upgrade, connection, .. } = self;
+        let upgraded = upgrade.await.map(TokioIo::new).map_err(HttpError::Upgrade);
+        drop(connection);
+        upgraded
     }
 
     /// The next piece of the body; `None` at its end.

@@ -1,8 +1,8 @@
-//! The HTTP/1.1 client of all components that call servers other than the API server: webhooks, issuers of tokens,
-//! extenders, registries.
+//! The HTTP/1.1 client of all components that call servers other than the API server: webhooks, token issuers,
+//! extenders, registries, kubelets, and backends of proxied requests.
 //!
-//! A [`Client`] keeps connections for the next request to the same [`Origin`]. A request is sent again only if nothing of it
-//! was sent before: a server may have acted on it otherwise. Every wait and every response has a limit.
+//! A [`Client`] retains connections for the next request to the same [`Origin`]. A request is resent only if nothing of
+//! it was sent before: otherwise the server may have acted on it. Every wait and every response has a limit.
 
 mod client;
 mod origin;
@@ -29,6 +29,8 @@ pub enum HttpError {
     Exchange(#[source] hyper::Error),
     #[error("no response within {0:?}")]
     NoResponse(Duration),
+    #[error("protocols were not switched")]
+    Upgrade(#[source] hyper::Error),
     #[error("response broke off")]
     Body(#[source] hyper::Error),
     #[error("no data for {0:?}")]

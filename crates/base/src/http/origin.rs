@@ -30,7 +30,7 @@ pub enum OriginError {
     Trust(#[from] TrustError),
 }
 
-/// A server, and how a connection to it is secured. Cheap to clone.
+/// A server, and the security of connections to it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Origin {
     pub(crate) address: Arc<Address>,
@@ -100,7 +100,7 @@ impl Origin {
         self.tls.is_some()
     }
 
-    /// `host:port`, with the port even if it is the usual one.
+    /// `host:port`, including a default port.
     pub fn authority(&self) -> String {
         match &*self.address {
             Address::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
@@ -117,7 +117,7 @@ impl Origin {
         }
     }
 
-    /// Requests to both may share connections.
+    /// True if requests to both may share connections.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let tls = match (&self.tls, &other.tls) {
             (None, None) => true,

@@ -3,7 +3,8 @@
 use super::*;
 use bytes::Bytes;
 use http::Request;
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,7 +106,7 @@ async fn request_without_host_names_its_origin() {
 }
 
 #[tokio::test]
-async fn connections_are_kept_for_the_next_request() {
+async fn connections_are_reused_by_the_next_request() {
     let (port, connections, seen) = server(usize::MAX).await;
     let origin = Origin::plain("127.0.0.1", port);
     let client = Client::new(limits());
@@ -140,7 +141,7 @@ async fn request_that_was_sent_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn response_limits_are_kept() {
+async fn response_beyond_the_limit_is_an_error() {
     let (port, ..) = server(usize::MAX).await;
     let client = Client::new(limits());
     let response = client.send(&Origin::plain("127.0.0.1", port), request("GET", "")).await;
@@ -191,7 +192,7 @@ async fn call_tls(config: rustls::ServerConfig, trust: &Trust) -> Result<Bytes, 
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.expect("accepts");
-        // The client may refuse the certificate.
+        // The client may reject the certificate.
         if let Ok(stream) = TlsAcceptor::from(Arc::new(config)).accept(stream).await {
             serve(stream, 1, &AtomicUsize::new(0)).await;
         }
@@ -222,7 +223,7 @@ async fn server_name_replaces_the_host() {
 }
 
 #[tokio::test]
-async fn other_certificates_are_refused() {
+async fn untrusted_certificates_are_rejected() {
     let (pem, _) = self_signed("127.0.0.1", true);
     let (_, config) = self_signed("127.0.0.1", true);
     let trust = Trust { authorities: Authorities::Pem(pem.into_bytes()), ..Trust::default() };
@@ -249,4 +250,114 @@ fn urls_name_servers() {
     }
     let trust = Trust { authorities: Authorities::Pem(b"no pem".to_vec()), ..Trust::default() };
     assert!(matches!(Origin::of_url("https://h/", &trust), Err(OriginError::Trust(TrustError::Pem(_)))));
+}
+
+/// Sends a body of two pieces, the second after the server has read the first.
+#[tokio::test]
+async fn streamed_body_is_sent_before_it_is_complete_and_its_connection_is_reused() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let port = listener.local_addr().expect("an address").port();
+    let (first_read, mut read) = tokio::sync::mpsc::channel::<()>(1);
+    let served = tokio::spawn(async move {
+        // A second connection would wait here for ever.
+        let (mut stream, _) = listener.accept().await.expect("accepts");
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"0\r\n\r\n") {
+            let mut buffer = [0; 1024];
+            let count = stream.read(&mut buffer).await.expect("reads");
+            assert!(count > 0, "the connection ended after {:?}", String::from_utf8_lossy(&seen));
+            seen.extend_from_slice(&buffer[..count]);
+            if seen.ends_with(b"one\r\n") {
+                first_read.send(()).await.expect("the body waits");
+            }
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.expect("writes");
+        serve(stream, 1, &AtomicUsize::new(0)).await;
+        String::from_utf8(seen).expect("text")
+    });
+    let body = futures_util::stream::unfold(0, move |number| {
+        let next = match number {
+            0 => Some("one"),
+            1 => Some("two"),
+            _ => None,
+        };
+        let frame =
+            next.map(|text| Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(text.as_bytes()))));
+        let first = number == 1;
+        let wait = first.then(|| std::mem::replace(&mut read, tokio::sync::mpsc::channel(1).1));
+        async move {
+            if let Some(mut wait) = wait {
+                wait.recv().await;
+            }
+            frame.map(|frame| (frame, number + 1))
+        }
+    });
+    let (client, origin) = (Client::new(limits()), Origin::plain("127.0.0.1", port));
+    let streamed = Request::post("/path").body(StreamBody::new(body)).expect("a request");
+    let response = client.send(&origin, streamed).await.expect("a response");
+    assert_eq!(response.bytes(10).await.expect("a body"), "ok");
+    let response = client.send(&origin, request("GET", "")).await.expect("a response");
+    assert_eq!(response.bytes(10).await.expect("a body"), "ok");
+    drop(client);
+    assert!(served.await.expect("the server ends").contains("3\r\none\r\n3\r\ntwo\r\n"));
+}
+
+/// A server that answers before it has read the body: the connection still sends it.
+#[tokio::test]
+async fn connection_that_still_sends_a_body_is_not_reused() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.expect("writes");
+            open.push(stream);
+        }
+    });
+    let (client, origin) = (Client::new(limits()), Origin::plain("127.0.0.1", port));
+    let endless = futures_util::stream::pending::<Result<Frame<Bytes>, std::io::Error>>();
+    let unfinished = Request::post("/path").body(StreamBody::new(endless)).expect("a request");
+    for request in [
+        unfinished.map(|body| body.boxed_unsync()),
+        request("GET", "").map(|body| body.map_err(std::io::Error::other).boxed_unsync()),
+    ] {
+        let response = client.send(&origin, request).await.expect("a response");
+        assert_eq!(response.bytes(10).await.expect("a body"), "ok");
+    }
+}
+
+#[tokio::test]
+async fn switched_connection_carries_bytes_of_both_sides() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        for head in
+            ["101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo", "200 OK\r\nContent-Length: 0"]
+        {
+            let (mut stream, _) = listener.accept().await.expect("accepts");
+            assert!(read_request(&mut stream).await);
+            stream.write_all(format!("HTTP/1.1 {head}\r\n\r\n").as_bytes()).await.expect("writes");
+            let (mut read, mut write) = stream.split();
+            let _ = tokio::io::copy(&mut read, &mut write).await;
+        }
+    });
+    let (client, origin) = (Client::new(limits()), Origin::plain("127.0.0.1", port));
+    let upgrade = || {
+        Request::get("/path")
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "echo")
+            .body(())
+            .expect("a request")
+    };
+    let response = client.send_upgrade(&origin, upgrade()).await.expect("a response");
+    assert_eq!(response.status, 101);
+    let mut stream = response.upgraded().await.expect("a connection");
+    stream.write_all(b"hello").await.expect("writes");
+    let mut echo = [0; 5];
+    stream.read_exact(&mut echo).await.expect("reads");
+    assert_eq!(&echo, b"hello");
+    drop(stream);
+    let refused = client.send_upgrade(&origin, upgrade()).await.expect("a response");
+    assert_eq!(refused.status, 200);
+    assert!(matches!(refused.upgraded().await, Err(HttpError::Upgrade(_))));
 }

@@ -1,16 +1,15 @@
 //! Certificates that a client trusts and presents.
 
-use crate::tls::{Anybody, system_bundle};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use crate::tls::{self, CertificateCheck, system_bundle};
+use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::aws_lc_rs;
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::sync::Arc;
 
-/// Certificates that servers are verified by.
+/// Certificates that servers are verified with.
 #[derive(Clone, Debug, Default)]
 pub enum Authorities {
     /// Those of the system.
@@ -25,7 +24,7 @@ pub enum Authorities {
 }
 
 impl From<Option<Vec<u8>>> for Authorities {
-    /// PEM, or the system's where none is given.
+    /// PEM, or the system's authorities if absent.
     fn from(pem: Option<Vec<u8>>) -> Self {
         pem.map_or(Self::System, Self::Pem)
     }
@@ -55,24 +54,14 @@ pub enum TrustError {
 impl Trust {
     /// The configuration of connections with this trust.
     pub fn config(&self) -> Result<Arc<ClientConfig>, TrustError> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()?
-            .dangerous();
-        let builder = match &self.authorities {
-            Authorities::Unverified => builder.with_custom_certificate_verifier(Anybody::new()),
-            Authorities::System => {
-                let system = system_bundle().unwrap_or_default();
-                builder.with_custom_certificate_verifier(Verifier::new(Some(&system), &[], provider)?)
-            }
-            Authorities::Pem(own) => {
-                builder.with_custom_certificate_verifier(Verifier::new(None, own, provider)?)
-            }
-            Authorities::SystemAnd(own) => {
-                let system = system_bundle().unwrap_or_default();
-                builder.with_custom_certificate_verifier(Verifier::new(Some(&system), own, provider)?)
-            }
+        let system = || system_bundle().unwrap_or_default();
+        let verifier = match &self.authorities {
+            Authorities::Unverified => tls::accept_all(),
+            Authorities::System => tls::verifier(Bundle::new(Some(&system()), &[])?),
+            Authorities::Pem(own) => tls::verifier(Bundle::new(None, own)?),
+            Authorities::SystemAnd(own) => tls::verifier(Bundle::new(Some(&system()), own)?),
         };
+        let builder = tls::client_builder()?.dangerous().with_custom_certificate_verifier(verifier);
         let config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
@@ -88,24 +77,20 @@ impl Trust {
     }
 }
 
-/// Verifies chains as usual, and accepts a server certificate that is itself among the given ones, as Go does. Certificates
-/// that sign themselves are often marked as authorities, which chain building refuses as servers.
+/// Verifies chains as usual, and also accepts a server certificate that is itself in the bundle, as Go does.
+/// Self-signed certificates are often marked as authorities, which chain building rejects as servers.
 #[derive(Debug)]
-struct Verifier {
+struct Bundle {
     chains: Arc<WebPkiServerVerifier>,
     own: Vec<CertificateDer<'static>>,
 }
 
-impl Verifier {
+impl Bundle {
     /// `system`: the system's certificates, where they count.
-    fn new(
-        system: Option<&[u8]>,
-        own: &[u8],
-        provider: Arc<rustls::crypto::CryptoProvider>,
-    ) -> Result<Arc<Self>, TrustError> {
+    fn new(system: Option<&[u8]>, own: &[u8]) -> Result<Self, TrustError> {
         let bad = || TrustError::Pem("the authority");
         let mut roots = RootCertStore::empty();
-        // A bundle of many may have some that are of no use here.
+        // A bundle may contain certificates that cannot be used here.
         let bundle = system.unwrap_or_default();
         roots.add_parsable_certificates(CertificateDer::pem_slice_iter(bundle).flatten());
         let own: Vec<CertificateDer<'static>> =
@@ -117,12 +102,12 @@ impl Verifier {
         if roots.is_empty() {
             return Err(TrustError::NoSystemAuthorities);
         }
-        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider());
         let chains = builder.build().map_err(|error| Error::General(error.to_string()))?;
-        Ok(Arc::new(Self { chains, own }))
+        Ok(Self { chains, own })
     }
 
-    /// The certificate is one of the given ones, valid now, and names the server.
+    /// True if the certificate is in the bundle, currently valid, and matches the server name.
     fn verify_own(
         &self,
         certificate: &CertificateDer<'_>,
@@ -143,42 +128,18 @@ impl Verifier {
     }
 }
 
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
+impl CertificateCheck for Bundle {
+    fn check(
         &self,
-        end_entity: &CertificateDer<'_>,
+        leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
+        name: &ServerName<'_>,
         now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let chain =
-            self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match (chain, self.verify_own(end_entity, server_name, now)) {
-            (Err(_), Some(own)) => own.map(|()| ServerCertVerified::assertion()),
-            (chain, _) => chain,
+    ) -> Result<(), Error> {
+        let chain = self.chains.verify_server_cert(leaf, intermediates, name, &[], now);
+        match (chain, self.verify_own(leaf, name, now)) {
+            (Err(_), Some(own)) => own,
+            (chain, _) => chain.map(|_| ()),
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chains.supported_verify_schemes()
     }
 }

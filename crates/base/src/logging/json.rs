@@ -58,8 +58,8 @@ where
 }
 
 fn milliseconds() -> f64 {
-    let nanos = jiff::Timestamp::now().as_nanosecond();
-    // Milliseconds with three places: what a float of this size holds.
+    let nanos = crate::clock::Clock::system().now().as_nanosecond();
+    // Milliseconds with three decimals, the precision of a float of this size.
     #[expect(
         clippy::cast_precision_loss,
         reason = "microseconds since the epoch fit into 53 bits until 2255"
@@ -90,7 +90,7 @@ fn write_text(writer: &mut impl fmt::Write, text: &str) -> fmt::Result {
     writer.write_str(&serde_json::to_string(text).map_err(|_| fmt::Error)?)
 }
 
-/// Fields of an event, `members` as they stand in the line.
+/// Fields of an event, `members` already encoded.
 #[derive(Default)]
 struct Fields {
     message: String,

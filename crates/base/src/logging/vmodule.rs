@@ -82,7 +82,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     pattern[at..].iter().all(|one| *one == '*')
 }
 
-/// Lets through what the verbosity of the process, or of the file, shows.
+/// Enables lines within the verbosity of the process or of the file.
 pub(super) struct Verbosity {
     pub targets: Targets,
     pub modules: VModule,

@@ -1,4 +1,4 @@
-//! Certificate authorities and what they issue.
+//! Certificate authorities and their issued certificates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,13 +31,23 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Leaves it to the caller to force the files to disk.
+    /// Does not force the files to disk; callers do.
     pub(super) fn create(
         directory: &Path,
         file: &str,
         common_name: &str,
         now: Timestamp,
     ) -> Result<Self, PkiError> {
+        let (authority, key_pem) = Self::generate(common_name, now)?;
+        let key_path = directory.join(format!("{file}.key"));
+        file::write(&key_path, key_pem.as_bytes(), PRIVATE).map_err(write_error(&key_path))?;
+        let path = directory.join(format!("{file}.crt"));
+        file::write(&path, authority.certificate_pem.as_bytes(), PUBLIC).map_err(write_error(&path))?;
+        Ok(authority)
+    }
+
+    /// Creates an authority in memory; returns it with its key as PEM.
+    pub(super) fn generate(common_name: &str, now: Timestamp) -> Result<(Self, String), PkiError> {
         let make = |source| PkiError::Make { what: "a certificate authority", source };
         let key = KeyPair::generate().map_err(make)?;
         let mut params = CertificateParams::default();
@@ -47,16 +57,13 @@ impl Authority {
         set_life(&mut params, now, AUTHORITY_LIFE);
         params.distinguished_name = distinguished_name(common_name, None);
         let certificate = params.self_signed(&key).map_err(make)?;
-
-        let key_path = directory.join(format!("{file}.key"));
-        file::write(&key_path, key.serialize_pem().as_bytes(), PRIVATE).map_err(write_error(&key_path))?;
-        let path = directory.join(format!("{file}.crt"));
-        file::write(&path, certificate.pem().as_bytes(), PUBLIC).map_err(write_error(&path))?;
-        Ok(Self {
+        let key_pem = key.serialize_pem();
+        let authority = Self {
             certificate: certificate.der().clone(),
             certificate_pem: certificate.pem(),
             issuer: Issuer::new(params, key),
-        })
+        };
+        Ok((authority, key_pem))
     }
 
     pub(super) fn load(directory: &Path, file: &str) -> Result<Self, PkiError> {
@@ -95,7 +102,7 @@ impl Authority {
         self.issue(params, now)
     }
 
-    /// A client certificate of a user with two groups at most: what service accounts have.
+    /// A client certificate of a user with at most two groups, as for service accounts.
     pub fn issue_client_in(
         &self,
         common_name: &str,
@@ -105,7 +112,7 @@ impl Authority {
         let mut params = CertificateParams::default();
         let mut name = distinguished_name(common_name, groups.first().copied());
         if let Some(second) = groups.get(1) {
-            // A name keeps one entry per type, so the second organization goes by its number.
+            // A name keeps one entry per type, so the second organization is added by its OID.
             name.push(DnType::CustomDnType(vec![2, 5, 4, 10]), *second);
         }
         params.distinguished_name = name;
@@ -164,7 +171,7 @@ fn params_life(now: Timestamp) -> (i64, i64) {
     (begin, now.as_second().saturating_add(i64::try_from(LEAF_LIFE.as_secs()).unwrap_or(i64::MAX)))
 }
 
-/// Drawn from the system's randomness, or left to the library, which derives one from the key.
+/// A random serial number, or `None` to derive one from the key.
 fn random_serial() -> Option<SerialNumber> {
     let mut bytes = [0u8; 16];
     rustls::crypto::aws_lc_rs::default_provider().secure_random.fill(&mut bytes).ok()?;
@@ -172,7 +179,7 @@ fn random_serial() -> Option<SerialNumber> {
     Some(SerialNumber::from_slice(&bytes))
 }
 
-/// A key that does not belong to its certificate would only show at the first handshake.
+/// Rejects a key that does not match its certificate, which would otherwise fail at the first handshake.
 fn check_pair(certificate: &CertificateDer<'_>, key: &KeyPair) -> Result<(), String> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
     let public = &parsed.public_key().subject_public_key.data;

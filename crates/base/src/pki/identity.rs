@@ -1,4 +1,4 @@
-//! A certificate chain with its key, kept in one file so that both change together.
+//! A certificate chain with its key, in one file so that both change together.
 
 use std::path::Path;
 
@@ -56,14 +56,14 @@ impl Identity {
         self.life.1
     }
 
-    /// Whether less than a third of the leaf's life remains.
+    /// True if less than a third of the leaf's lifetime remains.
     #[must_use]
     pub fn is_due(&self, now: Timestamp) -> bool {
         let (begin, end) = self.life;
         end.saturating_sub(now.as_second()) < end.saturating_sub(begin) / 3
     }
 
-    /// Whether the leaf carries all of `names` and nothing else.
+    /// True if the leaf has exactly `names`.
     #[must_use]
     pub fn covers(&self, names: &ServingNames) -> bool {
         self.names().is_some_and(|carried| carried == *names)
@@ -99,7 +99,7 @@ impl Identity {
         file::replace(path, self.pem().as_bytes(), PRIVATE).map_err(write_error(path))
     }
 
-    /// Nothing if the file does not exist.
+    /// Returns `None` if the file does not exist.
     pub(super) fn load(path: &Path) -> Result<Option<Self>, PkiError> {
         let Some(text) = read_optional(path)? else { return Ok(None) };
         let identity = Self::from_pem(&text).map_err(|reason| PkiError::Corrupt {

@@ -1,4 +1,4 @@
-//! A serving certificate that a kubelet makes for itself when nobody gives it one.
+//! Self-signed serving certificate of a kubelet without a configured one.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -8,14 +8,15 @@ use jiff::Timestamp;
 
 use super::{Authority, Identity, PkiError, ServingNames, write_error};
 
-/// A kubelet's own authority and what it issued.
+/// A kubelet's own authority and its certificates.
 #[derive(Debug)]
 pub struct KubeletPki {
     pub serving: Identity,
 }
 
 impl KubeletPki {
-    /// Loads the certificate from `directory`, or makes one there; anew when it is near its end or lacks a name.
+    /// Loads the certificate from `directory`, or creates one there; recreates it when it expires soon or lacks a
+    /// name.
     pub fn open(directory: &Path, names: &ServingNames, now: Timestamp) -> Result<Self, PkiError> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -36,12 +37,21 @@ impl KubeletPki {
     }
 }
 
+impl Identity {
+    /// A serving certificate in memory, signed by an authority whose key is discarded, as Kubernetes' components
+    /// generate without certificate files.
+    pub fn in_memory(name: &str, names: &ServingNames, now: Timestamp) -> Result<Self, PkiError> {
+        let (authority, _) = Authority::generate(&format!("{name}-ca"), now)?;
+        authority.issue_serving(name, names, now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_kept_until_a_name_changes() {
+    fn kubelet_certificate_is_reused_until_a_name_changes() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut names = ServingNames::default();
         names.dns.insert("n1".to_owned());

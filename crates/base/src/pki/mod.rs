@@ -1,14 +1,14 @@
 //! The cluster's own certificates: authorities, the serving certificate, the administrator's, the key that signs
 //! service account tokens. Created at the first start, reloaded at the next, renewed while running.
 //!
-//! | file | what it is |
+//! | file | purpose |
 //! |---|---|
-//! | `server-ca.crt`, `.key` | vouches for the API server's serving certificate |
-//! | `client-ca.crt`, `.key` | vouches for users and components |
-//! | `front-proxy-ca.crt`, `.key` | vouches for proxies that assert a user by request headers |
+//! | `server-ca.crt`, `.key` | authority of the API server's serving certificate |
+//! | `client-ca.crt`, `.key` | authority of users and components |
+//! | `front-proxy-ca.crt`, `.key` | authority of proxies that assert a user by request headers |
 //! | `apiserver.pem` | serving certificate and key |
 //! | `admin.pem` | the administrator's client certificate and key |
-//! | `front-proxy-client.pem` | what the API server shows to aggregated API servers |
+//! | `front-proxy-client.pem` | client certificate of the API server towards aggregated API servers |
 //! | `service-account.key`, `.pub` | signs and verifies service account tokens |
 
 mod authority;
@@ -45,7 +45,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const AUTHORITY_LIFE: Duration = Duration::from_secs(DAY.as_secs() * 3650);
 const LEAF_LIFE: Duration = Duration::from_secs(DAY.as_secs() * 365);
 
-/// Why the certificates could not be used.
+/// Errors of loading or creating certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     #[error("reading {path}")]
@@ -70,7 +70,7 @@ pub struct ServingNames {
 }
 
 impl ServingNames {
-    /// What in-cluster clients call the API server, plus `localhost`; `domain` is the cluster's DNS domain.
+    /// Names of the API server for in-cluster clients, plus `localhost`; `domain` is the cluster's DNS domain.
     #[must_use]
     pub fn of_the_api_server(domain: &str) -> Self {
         let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
@@ -81,6 +81,22 @@ impl ServingNames {
 }
 
 /// The certificates of one cluster, in one directory.
+///
+/// ```
+/// use base::pki::{Pki, ServingNames};
+/// use jiff::Timestamp;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// let names = ServingNames::of_the_api_server("cluster.local");
+/// let path = directory.path().join("pki");
+/// let created = Pki::open(&path, &names, Timestamp::now())?;
+/// // The next start loads the same certificates.
+/// let loaded = Pki::open(&path, &names, Timestamp::now())?;
+/// assert_eq!(created.leaves().serving.chain, loaded.leaves().serving.chain);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Pki {
     directory: PathBuf,
@@ -100,8 +116,8 @@ pub struct Leaves {
 }
 
 impl Pki {
-    /// Loads the certificates from `directory`, or creates them there. Leaves that are missing, near their end, or
-    /// lack a name are issued anew.
+    /// Loads the certificates from `directory`, or creates them there. Leaves that are missing, expire soon or lack a
+    /// name are reissued.
     pub fn open(directory: &Path, names: &ServingNames, now: Timestamp) -> Result<Self, PkiError> {
         if !directory.try_exists().map_err(read_error(directory))? {
             Self::create(directory, names, now)?;
@@ -138,7 +154,7 @@ impl Pki {
         Ok(pki)
     }
 
-    /// Writes a new set beside its final place and moves it there in one step: a crash leaves all of it or none.
+    /// Writes a new set to a temporary directory and renames it: a crash leaves all of it or none.
     fn create(directory: &Path, names: &ServingNames, now: Timestamp) -> Result<(), PkiError> {
         let mut name = directory.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.tmp", std::process::id()));
@@ -175,8 +191,8 @@ impl Pki {
         self.leaves.lock().clone()
     }
 
-    /// Issues anew what has less than a third of its life left, and the serving certificate when it lacks one of
-    /// `names`. Returns the names of the files that changed.
+    /// Reissues leaves with less than a third of their lifetime left, and the serving certificate when it lacks one
+    /// of `names`. Returns the names of the changed files.
     pub fn renew(&self, names: &ServingNames, now: Timestamp) -> Result<Vec<&'static str>, PkiError> {
         let mut leaves = self.leaves.lock();
         let mut renewed = Vec::new();
@@ -198,7 +214,7 @@ impl Pki {
         Ok(renewed)
     }
 
-    /// The key pair of service account tokens. Making one takes a while, so it is made at the first call.
+    /// The key pair of service account tokens. Generating one takes a while, so it is deferred to the first call.
     pub fn service_account_key(&self) -> Result<ServiceAccountKey, PkiError> {
         let mut slot = self.service_account.lock();
         if let Some(key) = &*slot {

@@ -7,7 +7,7 @@ use rcgen::{KeyPair, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize};
 use super::{PkiError, read_optional, write_error};
 use crate::file::{self, PRIVATE, PUBLIC};
 
-/// An RSA key: tokens signed RS256 are what every verifier of Kubernetes tokens knows.
+/// An RSA key: every verifier of Kubernetes tokens supports RS256.
 #[derive(Clone)]
 pub struct ServiceAccountKey {
     /// PKCS #8.

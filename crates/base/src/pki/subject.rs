@@ -1,5 +1,5 @@
 //! The user that the subject of a certificate or certificate request names. The API server, the kubelet, the approver
-//! and the signer share this one function, so that no two of them take a subject for different users.
+//! and the signer share this one function, so that no two of them map a subject to different users.
 
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
 use x509_parser::x509::X509Name;
@@ -35,7 +35,7 @@ pub enum SubjectError {
     Malformed,
 }
 
-/// Maps a certificate, in DER, to its user. Whether the certificate is trusted is the caller's business.
+/// Maps a certificate, in DER, to its user. Callers verify the certificate.
 pub fn user_of_certificate(der: &[u8]) -> Result<SubjectUser, SubjectError> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(|_| SubjectError::Malformed)?;
     user_of_subject(certificate.subject())

@@ -44,7 +44,7 @@ fn created_once_and_reloaded() {
 }
 
 #[test]
-fn the_administrator_is_a_master() {
+fn administrator_is_in_system_masters() {
     let dir = tempfile::tempdir().expect("a directory");
     let leaves = open(&dir.path().join("pki")).leaves();
     let (_, leaf) = x509_parser::parse_x509_certificate(&leaves.admin.chain[0]).expect("parses");
@@ -53,7 +53,7 @@ fn the_administrator_is_a_master() {
 }
 
 #[test]
-fn renewed_when_a_third_of_the_life_remains() {
+fn leaf_is_renewed_with_a_third_of_its_lifetime_left() {
     let dir = tempfile::tempdir().expect("a directory");
     let pki = open(&dir.path().join("pki"));
     let before = pki.leaves().serving.chain;
@@ -65,7 +65,7 @@ fn renewed_when_a_third_of_the_life_remains() {
 }
 
 #[test]
-fn the_serving_certificate_follows_its_names() {
+fn serving_certificate_is_reissued_when_names_change() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pki");
     drop(open(&path));
@@ -76,7 +76,7 @@ fn the_serving_certificate_follows_its_names() {
 }
 
 #[test]
-fn damage_is_told_by_file() {
+fn damaged_file_is_named_in_the_error() {
     let cases: [(&str, &str, &str); 4] = [
         ("server-ca.crt", "garbage", "server-ca.crt is not a usable certificate"),
         ("client-ca.key", "garbage", "client-ca.key is not a usable key"),
@@ -98,7 +98,7 @@ fn damage_is_told_by_file() {
 }
 
 #[test]
-fn a_key_of_another_authority_is_refused() {
+fn key_of_another_authority_is_rejected() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pki");
     drop(open(&path));
@@ -108,7 +108,7 @@ fn a_key_of_another_authority_is_refused() {
 }
 
 #[test]
-fn a_lost_leaf_is_issued_anew() {
+fn missing_leaf_is_reissued() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pki");
     drop(open(&path));
@@ -118,7 +118,7 @@ fn a_lost_leaf_is_issued_anew() {
 }
 
 #[test]
-fn the_key_of_service_account_tokens_is_kept() {
+fn service_account_key_is_reused() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pki");
     let first = open(&path).service_account_key().expect("makes one");

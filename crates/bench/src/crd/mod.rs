@@ -94,7 +94,8 @@ async fn establish(
     ])
 }
 
-/// Creates a definition. A server that is slow with many of them may run into its own time limit: it is asked again.
+/// Creates a definition. A server that is slow with many of them may exceed its own time limit: the request is
+/// retried.
 async fn create(connection: &mut Connection, definition: &Definition) -> Result<()> {
     let mut attempts = 0;
     loop {

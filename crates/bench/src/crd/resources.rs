@@ -1,4 +1,4 @@
-//! Requests for objects of a definition, and what a validation rule adds to a create.
+//! Requests for objects of a definition, and the cost that a validation rule adds to a create.
 
 use super::{DEFINITIONS, JSON};
 use crate::CrdArguments;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const GROUP: &str = "requests.example.com";
 const CONNECTIONS: usize = 16;
-/// Items of the list that the costly rule goes through, once for each item.
+/// Items of the list over which the costly rule iterates, once per item.
 const ITEMS: usize = 64;
 const RULE: &str = "self.spec.items.all(a, self.spec.items.exists_one(b, a == b))";
 
@@ -121,7 +121,7 @@ async fn define(target: &Target, plural: &str, kind: &str, rule: &str, namespace
         let path = format!("/apis/{GROUP}/v1/namespaces/{namespace}/{plural}");
         let (status, _) = connection.request(Method::GET, &path, &[], Bytes::new()).await?;
         if status.is_success() {
-            // Some servers answer lists before they take objects.
+            // Some servers answer lists before they accept objects.
             tokio::time::sleep(Duration::from_secs(1)).await;
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! An image made on the spot: a static busybox and nothing else.
+//! An image built for the benchmark: a static busybox only.
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub const BUSYBOX: &str = "/usr/bin/busybox";
 pub const NAME: &str = "bench.local/busybox:1";
 
-/// Writes it as `docker save` would, and returns the file.
+/// Writes it in the format of `docker save`, and returns the path.
 pub fn make(directory: &Path) -> Result<PathBuf> {
     let busybox = std::fs::read(BUSYBOX).with_context(|| format!("reading {BUSYBOX}"))?;
     let mut layer = tar::Builder::new(Vec::new());
@@ -47,7 +47,7 @@ fn add(archive: &mut tar::Builder<impl std::io::Write>, name: &str, content: &[u
     Ok(())
 }
 
-/// Gives the image to the runtime of the cluster in `data_dir`.
+/// Imports the image into the runtime of the cluster in `data_dir`.
 pub async fn import(ferry: &Path, data_dir: &Path, archive: &Path) -> Result<()> {
     let output = tokio::process::Command::new(ferry)
         .args(["images", "--data-dir"])

@@ -1,7 +1,7 @@
-//! The node benchmark: `ferry up` with real containers, in namespaces of its own.
+//! The node benchmark: `ferry up` with real containers, in separate namespaces.
 //!
-//! Start-up until the node is ready, pods one after the other and all at once, memory and CPU while nothing happens.
-//! Everything it starts ends with it: it is the first process of a pid namespace.
+//! Start-up until the node is ready, pods sequentially and concurrently, idle memory and CPU. All its processes end
+//! with it: it is the first process of a pid namespace.
 
 mod image;
 mod pods;
@@ -19,9 +19,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 pub use world::in_own_world;
 
-/// What does not come by then never will.
+/// Time limit of all waits.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a cluster may take to become idle after something happened.
+/// Time limit for becoming idle after a change.
 const SETTLE: Duration = Duration::from_secs(3);
 
 pub async fn run(arguments: &NodeArguments, cgroup: &str) -> Result<()> {
@@ -67,13 +67,25 @@ pub async fn run(arguments: &NodeArguments, cgroup: &str) -> Result<()> {
 
     let all = pods.all_at_once(arguments.pods).await?;
     lines.push(line(format!("{} pods at once → all Running", arguments.pods), "s", all.as_secs_f64()));
-    let kept = arguments.running.min(arguments.pods);
-    pods.remove(kept..arguments.pods).await?;
+    let remaining = arguments.running.min(arguments.pods);
+    pods.remove(remaining..arguments.pods).await?;
     tokio::time::sleep(SETTLE).await;
-    lines.push(line(format!("memory, {kept} pods, Ferry"), "MB", ferry.processes().memory() as f64 / 1e6));
-    lines.push(line(format!("memory, {kept} pods, their shims"), "MB", world::shims_memory()? as f64 / 1e6));
-    lines.push(line(format!("CPU, idle, {kept} pods"), "%", idle(&world::ferries()?, arguments.idle).await));
-    pods.remove(0..kept).await?;
+    lines.push(line(
+        format!("memory, {remaining} pods, Ferry"),
+        "MB",
+        ferry.processes().memory() as f64 / 1e6,
+    ));
+    lines.push(line(
+        format!("memory, {remaining} pods, their shims"),
+        "MB",
+        world::shims_memory()? as f64 / 1e6,
+    ));
+    lines.push(line(
+        format!("CPU, idle, {remaining} pods"),
+        "%",
+        idle(&world::ferries()?, arguments.idle).await,
+    ));
+    pods.remove(0..remaining).await?;
     report::print(&lines);
     Ok(())
 }
@@ -82,7 +94,7 @@ fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Share of a core that is used while nothing is asked for, in percent.
+/// Idle share of a core, in percent.
 async fn idle(processes: &Processes, seconds: u64) -> f64 {
     let cpu = processes.cpu();
     let begin = Instant::now();
@@ -90,7 +102,7 @@ async fn idle(processes: &Processes, seconds: u64) -> f64 {
     processes.cpu().saturating_sub(cpu).as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0
 }
 
-/// From the start of the process until the API says that its node is ready.
+/// From the start of the process until the node is ready.
 async fn node_ready(ferry: &Ferry) -> Result<Duration> {
     let target = Target::new(&ferry.access()?)?;
     let mut seen = "nothing".to_owned();
@@ -119,7 +131,7 @@ async fn ready(connection: &mut Connection) -> Result<bool> {
     Ok(conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True"))
 }
 
-/// Whether something is there that the benchmark cannot do without.
+/// Checks a prerequisite of the benchmark.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("containers need root".to_owned());

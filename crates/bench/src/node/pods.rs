@@ -1,4 +1,4 @@
-//! Pods that a benchmark creates and removes, and when a watch saw them run.
+//! Pods that a benchmark creates and removes, and the times at which a watch saw them run.
 
 use super::{PATIENCE, image};
 use crate::client::{Connection, Target};
@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 const BASE: &str = "/api/v1/namespaces/default/pods";
-/// Connections that create pods at once.
+/// Concurrent connections that create pods.
 const CONNECTIONS: usize = 8;
 
-/// What the watch says: a pod's name, and whether it runs (otherwise it is gone).
+/// An event of the watch: a pod's name, and true if it runs, false if it was deleted.
 type Seen = (String, bool, Instant);
 
 pub struct Pods {
@@ -41,7 +41,7 @@ impl Pods {
         Ok(Self { seen: watch(target).await?, connections })
     }
 
-    /// Creates pods, each when the one before it runs; how long each took.
+    /// Creates pods sequentially, each when the preceding one runs; returns the time of each.
     pub async fn one_after_the_other(&mut self, count: usize) -> Result<Vec<Duration>> {
         let mut times = Vec::new();
         for number in 0..count {
@@ -53,7 +53,7 @@ impl Pods {
         Ok(times)
     }
 
-    /// Creates pods as fast as they can be; how long it took until all ran.
+    /// Creates pods concurrently; returns the time until all ran.
     pub async fn all_at_once(&mut self, count: usize) -> Result<Duration> {
         let begin = Instant::now();
         let lanes = self.connections.iter_mut().enumerate().map(async |(lane, connection)| {
@@ -66,7 +66,7 @@ impl Pods {
         Ok(self.wait((0..count).map(name).collect(), true).await?.duration_since(begin))
     }
 
-    /// Deletes pods and waits until they are gone.
+    /// Deletes pods and waits for their deletion.
     pub async fn remove(&mut self, numbers: Range<usize>) -> Result<()> {
         for number in numbers.clone() {
             let path = format!("{BASE}/{}?gracePeriodSeconds=1", name(number));
@@ -76,7 +76,7 @@ impl Pods {
         self.wait(numbers.map(name).collect(), false).await.map(|_| ())
     }
 
-    /// Waits until all these pods run or are gone; when the last was seen.
+    /// Waits until all these pods run or are deleted; returns the time of the last event.
     async fn wait(&mut self, mut names: BTreeSet<String>, running: bool) -> Result<Instant> {
         let mut last = Instant::now();
         while !names.is_empty() {

@@ -6,8 +6,8 @@ use std::path::Path;
 use sys::mounts::{MountFlags, MountPropagationFlags};
 use sys::process::{Fork, Namespace};
 
-/// Runs `work` as the first process of new network, mount and pid namespaces, and waits for it. Whatever it leaves
-/// running ends with it, and the control group it is told goes too.
+/// Runs `work` as the first process of new network, mount and pid namespaces, and waits for it. Remaining processes
+/// end with it, and its control group is removed.
 pub fn in_own_world(work: impl FnOnce(&str) -> Result<()>) -> Result<()> {
     let cgroup = format!("/ferry-bench-{}", std::process::id());
     // Looked up now: the child's /proc is not this process' own.
@@ -50,10 +50,10 @@ fn of_ferry() -> Result<Vec<(u32, bool)>> {
             continue;
         };
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let mut words = line.split(|byte| *byte == 0);
-        let program = words.next().unwrap_or_default();
+        let mut arguments = line.split(|byte| *byte == 0);
+        let program = arguments.next().unwrap_or_default();
         if program == b"ferry" || program.ends_with(b"/ferry") {
-            found.push((pid, words.next() == Some(b"shim")));
+            found.push((pid, arguments.next() == Some(b"shim")));
         }
     }
     Ok(found)
@@ -64,7 +64,7 @@ pub fn ferries() -> Result<Processes> {
     Ok(Processes::of(of_ferry()?.into_iter().map(|(pid, _)| pid).collect()))
 }
 
-/// What shims occupy, shared pages divided among those that share them.
+/// Memory of shims, with shared pages divided among them.
 pub fn shims_memory() -> Result<u64> {
     let shims = of_ferry()?.into_iter().filter(|(_, shim)| *shim);
     Ok(shims.filter_map(|(pid, _)| proportional(pid)).sum())

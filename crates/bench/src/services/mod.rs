@@ -1,6 +1,6 @@
 //! The benchmark of services: rules for many of them, one change among them, the first packet through them, and names.
 //!
-//! It runs in a network namespace of its own, with the very code that `ferry up` runs.
+//! It runs in a separate network namespace, with the code that `ferry up` runs.
 
 mod names;
 mod packets;
@@ -11,7 +11,7 @@ use crate::report;
 use anyhow::{Context, Result, ensure};
 use sys::process::{Namespace, unshare};
 
-/// Runs all of it. Must be called before there are threads.
+/// Runs the whole benchmark. Must be called before any thread is started.
 pub fn run(arguments: &ServicesArguments) -> Result<()> {
     if let Some(address) = arguments.serve_names {
         return names::serve(address, arguments.services);

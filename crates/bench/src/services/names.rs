@@ -1,5 +1,5 @@
-//! Names: queries per second, what a query costs, and how long it takes at a steady load. The server is a process of its
-//! own, so that its CPU can be told from the client's.
+//! DNS: queries per second, CPU per query, and latency at a steady load. The server is a separate process, which
+//! separates its CPU from the client's.
 
 use super::report::Line;
 use crate::ServicesArguments;
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 const ADDRESS: &str = "127.0.0.1:10053";
 const LOAD: Duration = Duration::from_secs(5);
-/// Sockets of the client, and queries that each has under way.
+/// Sockets of the client, and pending queries of each.
 const CLIENTS: u32 = 4;
 const WINDOW: usize = 32;
-/// Half of twice what CoreDNS publishes for two cores.
+/// Queries per second: the figure that CoreDNS publishes for two cores.
 const STEADY: f64 = 33_669.0;
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -134,7 +134,7 @@ fn wait() -> Result<()> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.set_read_timeout(Some(Duration::from_millis(50)))?;
     while begun.elapsed() < PATIENCE {
-        // Nobody listening yet is an error of the socket, too.
+        // A missing listener is a socket error, too.
         let _ = socket.send_to(&question(0, 1)?, ADDRESS);
         if socket.recv(&mut [0; 512]).is_ok() {
             return Ok(());
@@ -143,7 +143,7 @@ fn wait() -> Result<()> {
     anyhow::bail!("the server did not come up")
 }
 
-/// As many queries as the server answers.
+/// Measures the maximum rate of queries.
 fn closed_loop(client: u32, services: u32) -> Result<u64> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(ADDRESS)?;
@@ -153,27 +153,27 @@ fn closed_loop(client: u32, services: u32) -> Result<u64> {
         .collect::<Result<_>>()?;
     let (begun, mut answered, mut next) = (Instant::now(), 0, 0);
     let mut buffer = [0; 512];
-    let mut ask = || {
+    let mut query = || {
         next = (next + 1) % questions.len();
         socket.send(&questions[next])
     };
     for _ in 0..WINDOW {
-        ask()?;
+        query()?;
     }
     while begun.elapsed() < LOAD {
         match socket.recv(&mut buffer) {
             Ok(_) => {
                 answered += 1;
-                ask()?;
+                query()?;
             }
-            // Lost under load: asked anew.
-            Err(_) => drop(ask()?),
+            // Lost under load: retried.
+            Err(_) => drop(query()?),
         }
     }
     Ok(answered)
 }
 
-/// How long queries take that come at a steady pace, whatever became of those before.
+/// Latency of queries sent at a steady pace, independent of earlier replies.
 fn steady(services: u32) -> Result<Vec<Duration>> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(ADDRESS)?;

@@ -5,6 +5,7 @@ use super::report::Line;
 use super::rules::{cluster_ip, program};
 use crate::ServicesArguments;
 use anyhow::{Context, Result};
+use ipnet::IpNet;
 use proxy::model::{Endpoint, Node, Port, Protocol, Service, ServiceName};
 use proxy::nftables::Nftables;
 use proxy::plan::plan;
@@ -13,7 +14,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use sys::netlink::{Netlink, Route};
 
-/// Flows per measurement, in turns, so that what disturbs one disturbs the other.
+/// Flows per measurement, alternating, so that disturbances affect both.
 const FLOWS: usize = 2000;
 const TURNS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,7 +29,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
     netlink.add_address("pods", own, 24)?;
     netlink.set_up("pods")?;
     let interface = netlink.link("lo")?.context("no loopback")?.index;
-    let destination = (IpAddr::from([10, 96, 0, 0]), 11);
+    let destination = IpNet::new(IpAddr::from([10, 96, 0, 0]), 11)?;
     let route = Route { destination, gateway: None, interface, source: Some(own), gateway_on_link: false };
     netlink.set_route(&route, 176).context("a route for services")?;
     let server = UdpSocket::bind((own, 8080)).context("an endpoint")?;
@@ -103,7 +104,7 @@ fn flows(times: &mut Vec<Duration>) -> Result<()> {
         let begun = Instant::now();
         socket.send(b"first")?;
         socket.recv(&mut buffer).context("no answer through the service")?;
-        // What is cold at first is not the service.
+        // Warm-up.
         if flow >= FLOWS / 10 {
             times.push(begun.elapsed());
         }

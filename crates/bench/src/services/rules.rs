@@ -1,4 +1,4 @@
-//! Programming the kernel: everything from empty, then one endpoint among all.
+//! Programming the kernel: all services from empty, then one endpoint of many.
 
 use super::report::Line;
 use crate::ServicesArguments;
@@ -53,7 +53,7 @@ pub fn cluster_ip(number: u32) -> IpAddr {
     IpAddr::from((0x0a60_0100_u32 + number).to_be_bytes())
 }
 
-/// All services in force; how long planning and programming took.
+/// Applies all services; returns the time of planning and of programming.
 pub fn program(backend: &Nftables, services: u32, endpoints: u32) -> Result<(State, Duration)> {
     let begun = Instant::now();
     let mut state = State::default();

@@ -45,7 +45,7 @@ enum Operand {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Token {
-    Word(String),
+    Identifier(String),
     Text(String),
     Open,
     Close(Vec<String>),
@@ -116,8 +116,8 @@ fn parse_nodes(pieces: &[Piece], at: &mut usize, depth: usize) -> Result<(Vec<No
             Piece::Action(action) => action,
         };
         let end = action.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(action.len());
-        let (word, rest) = action.split_at(end);
-        match word {
+        let (identifier, rest) = action.split_at(end);
+        match identifier {
             "end" | "else" => return Ok((nodes, action.clone())),
             "range" | "if" | "with" => {
                 let (names, pipeline) = declaration(rest, depth)?;
@@ -138,7 +138,7 @@ fn parse_nodes(pieces: &[Piece], at: &mut usize, depth: usize) -> Result<(Vec<No
                 if end != "end" {
                     return Err("unexpected EOF".to_owned());
                 }
-                nodes.push(match word {
+                nodes.push(match identifier {
                     "range" => Node::Range(names, pipeline, body, otherwise),
                     "if" => Node::If(pipeline, body, otherwise),
                     _ => Node::With(names, pipeline, body, otherwise),
@@ -210,7 +210,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 let end = rest
                     .find(|c: char| c.is_whitespace() || matches!(c, ')' | '|' | '('))
                     .unwrap_or(rest.len());
-                tokens.push(Token::Word(rest[..end].to_owned()));
+                tokens.push(Token::Identifier(rest[..end].to_owned()));
                 rest = &rest[end..];
             }
         }
@@ -245,7 +245,7 @@ fn commands(tokens: &[Token], at: &mut usize, depth: usize) -> Result<Pipeline, 
                 }
             }
             Token::Text(text) => Operand::Constant(Value::String(text.clone())),
-            Token::Word(word) => operand(word)?,
+            Token::Identifier(identifier) => operand(identifier)?,
         };
         *at += 1;
         if let Some(command) = commands.last_mut() {
@@ -258,27 +258,27 @@ fn commands(tokens: &[Token], at: &mut usize, depth: usize) -> Result<Pipeline, 
     Ok(commands)
 }
 
-fn operand(word: &str) -> Result<Operand, String> {
-    if word.starts_with('.') {
-        return Ok(Operand::Path(names(word)));
+fn operand(identifier: &str) -> Result<Operand, String> {
+    if identifier.starts_with('.') {
+        return Ok(Operand::Path(names(identifier)));
     }
-    if word.starts_with('$') {
-        let (name, path) = word.split_once('.').unwrap_or((word, ""));
+    if identifier.starts_with('$') {
+        let (name, path) = identifier.split_once('.').unwrap_or((identifier, ""));
         return Ok(Operand::Variable(name.to_owned(), names(path)));
     }
-    match word {
+    match identifier {
         "true" => return Ok(Operand::Constant(Value::Bool(true))),
         "false" => return Ok(Operand::Constant(Value::Bool(false))),
         "nil" => return Ok(Operand::Constant(Value::Null)),
         _ => {}
     }
-    if let Ok(number) = word.parse::<i64>() {
+    if let Ok(number) = identifier.parse::<i64>() {
         return Ok(Operand::Constant(number.into()));
     }
-    if FUNCTIONS.contains(&word) {
-        return Ok(Operand::Function(word.to_owned()));
+    if FUNCTIONS.contains(&identifier) {
+        return Ok(Operand::Function(identifier.to_owned()));
     }
-    Err(format!("function {} not defined", machinery::field::show_str(word)))
+    Err(format!("function {} not defined", machinery::field::show_str(identifier)))
 }
 
 const FUNCTIONS: [&str; 18] = [
@@ -431,6 +431,34 @@ fn is_true(value: &Value) -> bool {
     }
 }
 
+/// The element of nested lists and maps that the keys select.
+fn index(first: &Value, keys: &[Value]) -> Result<Value, String> {
+    let mut at = first.clone();
+    for key in keys {
+        at = match (&at, key) {
+            (Value::Array(items), key) => {
+                let index = key.as_u64().and_then(|index| usize::try_from(index).ok());
+                let found = index.and_then(|index| items.get(index)).cloned();
+                found.ok_or_else(|| format!("error calling index: index out of range: {key}"))?
+            }
+            (Value::Object(members), Value::String(key)) => members.get(key).cloned().unwrap_or_default(),
+            _ => return Err("error calling index: index of untyped nil".to_owned()),
+        };
+    }
+    Ok(at)
+}
+
+fn exists(first: &Value, keys: &[Value]) -> bool {
+    let mut at = Some(first);
+    for key in keys {
+        at = at.and_then(|value| match key {
+            Value::String(key) => value.get(key),
+            key => value.get(usize::try_from(key.as_u64()?).ok()?),
+        });
+    }
+    at.is_some()
+}
+
 /// Calls a function of [`FUNCTIONS`].
 fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
     let few = || format!("wrong number of args for {name}: got {}", arguments.len());
@@ -473,34 +501,11 @@ fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
         },
         "index" => {
             let (first, keys) = arguments.split_first().ok_or_else(few)?;
-            let mut at = first.clone();
-            for key in keys {
-                at = match (&at, key) {
-                    (Value::Array(items), key) => {
-                        let index = key.as_u64().and_then(|index| usize::try_from(index).ok());
-                        let found = index.and_then(|index| items.get(index));
-                        found
-                            .cloned()
-                            .ok_or_else(|| format!("error calling index: index out of range: {key}"))?
-                    }
-                    (Value::Object(members), Value::String(key)) => {
-                        members.get(key).cloned().unwrap_or_default()
-                    }
-                    _ => return Err("error calling index: index of untyped nil".to_owned()),
-                };
-            }
-            at
+            index(first, keys)?
         }
         "exists" => {
             let (first, keys) = arguments.split_first().ok_or_else(few)?;
-            let mut at = Some(first);
-            for key in keys {
-                at = at.and_then(|value| match key {
-                    Value::String(key) => value.get(key),
-                    key => value.get(usize::try_from(key.as_u64()?).ok()?),
-                });
-            }
-            Value::Bool(at.is_some())
+            Value::Bool(exists(first, keys))
         }
         "print" | "html" | "js" => Value::String(arguments.iter().map(go_value).collect()),
         "println" => Value::String(arguments.iter().map(go_value).collect::<Vec<_>>().join(" ") + "\n"),

@@ -1,7 +1,7 @@
 //! `kubectl annotate`; shares its mechanism with `label`.
 
 use crate::verbs::Verb;
-use crate::verbs::label::{self, Words};
+use crate::verbs::label::{self, Wording};
 
 pub const VERB: Verb = Verb::new(
     "annotate",
@@ -11,7 +11,7 @@ pub const VERB: Verb = Verb::new(
     |session, matches| Box::pin(label::run(session, matches, &ANNOTATIONS)),
 );
 
-const ANNOTATIONS: Words = Words {
+const ANNOTATIONS: Wording = Wording {
     member: "annotations",
     noun: "annotation",
     manager: "kubectl-annotate",

@@ -28,10 +28,10 @@ const FLAGS: &[Flag] = &[
 ];
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    if !matches.words.is_empty() {
+    if !matches.operands.is_empty() {
         return fail(format!(
             "unexpected arguments: [{}]\nSee 'kubectl api-resources -h' for help and examples",
-            matches.words.join(" ")
+            matches.operands.join(" ")
         ));
     }
     let (output, sort) = (matches.text("output"), matches.text("sort-by"));
@@ -44,8 +44,8 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     let discovery = session.discovery().await?;
     let wanted = |info: &&ResourceInfo| {
         let has_all = |wanted: Vec<String>, have: &[String]| wanted.iter().all(|one| have.contains(one));
-        matches.given("api-group").is_none_or(|group| info.key.group == group)
-            && matches.given("namespaced").is_none_or(|wanted| info.key.namespaced == (wanted == "true"))
+        matches.explicit("api-group").is_none_or(|group| info.key.group == group)
+            && matches.explicit("namespaced").is_none_or(|wanted| info.key.namespaced == (wanted == "true"))
             && has_all(matches.all("verbs"), &info.verbs)
             && has_all(matches.all("categories"), &info.categories)
             && !info.verbs.is_empty()

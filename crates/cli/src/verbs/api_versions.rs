@@ -9,14 +9,14 @@ pub const VERB: Verb = Verb::new(
     "Print the supported API versions on the server, in the form of \"group/version\"",
     "",
     &[],
-    |session, matches| Box::pin(run(session, &matches.words)),
+    |session, matches| Box::pin(run(session, &matches.operands)),
 );
 
-async fn run(session: &mut Session, words: &[String]) -> Result<(), CliError> {
-    if !words.is_empty() {
+async fn run(session: &mut Session, operands: &[String]) -> Result<(), CliError> {
+    if !operands.is_empty() {
         return fail(format!(
             "unexpected arguments: [{}]\nSee 'kubectl api-versions -h' for help and examples",
-            words.join(" ")
+            operands.join(" ")
         ));
     }
     let mut versions = session.discovery().await?.group_versions.clone();

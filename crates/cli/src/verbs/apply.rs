@@ -46,10 +46,10 @@ are the ways you can resolve this warning:
 See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts";
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    if !matches.words.is_empty() {
+    if !matches.operands.is_empty() {
         return fail(format!(
             "Unexpected args: [{}]\nSee 'kubectl apply -h' for help and examples",
-            matches.words.join(" ")
+            matches.operands.join(" ")
         ));
     }
     if matches.all("filename").is_empty() {

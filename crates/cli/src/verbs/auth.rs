@@ -42,13 +42,13 @@ async fn can_i(session: &mut Session, matches: &Matches) -> Result<(), CliError>
     if matches.on("list") {
         return fail("--list is not supported");
     }
-    let attributes = match matches.words.as_slice() {
+    let attributes = match matches.operands.as_slice() {
         [verb, path] if path.starts_with('/') => {
             json!({"nonResourceAttributes": {"verb": verb, "path": path}})
         }
         [verb, resource] => {
-            let (word, name) = resource.split_once('/').unwrap_or((resource, ""));
-            resource_attributes(session, matches, verb, word, name).await?
+            let (operand, name) = resource.split_once('/').unwrap_or((resource, ""));
+            resource_attributes(session, matches, verb, operand, name).await?
         }
         [verb, resource, name] => resource_attributes(session, matches, verb, resource, name).await?,
         _ => {
@@ -78,7 +78,7 @@ async fn resource_attributes(
     session: &mut Session,
     matches: &Matches,
     verb: &str,
-    word: &str,
+    operand: &str,
     name: &str,
 ) -> Result<Value, CliError> {
     let ns = if matches.on("all-namespaces") { String::new() } else { session.namespace()? };
@@ -90,10 +90,10 @@ async fn resource_attributes(
         "" => {}
         sub => attributes["subresource"] = json!(sub),
     }
-    if word == "*" {
+    if operand == "*" {
         attributes["resource"] = json!("*");
         attributes["group"] = json!("*");
-    } else if let Ok(info) = session.resource(word).await {
+    } else if let Ok(info) = session.resource(operand).await {
         if !info.key.namespaced {
             session.io.err.line(&match info.key.group.as_str() {
                 "" => format!("Warning: resource '{}' is not namespace scoped\n", info.key.resource),
@@ -107,7 +107,7 @@ async fn resource_attributes(
         attributes["group"] = json!(info.key.group);
         attributes["version"] = json!("*");
     } else {
-        let (resource, group) = word.split_once('.').unwrap_or((word, ""));
+        let (resource, group) = operand.split_once('.').unwrap_or((operand, ""));
         session.io.err.line(&match group {
             "" => format!("Warning: the server doesn't have a resource type '{resource}'\n"),
             group => {
@@ -121,8 +121,11 @@ async fn resource_attributes(
 }
 
 async fn whoami(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    if !matches.words.is_empty() {
-        return fail(format!("unknown command {} for \"kubectl auth whoami\"", show_str(&matches.words[0])));
+    if !matches.operands.is_empty() {
+        return fail(format!(
+            "unknown command {} for \"kubectl auth whoami\"",
+            show_str(&matches.operands[0])
+        ));
     }
     let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";

@@ -140,8 +140,8 @@ fn current(session: &mut Session) -> Result<(), CliError> {
     }
 }
 
-fn entries<'a>(root: &'a Value, list: &str) -> Vec<&'a Value> {
-    let mut entries: Vec<&Value> = root[list].as_array().into_iter().flatten().collect();
+fn entries(list: Option<&Value>) -> Vec<&Value> {
+    let mut entries: Vec<&Value> = list.and_then(Value::as_array).into_iter().flatten().collect();
     entries.sort_by_key(|entry| entry["name"].as_str().unwrap_or_default().to_owned());
     entries
 }
@@ -149,7 +149,7 @@ fn entries<'a>(root: &'a Value, list: &str) -> Vec<&'a Value> {
 fn names(session: &mut Session, list: &str) -> Result<(), CliError> {
     let merged = session.kubeconfig()?;
     session.io.out.line("NAME");
-    for entry in entries(&merged.root, list) {
+    for entry in entries(merged.root.get(list)) {
         session.io.out.line(entry["name"].as_str().unwrap_or_default());
     }
     Ok(())
@@ -163,15 +163,15 @@ fn contexts(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         other => return fail(format!("output must be one of '' or 'name': {other}")),
     };
     let mut errors = Vec::new();
-    let all = entries(&merged.root, "contexts");
+    let all = entries(merged.root.get("contexts"));
     let mut chosen: Vec<&Value> = Vec::new();
-    for name in &matches.words {
+    for name in &matches.operands {
         match all.iter().find(|entry| entry["name"] == name.as_str()) {
             Some(entry) => chosen.push(entry),
             None => errors.push(CliError::Text(format!("context {name} not found"))),
         }
     }
-    if matches.words.is_empty() {
+    if matches.operands.is_empty() {
         chosen = all;
     }
     let mut writer = TabWriter::default();
@@ -205,13 +205,13 @@ fn target_file(session: &Session) -> Result<PathBuf, CliError> {
 fn read(path: &Path) -> Result<Value, CliError> {
     match std::fs::read(path) {
         Ok(bytes) => {
-            let decoded = yaml::decode(&bytes).map_err(|error| {
+            let decoded = machinery::kubeconfig::decode(&bytes).map_err(|error| {
                 CliError::Text(format!(
                     "error loading config file {}: {error}",
                     show_str(&path.display().to_string())
                 ))
             })?;
-            Ok(if decoded.value.is_object() { decoded.value } else { json!({}) })
+            Ok(Value::Object(decoded))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(json!({})),
         Err(error) => {
@@ -244,10 +244,10 @@ fn write(path: &Path, mut root: Value) -> Result<(), CliError> {
 }
 
 fn use_context(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    let [name] = matches.words.as_slice() else {
+    let [name] = matches.operands.as_slice() else {
         return fail(
             "Unexpected args: []\nSee 'kubectl config use-context -h' for help and examples"
-                .replace("[]", &format!("[{}]", matches.words.join(" "))),
+                .replace("[]", &format!("[{}]", matches.operands.join(" "))),
         );
     };
     if session.kubeconfig()?.entry("contexts", name).is_none() {
@@ -270,16 +270,16 @@ fn set(
 ) -> Result<(), CliError> {
     let path = target_file(session)?;
     let mut root = read(&path)?;
-    let name = match matches.words.as_slice() {
+    let name = match matches.operands.as_slice() {
         [name] if !matches.on("current") => name.clone(),
         [] if matches.on("current") => match session.kubeconfig()?.current_context() {
             "" => return fail("no current context is set"),
             name => name.to_owned(),
         },
-        words => {
+        operands => {
             return fail(format!(
                 "Unexpected args: [{}]\nSee '{} -h' for help and examples",
-                words.join(" "),
+                operands.join(" "),
                 session.command
             ));
         }
@@ -299,7 +299,7 @@ fn set(
     }
     let entry = &mut entries[at][content];
     for flag in flags {
-        let Some(value) = matches.given(flag.name) else { continue };
+        let Some(value) = matches.explicit(flag.name) else { continue };
         match flag.name {
             "current" | "embed-certs" => {}
             "insecure-skip-tls-verify" => entry[flag.name] = json!(value == "true"),
@@ -337,10 +337,10 @@ fn set(
 }
 
 fn delete(session: &mut Session, matches: &Matches, list: &str, noun: &str) -> Result<(), CliError> {
-    let [name] = matches.words.as_slice() else {
+    let [name] = matches.operands.as_slice() else {
         return fail(format!(
             "Unexpected args: [{}]\nSee '{} -h' for help and examples",
-            matches.words.join(" "),
+            matches.operands.join(" "),
             session.command
         ));
     };
@@ -368,7 +368,7 @@ fn view(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         return fail("--flatten is not supported");
     }
     let merged = session.kubeconfig()?;
-    let mut root = merged.root.clone();
+    let mut root = Value::Object(merged.root.clone());
     if matches.on("minify") {
         let name =
             session.globals.overrides.context.clone().unwrap_or_else(|| merged.current_context().to_owned());
@@ -376,7 +376,11 @@ fn view(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
             return fail("cannot locate context ".to_owned() + &name);
         };
         let keep = |list: &str, name: &Value| -> Value {
-            entries(&merged.root, list).into_iter().filter(|entry| entry["name"] == *name).cloned().collect()
+            entries(merged.root.get(list))
+                .into_iter()
+                .filter(|entry| entry["name"] == *name)
+                .cloned()
+                .collect()
         };
         root["clusters"] = keep("clusters", &context["cluster"]);
         root["users"] = keep("users", &context["user"]);
@@ -391,7 +395,7 @@ fn view(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         }
     }
     for (list, content) in [("clusters", "cluster"), ("contexts", "context"), ("users", "user")] {
-        root[list] = match entries(&root, list) {
+        root[list] = match entries(root.get(list)) {
             entries if entries.is_empty() => Value::Null,
             entries => entries.into_iter().cloned().collect(),
         };

@@ -25,24 +25,24 @@ pub async fn run(session: &mut Session, matches: &Matches, unschedulable: bool) 
 /// The nodes of the command line.
 pub async fn nodes(session: &mut Session, matches: &Matches) -> Result<Vec<(Target, Value)>, CliError> {
     let selector = matches.text("selector");
-    if matches.words.is_empty() && selector.is_empty() {
+    if matches.operands.is_empty() && selector.is_empty() {
         let command = &session.command;
         return fail(format!(
             "USAGE: {} NODE [flags]\nSee '{command} -h' for help and examples",
             &command["kubectl ".len()..]
         ));
     }
-    if !matches.words.is_empty() && !selector.is_empty() {
+    if !matches.operands.is_empty() && !selector.is_empty() {
         return fail("cannot specify both a node name and a --selector option");
     }
-    let mut words = vec!["nodes".to_owned()];
-    words.extend(
+    let mut operands = vec!["nodes".to_owned()];
+    operands.extend(
         matches
-            .words
+            .operands
             .iter()
-            .map(|word| word.trim_start_matches("node/").trim_start_matches("nodes/").to_owned()),
+            .map(|operand| operand.trim_start_matches("node/").trim_start_matches("nodes/").to_owned()),
     );
-    session.objects(&Selection { words, selector: selector.to_owned(), ..Selection::default() }).await
+    session.objects(&Selection { operands, selector: selector.to_owned(), ..Selection::default() }).await
 }
 
 /// Changes whether pods are scheduled to a node.

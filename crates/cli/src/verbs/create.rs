@@ -26,16 +26,16 @@ const FLAGS: &[Flag] = &[
 ];
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    if !matches.words.is_empty() {
-        let words = matches.words.join(" ");
-        return fail(format!("Unexpected args: [{words}]\nSee 'kubectl create -h' for help and examples"));
+    if !matches.operands.is_empty() {
+        let operands = matches.operands.join(" ");
+        return fail(format!("Unexpected args: [{operands}]\nSee 'kubectl create -h' for help and examples"));
     }
     if matches.all("filename").is_empty() {
         return fail("must specify one of -f and -k");
     }
     let mut writes = Writes::with_validation(matches, "kubectl-create")?;
     let manifests = manifest::load(matches, &session.io)?;
-    if let Some(path) = matches.given("raw") {
+    if let Some(path) = matches.explicit("raw") {
         for manifest in manifests {
             let answer = session.exchange(&Request::new(Method::POST, path).body(manifest.object)).await?;
             session.io.out.bytes(answer.body());

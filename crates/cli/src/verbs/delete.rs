@@ -36,80 +36,23 @@ const FLAGS: &[Flag] = &[
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     let selection = Selection::read(matches);
     let dry_run = DryRun::read(matches)?;
-    let propagation = match matches.text("cascade") {
-        "background" | "true" => "Background",
-        "foreground" => "Foreground",
-        "orphan" | "false" => "Orphan",
-        other => {
-            return fail(format!(
-                "invalid cascade value ({other}). Must be \"background\", \"foreground\", or \"orphan\""
-            ));
-        }
-    };
-    let force = matches.on("force");
-    let mut grace = matches.int("grace-period");
-    if matches.on("now") {
-        if grace != -1 {
-            return fail("--now and --grace-period cannot be specified together");
-        }
-        grace = 1;
-    }
-    if grace == 0 && !force {
-        // kubectl deletes at once only with --force.
-        grace = 1;
-    }
-    if force && grace < 0 {
-        grace = 0;
-    }
+    let propagation = propagation(matches)?;
+    let (force, grace) = (matches.on("force"), grace_period(matches)?);
     let limit = match matches.text("timeout") {
         "0s" | "0" => time_limit("-1s")?,
         text => time_limit(text)?,
     };
-    let manifests = manifest::load(matches, &session.io)?;
-    let has_selector = !selection.selector.is_empty() || !selection.field_selector.is_empty();
-    let mut targets: Vec<(Target, String)> = Vec::new();
     let mut errors = Vec::new();
-    if manifests.is_empty() {
-        for target in session.targets(&selection).await? {
-            if target.name.is_empty() {
-                let found = session.objects_of(&target, &selection).await?;
-                targets.extend(found.into_iter().map(|(target, _)| (target, String::new())));
-            } else {
-                targets.push((target, String::new()));
-            }
-        }
-    } else {
-        if !matches.words.is_empty() {
-            return fail(
-                "when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well",
-            );
-        }
-        for manifest in &manifests {
-            match session.target_of(&manifest.object, &manifest.source).await {
-                Ok(target) => targets.push((target, manifest.source.clone())),
-                Err(error) => errors.push(error),
-            }
-        }
-    }
-    if !matches!(matches.text("output"), "" | "name") {
-        return fail(format!(
-            "unexpected -o output mode: {}. We only support '-o name'",
-            matches.text("output")
-        ));
-    }
-    if selection.all && !selection.selector.is_empty() {
-        return fail("cannot set --all and --selector at the same time");
-    }
-    if selection.all && !selection.field_selector.is_empty() {
-        return fail("cannot set --all and --field-selector at the same time");
-    }
+    let targets = targets(session, matches, &selection, &mut errors).await?;
+    check_flags(matches, &selection)?;
     if grace == 0 && force {
         session.io.err.line("Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. The resource may continue to run on the cluster indefinitely.");
     } else if grace > 0 && force {
         return fail("--force and --grace-period greater than 0 cannot be specified together");
     }
+    let has_selector = !selection.selector.is_empty() || !selection.field_selector.is_empty();
     let ignore = matches.on("ignore-not-found")
-        || ((selection.all || has_selector) && matches.given("ignore-not-found").is_none());
+        || ((selection.all || has_selector) && matches.explicit("ignore-not-found").is_none());
     let mut warn_cluster = session.globals.overrides.namespace.is_some() && !selection.everywhere;
     let mut deleted: Vec<(Target, String)> = Vec::new();
     let found = !targets.is_empty();
@@ -154,8 +97,96 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     if !matches.on("wait") || dry_run != DryRun::None {
         return Ok(());
     }
+    wait_until_gone(session, &deleted, limit).await
+}
+
+fn propagation(matches: &Matches) -> Result<&'static str, CliError> {
+    match matches.text("cascade") {
+        "background" | "true" => Ok("Background"),
+        "foreground" => Ok("Foreground"),
+        "orphan" | "false" => Ok("Orphan"),
+        other => fail(format!(
+            "invalid cascade value ({other}). Must be \"background\", \"foreground\", or \"orphan\""
+        )),
+    }
+}
+
+/// The grace period in seconds; negative for the object's own.
+fn grace_period(matches: &Matches) -> Result<i64, CliError> {
+    let (force, mut grace) = (matches.on("force"), matches.int("grace-period"));
+    if matches.on("now") {
+        if grace != -1 {
+            return fail("--now and --grace-period cannot be specified together");
+        }
+        grace = 1;
+    }
+    if grace == 0 && !force {
+        // kubectl deletes immediately only with --force.
+        grace = 1;
+    }
+    if force && grace < 0 {
+        grace = 0;
+    }
+    Ok(grace)
+}
+
+/// The objects to delete, each with the manifest that names it; manifests of unknown kinds are added to `errors`.
+async fn targets(
+    session: &mut Session,
+    matches: &Matches,
+    selection: &Selection,
+    errors: &mut Vec<CliError>,
+) -> Result<Vec<(Target, String)>, CliError> {
+    let manifests = manifest::load(matches, &session.io)?;
+    let mut targets: Vec<(Target, String)> = Vec::new();
+    if manifests.is_empty() {
+        for target in session.targets(selection).await? {
+            if target.name.is_empty() {
+                let found = session.objects_of(&target, selection).await?;
+                targets.extend(found.into_iter().map(|(target, _)| (target, String::new())));
+            } else {
+                targets.push((target, String::new()));
+            }
+        }
+        return Ok(targets);
+    }
+    if !matches.operands.is_empty() {
+        return fail(
+            "when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well",
+        );
+    }
+    for manifest in &manifests {
+        match session.target_of(&manifest.object, &manifest.source).await {
+            Ok(target) => targets.push((target, manifest.source.clone())),
+            Err(error) => errors.push(error),
+        }
+    }
+    Ok(targets)
+}
+
+fn check_flags(matches: &Matches, selection: &Selection) -> Result<(), CliError> {
+    if !matches!(matches.text("output"), "" | "name") {
+        return fail(format!(
+            "unexpected -o output mode: {}. We only support '-o name'",
+            matches.text("output")
+        ));
+    }
+    if selection.all && !selection.selector.is_empty() {
+        return fail("cannot set --all and --selector at the same time");
+    }
+    if selection.all && !selection.field_selector.is_empty() {
+        return fail("cannot set --all and --field-selector at the same time");
+    }
+    Ok(())
+}
+
+async fn wait_until_gone(
+    session: &mut Session,
+    deleted: &[(Target, String)],
+    limit: Duration,
+) -> Result<(), CliError> {
     let ends = tokio::time::Instant::now() + limit.min(Duration::from_secs(30 * 24 * 3600));
-    for (target, uid) in &deleted {
+    for (target, uid) in deleted {
         match wait::until_gone(session, target, uid, ends).await {
             Err(CliError::Client { error, .. }) if error.is_forbidden() || error.code() == Some(405) => {
                 return Ok(());

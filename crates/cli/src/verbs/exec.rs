@@ -38,7 +38,7 @@ const CLOSE: u8 = 255;
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     let usage = "See 'kubectl exec -h' for help and examples";
     let Some(dash) = matches.dash else {
-        return match matches.words.len() {
+        return match matches.operands.len() {
             0 => fail("pod, type/name or --filename must be specified"),
             1 => fail("you must specify at least one command for the container"),
             _ => fail(format!(
@@ -46,12 +46,12 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
             )),
         };
     };
-    let (names, command) = matches.words.split_at(dash);
-    let [word] = names else { return fail("pod, type/name or --filename must be specified") };
+    let (names, command) = matches.operands.split_at(dash);
+    let [operand] = names else { return fail("pod, type/name or --filename must be specified") };
     if command.is_empty() {
         return fail("you must specify at least one command for the container");
     }
-    let (target, pod) = session.pod(word).await?;
+    let (target, pod) = session.pod(operand).await?;
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     if matches!(phase, "Succeeded" | "Failed") {
         return fail(format!("cannot exec into a container in a completed pod; current phase is {phase}"));
@@ -86,8 +86,8 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         terminal = false;
     }
     let mut path = format!("{}?container={}", target.subresource("exec"), escape(&container));
-    for word in command {
-        path.push_str(&format!("&command={}", escape(word)));
+    for operand in command {
+        path.push_str(&format!("&command={}", escape(operand)));
     }
     path.push_str(&format!("&stdin={stdin}&stdout=true&stderr={}&tty={terminal}", !terminal));
     let (protocol, stream) = session.websocket(&path, PROTOCOLS).await?;
@@ -123,7 +123,7 @@ pub async fn stream_channels(
                 }
             },
             message = reader.next() => match message.map_err(broken)? {
-                Message::Close => return Ok(()),
+                Message::Close(_) => return Ok(()),
                 Message::Ping(payload) => writer.pong(&payload).await.map_err(broken)?,
                 Message::Pong => {}
                 Message::Data(data) => match data.split_first() {
@@ -139,10 +139,10 @@ pub async fn stream_channels(
 
 /// Reads standard input on a thread: reads of it cannot be cancelled.
 fn read_input(session: &Session, sender: mpsc::Sender<Vec<u8>>) {
-    let given = session.io.input.clone();
-    std::thread::spawn(move || {
+    let io_input = session.io.input.clone();
+    base::tasks::spawn_thread(move || {
         use std::io::Read as _;
-        if let Some(input) = given {
+        if let Some(input) = io_input {
             let _ = sender.blocking_send(input);
             return;
         }
@@ -179,13 +179,13 @@ mod tests {
 
     #[test]
     fn exit_codes_come_from_the_status() {
-        let status = streaming::Outcome::Exit(3).status().to_string();
+        let status = streaming::CommandOutcome::Exit(3).status().to_string();
         let error = outcome(status.as_bytes()).expect_err("failed");
         assert_eq!(
             (error.exit_status(), error.to_text().as_str()),
             (3, "command terminated with exit code 3")
         );
-        assert!(outcome(streaming::Outcome::Exit(0).status().to_string().as_bytes()).is_ok());
+        assert!(outcome(streaming::CommandOutcome::Exit(0).status().to_string().as_bytes()).is_ok());
         assert_eq!(outcome(b"junk").expect_err("failed").exit_status(), 1);
     }
 }

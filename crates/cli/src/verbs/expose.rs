@@ -44,17 +44,7 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     let manifests = manifest::load(matches, &session.io)?;
     // The selector is that of the service.
     let selection = Selection { selector: String::new(), ..Selection::read(matches) };
-    let objects = if manifests.is_empty() {
-        session.objects(&selection).await?
-    } else {
-        let mut objects = Vec::new();
-        for manifest in &manifests {
-            let target = session.target_of(&manifest.object, &manifest.source).await?;
-            let object = session.read(&target.path()).await?;
-            objects.push((target, object));
-        }
-        objects
-    };
+    let objects = session.objects_of_manifests(&manifests, &selection).await?;
     let mut writes = Writes::read(matches, "kubectl-expose")?;
     for (target, object) in objects {
         let kind = target.resource.kind.as_str();
@@ -67,8 +57,8 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
             return fail(format!("cannot expose a {shown}"));
         }
         let service = service(matches, kind, &object, &target.ns)?;
-        let place = session.target_of(&service, "").await?;
-        let created = writes.create(session, &place, service).await?;
+        let service_target = session.target_of(&service, "").await?;
+        let created = writes.create(session, &service_target, service).await?;
         writes.report(session, &created, "exposed")?;
     }
     Ok(())
@@ -142,11 +132,11 @@ fn service(matches: &Matches, kind: &str, object: &Value, ns: &str) -> Result<Va
     for (flag, key) in
         [("type", "type"), ("cluster-ip", "clusterIP"), ("session-affinity", "sessionAffinity")]
     {
-        if let Some(value) = matches.given(flag) {
+        if let Some(value) = matches.explicit(flag) {
             service["spec"][key] = json!(value);
         }
     }
-    if let Some(address) = matches.given("external-ip") {
+    if let Some(address) = matches.explicit("external-ip") {
         service["spec"]["externalIPs"] = json!([address]);
     }
     Ok(service)

@@ -150,12 +150,12 @@ pub const VERBS: &[Verb] = &[
 
 /// The name that is the only argument before `--`.
 fn name(session: &Session, matches: &Matches) -> Result<String, CliError> {
-    let words = &matches.words[..matches.dash.unwrap_or(matches.words.len())];
-    match words {
+    let operands = &matches.operands[..matches.dash.unwrap_or(matches.operands.len())];
+    match operands {
         [name] => Ok(name.clone()),
-        words => fail(format!(
+        operands => fail(format!(
             "exactly one NAME is required, got {}\nSee '{} -h' for help and examples",
-            words.len(),
+            operands.len(),
             session.command
         )),
     }
@@ -163,7 +163,7 @@ fn name(session: &Session, matches: &Matches) -> Result<String, CliError> {
 
 /// The words after `--`.
 fn container_command(matches: &Matches) -> &[String] {
-    &matches.words[matches.dash.unwrap_or(matches.words.len())..]
+    &matches.operands[matches.dash.unwrap_or(matches.operands.len())..]
 }
 
 async fn finish(session: &mut Session, matches: &Matches, mut object: Value) -> Result<(), CliError> {
@@ -292,7 +292,7 @@ async fn secret(session: &mut Session, matches: &Matches) -> Result<(), CliError
     for (key, bytes) in data(matches)? {
         object["data"][key] = json!(base64::prelude::BASE64_STANDARD.encode(bytes));
     }
-    if let Some(kind) = matches.given("type") {
+    if let Some(kind) = matches.explicit("type") {
         object["type"] = json!(kind);
     }
     finish(session, matches, object).await
@@ -395,12 +395,13 @@ async fn role(session: &mut Session, matches: &Matches, kind: &str) -> Result<()
     }
     let verbs = if verbs.iter().any(|verb| verb == "*") { vec!["*".to_owned()] } else { verbs };
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-    for word in resources {
-        let (word, sub) = word.split_once('/').map_or((word.as_str(), None), |(word, sub)| (word, Some(sub)));
-        let key = match word {
+    for operand in resources {
+        let (operand, sub) =
+            operand.split_once('/').map_or((operand.as_str(), None), |(operand, sub)| (operand, Some(sub)));
+        let key = match operand {
             "*" => ("*".to_owned(), "*".to_owned()),
-            word => {
-                let info = session.resource(word).await.map_err(|error| match error {
+            operand => {
+                let info = session.resource(operand).await.map_err(|error| match error {
                     CliError::Text(text) => CliError::Plain(text),
                     other => other,
                 })?;
@@ -472,15 +473,15 @@ async fn token(session: &mut Session, matches: &Matches) -> Result<(), CliError>
     if !audiences.is_empty() {
         spec.insert("audiences".to_owned(), json!(audiences));
     }
-    if let Some(given) = matches.given("duration") {
-        spec.insert("expirationSeconds".to_owned(), json!(crate::flags::duration(given)?.as_secs()));
+    if let Some(explicit) = matches.explicit("duration") {
+        spec.insert("expirationSeconds".to_owned(), json!(crate::flags::duration(explicit)?.as_secs()));
     }
     match matches.text("bound-object-kind") {
         "" => {}
         kind @ ("Pod" | "Secret" | "Node") => {
             let mut bound =
                 json!({"apiVersion": "v1", "kind": kind, "name": matches.text("bound-object-name")});
-            if let Some(uid) = matches.given("bound-object-uid") {
+            if let Some(uid) = matches.explicit("bound-object-uid") {
                 bound["uid"] = json!(uid);
             }
             spec.insert("boundObjectRef".to_owned(), bound);

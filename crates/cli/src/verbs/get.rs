@@ -55,19 +55,19 @@ struct Get<'a> {
 }
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    if let Some(path) = matches.given("raw") {
+    if let Some(path) = matches.explicit("raw") {
         let answer = session.exchange(&Request::get(path)).await?;
         session.io.out.bytes(answer.body());
         return Ok(());
     }
     let manifests = manifest::load(matches, &session.io)?;
-    if matches.words.is_empty() && manifests.is_empty() {
+    if matches.operands.is_empty() && manifests.is_empty() {
         session.io.err.line("You must specify the type of resource to get. Use \"kubectl api-resources\" for a complete list of supported resources.\n");
         return fail(
             "Required resource not specified.\nUse \"kubectl explain <resource>\" for a detailed description of that resource (e.g. kubectl explain pods).\nSee 'kubectl get -h' for help and examples",
         );
     }
-    if !matches.words.is_empty() && !manifests.is_empty() {
+    if !matches.operands.is_empty() && !manifests.is_empty() {
         return fail(
             "when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well",
         );

@@ -36,7 +36,7 @@ const OWN: &[Flag] = &[
 ];
 
 /// The member of the metadata that a verb changes, and its words.
-pub struct Words {
+pub struct Wording {
     pub member: &'static str,
     pub noun: &'static str,
     pub manager: &'static str,
@@ -45,7 +45,7 @@ pub struct Words {
     pub unchanged: &'static str,
 }
 
-const LABELS: Words = Words {
+const LABELS: Wording = Wording {
     member: "labels",
     noun: "label",
     manager: "kubectl-label",
@@ -57,15 +57,15 @@ const LABELS: Words = Words {
 /// `key=value` and `key-`, after the words that name objects.
 type Changes = (Vec<(String, String)>, Vec<String>);
 
-fn changes(words: &[String], noun: &str) -> Result<Changes, CliError> {
+fn changes(operands: &[String], noun: &str) -> Result<Changes, CliError> {
     let (mut set, mut removed): Changes = (Vec::new(), Vec::new());
-    for word in words {
-        if let Some((key, value)) = word.split_once('=').filter(|(key, _)| !key.is_empty()) {
+    for operand in operands {
+        if let Some((key, value)) = operand.split_once('=').filter(|(key, _)| !key.is_empty()) {
             set.push((key.to_owned(), value.to_owned()));
-        } else if let Some(key) = word.strip_suffix('-').filter(|key| !key.is_empty()) {
+        } else if let Some(key) = operand.strip_suffix('-').filter(|key| !key.is_empty()) {
             removed.push(key.to_owned());
         } else {
-            return fail(format!("unknown {noun} format: {word}"));
+            return fail(format!("unknown {noun} format: {operand}"));
         }
     }
     match set.iter().find(|(key, _)| removed.contains(key)) {
@@ -77,52 +77,42 @@ fn changes(words: &[String], noun: &str) -> Result<Changes, CliError> {
     }
 }
 
-pub async fn run(session: &mut Session, matches: &Matches, words: &Words) -> Result<(), CliError> {
-    let is_change = |word: &String| word.contains('=') || (word.len() > 1 && word.ends_with('-'));
+pub async fn run(session: &mut Session, matches: &Matches, operands: &Wording) -> Result<(), CliError> {
+    let is_change = |operand: &String| operand.contains('=') || (operand.len() > 1 && operand.ends_with('-'));
     // The first words name objects.
-    let first = matches.words.iter().position(is_change).unwrap_or(matches.words.len());
-    let (names, rest) = matches.words.split_at(first);
+    let first = matches.operands.iter().position(is_change).unwrap_or(matches.operands.len());
+    let (names, rest) = matches.operands.split_at(first);
     let manifests = manifest::load(matches, &session.io)?;
-    let (set, removed) = changes(rest, words.noun)?;
+    let (set, removed) = changes(rest, operands.noun)?;
     if names.is_empty() && manifests.is_empty() {
         return fail("one or more resources must be specified as <resource> <name> or <resource>/<name>");
     }
     if set.is_empty() && removed.is_empty() && !matches.on("list") {
-        return fail(format!("at least one {} update is required", words.noun));
+        return fail(format!("at least one {} update is required", operands.noun));
     }
-    let mut writes = Writes::read(matches, words.manager)?;
-    let selection = Selection { words: names.to_vec(), ..Selection::read(matches) };
-    let objects = if manifests.is_empty() {
-        session.objects(&selection).await?
-    } else {
-        let mut objects = Vec::new();
-        for manifest in &manifests {
-            let target = session.target_of(&manifest.object, &manifest.source).await?;
-            let object = session.read(&target.path()).await?;
-            objects.push((target, object));
-        }
-        objects
-    };
+    let mut writes = Writes::read(matches, operands.manager)?;
+    let selection = Selection { operands: names.to_vec(), ..Selection::read(matches) };
+    let objects = session.objects_of_manifests(&manifests, &selection).await?;
     let many = objects.len() > 1;
     for (target, object) in objects {
         if matches.on("list") {
-            list(session, words, &target, &object, many);
+            list(session, operands, &target, &object, many);
             continue;
         }
-        one(session, matches, words, &mut writes, (&target, object), (&set, &removed)).await?;
+        one(session, matches, operands, &mut writes, (&target, object), (&set, &removed)).await?;
     }
     Ok(())
 }
 
-fn list(session: &mut Session, words: &Words, target: &Target, object: &Value, many: bool) {
+fn list(session: &mut Session, operands: &Wording, target: &Target, object: &Value, many: bool) {
     let indent = if many { " " } else { "" };
     if many {
         session.io.out.line(&format!(
             "Listing {} for {}.{}/{}:",
-            words.member, target.resource.kind, target.resource.key.group, target.name
+            operands.member, target.resource.kind, target.resource.key.group, target.name
         ));
     }
-    for (key, value) in object["metadata"][words.member].as_object().into_iter().flatten() {
+    for (key, value) in object["metadata"][operands.member].as_object().into_iter().flatten() {
         let text = format!("{indent}{key}={}", value.as_str().unwrap_or_default());
         session.io.out.line(&crate::printer::escape_terminal(&text));
     }
@@ -131,12 +121,12 @@ fn list(session: &mut Session, words: &Words, target: &Target, object: &Value, m
 async fn one(
     session: &mut Session,
     matches: &Matches,
-    words: &Words,
+    operands: &Wording,
     writes: &mut Writes,
     (target, mut object): (&Target, Value),
     (set, removed): (&[(String, String)], &[String]),
 ) -> Result<(), CliError> {
-    let have = object["metadata"][words.member].as_object().cloned().unwrap_or_default();
+    let have = object["metadata"][operands.member].as_object().cloned().unwrap_or_default();
     if !matches.on("overwrite") {
         let taken: Vec<String> = set
             .iter()
@@ -156,7 +146,7 @@ async fn one(
     for key in removed {
         if have.contains_key(key) {
             patch.insert(key.clone(), Value::Null);
-        } else if words.member == "labels" {
+        } else if operands.member == "labels" {
             session.io.out.line(&format!("label {} not found.", machinery::field::show_str(key)));
         }
     }
@@ -166,13 +156,13 @@ async fn one(
         }
     }
     let operation = match (patch.is_empty(), patch.values().all(Value::is_null)) {
-        (true, _) if words.member == "labels" => words.unchanged,
-        (false, true) if words.member == "labels" => words.undone,
-        _ => words.done,
+        (true, _) if operands.member == "labels" => operands.unchanged,
+        (false, true) if operands.member == "labels" => operands.undone,
+        _ => operands.done,
     };
     if !patch.is_empty() {
-        let mut body = json!({"metadata": {words.member: patch}});
-        if let Some(version) = matches.given("resource-version") {
+        let mut body = json!({"metadata": {operands.member: patch}});
+        if let Some(version) = matches.explicit("resource-version") {
             body["metadata"]["resourceVersion"] = json!(version);
         }
         object = match writes.dry_run {

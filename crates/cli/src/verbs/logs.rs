@@ -42,8 +42,8 @@ const FLAGS: &[Flag] = &[
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     let selector = matches.text("selector");
-    let words = &matches.words;
-    let (word, container) = match words.as_slice() {
+    let operands = &matches.operands;
+    let (operand, container) = match operands.as_slice() {
         [] if selector.is_empty() => {
             return fail(
                 "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command\nSee 'kubectl logs -h' for help and examples",
@@ -51,8 +51,10 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         }
         [] => ("", ""),
         [_, ..] if !selector.is_empty() => return fail("only a selector (-l) or a POD name is allowed"),
-        [word] => (word.as_str(), ""),
-        [word, container] if matches.text("container").is_empty() => (word.as_str(), container.as_str()),
+        [operand] => (operand.as_str(), ""),
+        [operand, container] if matches.text("container").is_empty() => {
+            (operand.as_str(), container.as_str())
+        }
         [_, _] => return fail("only one of -c or an inline [CONTAINER] arg is allowed"),
         _ => {
             return fail(
@@ -61,16 +63,16 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         }
     };
     let container = if container.is_empty() { matches.text("container") } else { container };
-    if matches.given("since").is_some() && matches.given("since-time").is_some() {
+    if matches.explicit("since").is_some() && matches.explicit("since-time").is_some() {
         return fail("at most one of `sinceTime` or `sinceSeconds` may be specified");
     }
     let ns = session.namespace()?;
     let pods = if selector.is_empty() {
-        let found = session.pod(word).await;
-        vec![found.map_err(|error| not_found(error, word, &ns))?]
+        let found = session.pod(operand).await;
+        vec![found.map_err(|error| not_found(error, operand, &ns))?]
     } else {
         let selection = Selection {
-            words: vec!["pods".to_owned()],
+            operands: vec!["pods".to_owned()],
             selector: selector.to_owned(),
             ..Selection::default()
         };
@@ -94,9 +96,9 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
 }
 
 /// The error of a pod that does not exist, with its namespace.
-fn not_found(error: CliError, word: &str, ns: &str) -> CliError {
+fn not_found(error: CliError, operand: &str, ns: &str) -> CliError {
     match &error {
-        CliError::Client { error: refused, .. } if refused.is_not_found() && !word.contains('/') => {
+        CliError::Client { error: refused, .. } if refused.is_not_found() && !operand.contains('/') => {
             CliError::Text(format!(
                 "error from server (NotFound): {refused} in namespace {}",
                 machinery::field::show_str(ns)
@@ -149,17 +151,17 @@ async fn print(
         }
     }
     // With a selector, the last lines of each container.
-    let tail = if selected && matches.given("tail").is_none() { 10 } else { matches.int("tail") };
+    let tail = if selected && matches.explicit("tail").is_none() { 10 } else { matches.int("tail") };
     if tail >= 0 {
         request = request.query("tailLines", tail.to_string());
     }
     if matches.int("limit-bytes") > 0 {
         request = request.query("limitBytes", matches.text("limit-bytes"));
     }
-    if let Some(since) = matches.given("since") {
+    if let Some(since) = matches.explicit("since") {
         request = request.query("sinceSeconds", duration(since)?.as_secs_f64().ceil().to_string());
     }
-    if let Some(time) = matches.given("since-time") {
+    if let Some(time) = matches.explicit("since-time") {
         request = request.query("sinceTime", time);
     }
     request.accept = "*/*";

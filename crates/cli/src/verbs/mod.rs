@@ -114,15 +114,15 @@ const VERBS: &[&Verb] = &[
 ];
 
 /// Parses and runs a command line.
-pub async fn run(mut words: Vec<String>, environment: Environment, io: &Io) -> Result<(), CliError> {
-    let Some(at) = next_word(&words, &[GLOBAL]) else {
-        Matches::parse(&words, &[GLOBAL]).map_err(|error| wrong_flag(&error, "kubectl"))?;
+pub async fn run(mut operands: Vec<String>, environment: Environment, io: &Io) -> Result<(), CliError> {
+    let Some(at) = next_operand(&operands, &[GLOBAL]) else {
+        Matches::parse(&operands, &[GLOBAL]).map_err(|error| wrong_flag(&error, "kubectl"))?;
         return Err(CliError::Help(help()));
     };
-    let name = words.remove(at);
+    let name = operands.remove(at);
     let Some(mut verb) = VERBS.iter().copied().find(|verb| verb.is_called(&name)) else {
         return match name.as_str() {
-            "help" => Err(CliError::Help(help_about(&words))),
+            "help" => Err(CliError::Help(help_about(&operands))),
             "options" => {
                 Err(CliError::Help(options("The following options can be passed to any command:", GLOBAL)))
             }
@@ -132,24 +132,24 @@ pub async fn run(mut words: Vec<String>, environment: Environment, io: &Io) -> R
     let mut path = format!("kubectl {}", verb.name);
     while !verb.verbs.is_empty() {
         let flags = all_flags(verb);
-        let Some(at) = next_word(&words, &flags) else { break };
-        match verb.verbs.iter().find(|below| below.is_called(&words[at])) {
+        let Some(at) = next_operand(&operands, &flags) else { break };
+        match verb.verbs.iter().find(|below| below.is_called(&operands[at])) {
             Some(below) => {
-                words.remove(at);
+                operands.remove(at);
                 verb = below;
                 path = format!("{path} {}", verb.name);
             }
             None if verb.run.is_none() => {
-                let word = show_str(&words[at]);
+                let operand = show_str(&operands[at]);
                 return Err(CliError::Text(format!(
-                    "unknown command {word}\nSee '{path} -h' for help and examples"
+                    "unknown command {operand}\nSee '{path} -h' for help and examples"
                 )));
             }
             None => break,
         }
     }
     let flags = all_flags(verb);
-    let matches = Matches::parse(&words, &flags).map_err(|error| wrong_flag(&error, &path))?;
+    let matches = Matches::parse(&operands, &flags).map_err(|error| wrong_flag(&error, &path))?;
     let (Some(run), false) = (verb.run, matches.help) else {
         return Err(CliError::Help(verb_help(verb, &path)));
     };
@@ -171,17 +171,17 @@ fn all_flags(verb: &Verb) -> Vec<&'static [Flag]> {
 }
 
 /// The position of the first word that is no flag and no flag's value.
-fn next_word(words: &[String], flags: Flags<'_>) -> Option<usize> {
+fn next_operand(operands: &[String], flags: Flags<'_>) -> Option<usize> {
     let mut at = 0;
-    while let Some(word) = words.get(at) {
+    while let Some(operand) = operands.get(at) {
         let takes_next = |flag: Option<&Flag>| flag.is_some_and(|flag| flag.bare.is_none());
-        if word == "--" {
+        if operand == "--" {
             return None;
         }
-        if let Some(long) = word.strip_prefix("--") {
+        if let Some(long) = operand.strip_prefix("--") {
             at += usize::from(!long.contains('=') && takes_next(find(flags, |flag| flag.name == long)));
-        } else if word.len() > 1 && word.starts_with('-') {
-            let mut chars = word.chars().skip(1);
+        } else if operand.len() > 1 && operand.starts_with('-') {
+            let mut chars = operand.chars().skip(1);
             let (first, second) = (chars.next(), chars.next());
             at += usize::from(second.is_none() && takes_next(find(flags, |flag| flag.short == first)));
         } else {
@@ -245,13 +245,13 @@ fn help() -> String {
     text
 }
 
-fn help_about(words: &[String]) -> String {
+fn help_about(operands: &[String]) -> String {
     let mut found: Option<&Verb> = None;
     let mut path = "kubectl".to_owned();
-    for word in words {
+    for operand in operands {
         let next = match found {
-            None => VERBS.iter().copied().find(|verb| verb.is_called(word)),
-            Some(verb) => verb.verbs.iter().find(|verb| verb.is_called(word)),
+            None => VERBS.iter().copied().find(|verb| verb.is_called(operand)),
+            Some(verb) => verb.verbs.iter().find(|verb| verb.is_called(operand)),
         };
         let Some(verb) = next else { break };
         path = format!("{path} {}", verb.name);
@@ -309,8 +309,8 @@ mod tests {
 
     async fn outcome(line: &str) -> (u8, String, String) {
         let (io, out, err) = Io::buffers("");
-        let words = line.split_whitespace().map(Into::into).collect();
-        let status = crate::run(words, Environment::default(), io).await;
+        let operands = line.split_whitespace().map(Into::into).collect();
+        let status = crate::run(operands, Environment::default(), io).await;
         (status, out.text(), err.text())
     }
 

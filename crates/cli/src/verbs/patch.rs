@@ -62,7 +62,7 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         }
         targets
     };
-    let subresource = matches.given("subresource");
+    let subresource = matches.explicit("subresource");
     for target in targets {
         let before = session.read(&target.path()).await?;
         if writes.dry_run == DryRun::Client {

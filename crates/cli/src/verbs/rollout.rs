@@ -69,141 +69,139 @@ const CAUSE: &str = "kubernetes.io/change-cause";
 
 async fn objects(session: &mut Session, matches: &Matches) -> Result<Vec<(Target, Value)>, CliError> {
     let manifests = manifest::load(matches, &session.io)?;
-    if matches.words.is_empty() && manifests.is_empty() {
+    if matches.operands.is_empty() && manifests.is_empty() {
         return fail("required resource not specified");
     }
-    if manifests.is_empty() {
-        return session.objects(&Selection { types_alone: true, ..Selection::read(matches) }).await;
-    }
-    let mut found = Vec::new();
-    for manifest in &manifests {
-        let target = session.target_of(&manifest.object, &manifest.source).await?;
-        let object = session.read(&target.path()).await?;
-        found.push((target, object));
-    }
-    Ok(found)
+    let selection = Selection { types_alone: true, ..Selection::read(matches) };
+    session.objects_of_manifests(&manifests, &selection).await
 }
 
-/// The state of a rollout in kubectl's words, and whether it is complete.
-fn state(object: &Value, revision: i64) -> Result<(String, bool), CliError> {
-    let name = show_str(object["metadata"]["name"].as_str().unwrap_or_default());
-    let spec = |key: &str| object["spec"][key].as_i64();
-    let status = |key: &str| object["status"][key].as_i64().unwrap_or(0);
-    let is_observed = object["metadata"]["generation"].as_i64().unwrap_or(0) <= status("observedGeneration");
-    let strategy = object["spec"]["updateStrategy"]["type"].as_str().unwrap_or_default();
-    match object["kind"].as_str().unwrap_or_default() {
-        "Deployment" => {
-            let own: i64 = object["metadata"]["annotations"][REVISION]
-                .as_str()
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(0);
-            if revision > 0 && revision != own {
-                return fail(format!(
-                    "desired revision ({revision}) is different from the running revision ({own})"
-                ));
-            }
-            if !is_observed {
-                return Ok(("Waiting for deployment spec update to be observed...".to_owned(), false));
-            }
-            let conditions = object["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
-            let late = |condition: &Value| {
-                condition["type"] == "Progressing" && condition["reason"] == "ProgressDeadlineExceeded"
-            };
-            if conditions.iter().any(late) {
-                return fail(format!("deployment {name} exceeded its progress deadline"));
-            }
-            let (updated, wanted) = (status("updatedReplicas"), spec("replicas").unwrap_or(0));
-            let waiting = format!("Waiting for deployment {name} rollout to finish:");
-            Ok(if updated < wanted {
-                (format!("{waiting} {updated} out of {wanted} new replicas have been updated..."), false)
-            } else if status("replicas") > updated {
+/// A rollout as kubectl describes it, and true if it is complete.
+type RolloutState = (String, bool);
+
+/// Reads the numbers of a workload's status.
+struct Workload<'a> {
+    object: &'a Value,
+    /// Quoted.
+    name: String,
+}
+
+impl Workload<'_> {
+    fn spec(&self, key: &str) -> i64 {
+        self.object["spec"][key].as_i64().unwrap_or(0)
+    }
+
+    fn status(&self, key: &str) -> i64 {
+        self.object["status"][key].as_i64().unwrap_or(0)
+    }
+
+    fn is_observed(&self) -> bool {
+        let generation = self.object["metadata"]["generation"].as_i64().unwrap_or(0);
+        generation <= self.status("observedGeneration")
+    }
+
+    fn deployment(&self, revision: i64) -> Result<RolloutState, CliError> {
+        let (object, name) = (self.object, &self.name);
+        let own = object["metadata"]["annotations"][REVISION].as_str();
+        let own: i64 = own.and_then(|text| text.parse().ok()).unwrap_or(0);
+        if revision > 0 && revision != own {
+            return fail(format!(
+                "desired revision ({revision}) is different from the running revision ({own})"
+            ));
+        }
+        if !self.is_observed() {
+            return Ok(("Waiting for deployment spec update to be observed...".to_owned(), false));
+        }
+        let conditions = object["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_late = |condition: &Value| {
+            condition["type"] == "Progressing" && condition["reason"] == "ProgressDeadlineExceeded"
+        };
+        if conditions.iter().any(is_late) {
+            return fail(format!("deployment {name} exceeded its progress deadline"));
+        }
+        let (updated, desired) = (self.status("updatedReplicas"), self.spec("replicas"));
+        let (replicas, available) = (self.status("replicas"), self.status("availableReplicas"));
+        let waiting = format!("Waiting for deployment {name} rollout to finish:");
+        Ok(if updated < desired {
+            (format!("{waiting} {updated} out of {desired} new replicas have been updated..."), false)
+        } else if replicas > updated {
+            (format!("{waiting} {} old replicas are pending termination...", replicas - updated), false)
+        } else if available < updated {
+            (format!("{waiting} {available} of {updated} updated replicas are available..."), false)
+        } else {
+            (format!("deployment {name} successfully rolled out"), true)
+        })
+    }
+
+    fn daemon_set(&self) -> RolloutState {
+        if !self.is_observed() {
+            return ("Waiting for daemon set spec update to be observed...".to_owned(), false);
+        }
+        let name = &self.name;
+        let (updated, desired) =
+            (self.status("updatedNumberScheduled"), self.status("desiredNumberScheduled"));
+        let available = self.status("numberAvailable");
+        let waiting = format!("Waiting for daemon set {name} rollout to finish:");
+        if updated < desired {
+            (format!("{waiting} {updated} out of {desired} new pods have been updated..."), false)
+        } else if available < desired {
+            (format!("{waiting} {available} of {desired} updated pods are available..."), false)
+        } else {
+            (format!("daemon set {name} successfully rolled out"), true)
+        }
+    }
+
+    fn stateful_set(&self) -> RolloutState {
+        if !self.is_observed() || self.status("observedGeneration") == 0 {
+            return ("Waiting for statefulset spec update to be observed...".to_owned(), false);
+        }
+        let (desired, ready) = (self.spec("replicas"), self.status("readyReplicas"));
+        if ready < desired {
+            return (format!("Waiting for {} pods to be ready...", desired - ready), false);
+        }
+        let updated = self.status("updatedReplicas");
+        let rolling = &self.object["spec"]["updateStrategy"]["rollingUpdate"];
+        if let Some(partition) = rolling["partition"].as_i64() {
+            let desired = desired.saturating_sub(partition);
+            return if updated < desired {
                 (
                     format!(
-                        "{waiting} {} old replicas are pending termination...",
-                        status("replicas") - updated
-                    ),
-                    false,
-                )
-            } else if status("availableReplicas") < updated {
-                (
-                    format!(
-                        "{waiting} {} of {updated} updated replicas are available...",
-                        status("availableReplicas")
+                        "Waiting for partitioned roll out to finish: {updated} out of {desired} new pods have been updated..."
                     ),
                     false,
                 )
             } else {
-                (format!("deployment {name} successfully rolled out"), true)
-            })
+                (format!("partitioned roll out complete: {updated} new pods have been updated..."), true)
+            };
         }
+        let revision = |key: &str| self.object["status"][key].as_str().unwrap_or_default();
+        let (current, update) = (revision("currentRevision"), revision("updateRevision"));
+        if update == current {
+            let count = self.status("currentReplicas");
+            (format!("statefulset rolling update complete {count} pods at revision {current}..."), true)
+        } else {
+            (
+                format!(
+                    "waiting for statefulset rolling update to complete {updated} pods at revision {update}..."
+                ),
+                false,
+            )
+        }
+    }
+}
+
+/// The state of a rollout.
+fn state(object: &Value, revision: i64) -> Result<RolloutState, CliError> {
+    let name = show_str(object["metadata"]["name"].as_str().unwrap_or_default());
+    let workload = Workload { object, name };
+    let strategy = object["spec"]["updateStrategy"]["type"].as_str().unwrap_or_default();
+    match object["kind"].as_str().unwrap_or_default() {
+        "Deployment" => workload.deployment(revision),
         "DaemonSet" | "StatefulSet" if strategy != "RollingUpdate" => {
             fail("rollout status is only available for RollingUpdate strategy type")
         }
-        "DaemonSet" => {
-            if !is_observed {
-                return Ok(("Waiting for daemon set spec update to be observed...".to_owned(), false));
-            }
-            let (updated, wanted) = (status("updatedNumberScheduled"), status("desiredNumberScheduled"));
-            let waiting = format!("Waiting for daemon set {name} rollout to finish:");
-            Ok(if updated < wanted {
-                (format!("{waiting} {updated} out of {wanted} new pods have been updated..."), false)
-            } else if status("numberAvailable") < wanted {
-                (
-                    format!(
-                        "{waiting} {} of {wanted} updated pods are available...",
-                        status("numberAvailable")
-                    ),
-                    false,
-                )
-            } else {
-                (format!("daemon set {name} successfully rolled out"), true)
-            })
-        }
-        "StatefulSet" => {
-            if !is_observed || status("observedGeneration") == 0 {
-                return Ok(("Waiting for statefulset spec update to be observed...".to_owned(), false));
-            }
-            let wanted = spec("replicas").unwrap_or(0);
-            if status("readyReplicas") < wanted {
-                return Ok((
-                    format!("Waiting for {} pods to be ready...", wanted - status("readyReplicas")),
-                    false,
-                ));
-            }
-            let updated = status("updatedReplicas");
-            if let Some(partition) = object["spec"]["updateStrategy"]["rollingUpdate"]["partition"].as_i64() {
-                let wanted = wanted.saturating_sub(partition);
-                return Ok(if updated < wanted {
-                    (
-                        format!(
-                            "Waiting for partitioned roll out to finish: {updated} out of {wanted} new pods have been updated..."
-                        ),
-                        false,
-                    )
-                } else {
-                    (format!("partitioned roll out complete: {updated} new pods have been updated..."), true)
-                });
-            }
-            let revision = |key: &str| object["status"][key].as_str().unwrap_or_default();
-            Ok(if revision("updateRevision") == revision("currentRevision") {
-                let count = status("currentReplicas");
-                (
-                    format!(
-                        "statefulset rolling update complete {count} pods at revision {}...",
-                        revision("currentRevision")
-                    ),
-                    true,
-                )
-            } else {
-                (
-                    format!(
-                        "waiting for statefulset rolling update to complete {updated} pods at revision {}...",
-                        revision("updateRevision")
-                    ),
-                    false,
-                )
-            })
-        }
+        "DaemonSet" => Ok(workload.daemon_set()),
+        "StatefulSet" => Ok(workload.stateful_set()),
         kind => {
             let group = object["apiVersion"]
                 .as_str()
@@ -419,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_have_kubectls_words() {
+    fn rollout_states_have_kubectl_messages() {
         let object = |status: Value| json!({"kind": "Deployment", "metadata": {"name": "web", "generation": 2}, "spec": {"replicas": 3}, "status": status});
         let text = |status: Value| state(&object(status), 0).map_err(|error| error.to_text());
         let waiting = "Waiting for deployment \"web\" rollout to finish:";

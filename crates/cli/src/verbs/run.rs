@@ -35,7 +35,7 @@ const FLAGS: &[Flag] = &[
 ];
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    let Some(name) = matches.words.first().filter(|_| matches.dash != Some(0)) else {
+    let Some(name) = matches.operands.first().filter(|_| matches.dash != Some(0)) else {
         return fail("NAME is required for run\nSee 'kubectl run -h' for help and examples");
     };
     let image = matches.text("image");
@@ -49,9 +49,9 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         ));
     }
     let mut container = json!({"name": name, "image": image, "resources": {}});
-    let words = &matches.words[1..];
-    if !words.is_empty() {
-        container[if matches.on("command") { "command" } else { "args" }] = json!(words);
+    let operands = &matches.operands[1..];
+    if !operands.is_empty() {
+        container[if matches.on("command") { "command" } else { "args" }] = json!(operands);
     }
     let mut env = Vec::new();
     for pair in matches.all("env") {
@@ -63,10 +63,10 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     if !env.is_empty() {
         container["env"] = json!(env);
     }
-    if let Some(policy) = matches.given("image-pull-policy") {
+    if let Some(policy) = matches.explicit("image-pull-policy") {
         container["imagePullPolicy"] = json!(policy);
     }
-    if let Some(port) = matches.given("port") {
+    if let Some(port) = matches.explicit("port") {
         let Ok(port) = port.parse::<u16>() else {
             return fail(format!(
                 "strconv.Atoi: parsing {}: invalid syntax",
@@ -79,8 +79,8 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         container["securityContext"] = json!({"privileged": true});
     }
     let mut labels = json!({"run": name});
-    if let Some(given) = matches.given("labels") {
-        labels = pairs(given.split(','), "label")?;
+    if let Some(explicit) = matches.explicit("labels") {
+        labels = pairs(explicit.split(','), "label")?;
     }
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
         "spec": {"containers": [container], "dnsPolicy": "ClusterFirst", "restartPolicy": restart}, "status": {}});
@@ -88,7 +88,7 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     if !annotations.is_empty() {
         pod["metadata"]["annotations"] = pairs(annotations.iter().map(String::as_str), "annotation")?;
     }
-    if let Some(overrides) = matches.given("overrides") {
+    if let Some(overrides) = matches.explicit("overrides") {
         let patch: Value = serde_json::from_str(overrides)
             .map_err(|error| CliError::Text(format!("Invalid JSON: {error}")))?;
         machinery::patch::merge::apply(&mut pod, &patch)

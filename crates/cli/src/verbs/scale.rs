@@ -34,7 +34,7 @@ const FLAGS: &[Flag] = &[
 ];
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    if matches.given("replicas").is_none() {
+    if matches.explicit("replicas").is_none() {
         return fail("required flag(s) \"replicas\" not set");
     }
     let replicas = matches.int("replicas");
@@ -48,17 +48,7 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     let limit = time_limit(matches.text("timeout"))?;
     let mut writes = Writes::read(matches, "")?;
     let manifests = manifest::load(matches, &session.io)?;
-    let objects = if manifests.is_empty() {
-        session.objects(&Selection::read(matches)).await?
-    } else {
-        let mut objects = Vec::new();
-        for manifest in &manifests {
-            let target = session.target_of(&manifest.object, &manifest.source).await?;
-            let object = session.read(&target.path()).await?;
-            objects.push((target, object));
-        }
-        objects
-    };
+    let objects = session.objects_of_manifests(&manifests, &Selection::read(matches)).await?;
     if objects.is_empty() {
         return fail("no objects passed to scale");
     }
@@ -68,14 +58,14 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
             continue;
         }
         let mut patch = json!({"spec": {"replicas": replicas}});
-        if current != -1 || matches.given("resource-version").is_some() {
+        if current != -1 || matches.explicit("resource-version").is_some() {
             let scale = session.read(&target.subresource("scale")).await?;
             let have = scale["spec"]["replicas"].as_i64().unwrap_or(0);
             if current != -1 && have != current {
                 return fail(format!("Expected replicas to be {current}, was {have}"));
             }
             let version = scale["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-            if let Some(want) = matches.given("resource-version").filter(|want| *want != version) {
+            if let Some(want) = matches.explicit("resource-version").filter(|want| *want != version) {
                 return fail(format!("Expected resource version to be {want}, was {version}"));
             }
             patch["metadata"]["resourceVersion"] = json!(version);

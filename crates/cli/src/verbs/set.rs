@@ -48,19 +48,11 @@ async fn objects(
     names: &[String],
 ) -> Result<Vec<(Target, Value)>, CliError> {
     let manifests = manifest::load(matches, &session.io)?;
-    if manifests.is_empty() {
-        if names.is_empty() {
-            return fail("one or more resources must be specified as <resource> <name> or <resource>/<name>");
-        }
-        return session.objects(&Selection { words: names.to_vec(), ..Selection::read(matches) }).await;
+    if manifests.is_empty() && names.is_empty() {
+        return fail("one or more resources must be specified as <resource> <name> or <resource>/<name>");
     }
-    let mut found = Vec::new();
-    for manifest in &manifests {
-        let target = session.target_of(&manifest.object, &manifest.source).await?;
-        let object = session.read(&target.path()).await?;
-        found.push((target, object));
-    }
-    Ok(found)
+    let selection = Selection { operands: names.to_vec(), ..Selection::read(matches) };
+    session.objects_of_manifests(&manifests, &selection).await
 }
 
 /// The pod specification of an object, by the path that patches need.
@@ -82,11 +74,11 @@ fn nested(path: &[&str], value: Value) -> Value {
 
 async fn image(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     let (changes, names): (Vec<String>, Vec<String>) =
-        matches.words.iter().cloned().partition(|word| word.contains('='));
+        matches.operands.iter().cloned().partition(|operand| operand.contains('='));
     if changes.is_empty() {
         return fail("at least one image update is required");
     }
-    let changes: Vec<(&str, &str)> = changes.iter().filter_map(|word| word.split_once('=')).collect();
+    let changes: Vec<(&str, &str)> = changes.iter().filter_map(|operand| operand.split_once('=')).collect();
     let mut writes = Writes::read(matches, "kubectl-set")?;
     for (target, object) in objects(session, matches, &names).await? {
         let (path, spec) = pod_spec(&object);
@@ -127,8 +119,8 @@ async fn image(session: &mut Session, matches: &Matches) -> Result<(), CliError>
 }
 
 async fn env(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    let is_change = |word: &String| word.contains('=') || word.ends_with('-');
-    let (changes, names): (Vec<String>, Vec<String>) = matches.words.iter().cloned().partition(is_change);
+    let is_change = |operand: &String| operand.contains('=') || operand.ends_with('-');
+    let (changes, names): (Vec<String>, Vec<String>) = matches.operands.iter().cloned().partition(is_change);
     if changes.is_empty() {
         return fail("at least one environment variable must be provided");
     }

@@ -30,21 +30,21 @@ const FLAGS: &[Flag] = &[
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// A taint to add, or one to remove; a removal without effect is of all effects.
-struct Change {
+struct TaintChange {
     key: String,
     value: String,
     effect: String,
     removes: bool,
 }
 
-impl Change {
-    fn parse(word: &str) -> Result<Self, CliError> {
-        let removes = word.ends_with('-');
-        let text = word.trim_end_matches('-');
+impl TaintChange {
+    fn parse(operand: &str) -> Result<Self, CliError> {
+        let removes = operand.ends_with('-');
+        let text = operand.trim_end_matches('-');
         let (pair, effect) = text.split_once(':').unwrap_or((text, ""));
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         if key.is_empty() || (!removes && effect.is_empty()) {
-            return fail(format!("invalid taint spec: {word}"));
+            return fail(format!("invalid taint spec: {operand}"));
         }
         if !effect.is_empty() && !EFFECTS.contains(&effect) {
             return fail(format!("invalid taint effect: {effect}, unsupported taint effect"));
@@ -60,17 +60,19 @@ impl Change {
 }
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    let is_change = |word: &String| word.contains(':') || word.contains('=') || word.ends_with('-');
-    let first = matches.words.iter().position(is_change).unwrap_or(matches.words.len());
-    let (names, changes) = matches.words.split_at(first);
+    let is_change =
+        |operand: &String| operand.contains(':') || operand.contains('=') || operand.ends_with('-');
+    let first = matches.operands.iter().position(is_change).unwrap_or(matches.operands.len());
+    let (names, changes) = matches.operands.split_at(first);
     if names.is_empty() {
         return fail("one or more resources must be specified as <resource> <name>");
     }
     if changes.is_empty() {
         return fail("at least one taint update is required");
     }
-    let changes: Vec<Change> = changes.iter().map(|word| Change::parse(word)).collect::<Result<_, _>>()?;
-    let selection = Selection { words: names.to_vec(), ..Selection::read(matches) };
+    let changes: Vec<TaintChange> =
+        changes.iter().map(|operand| TaintChange::parse(operand)).collect::<Result<_, _>>()?;
+    let selection = Selection { operands: names.to_vec(), ..Selection::read(matches) };
     let mut writes = Writes::read(matches, "kubectl-taint")?;
     for (target, node) in session.objects(&selection).await? {
         if target.resource.kind != "Node" {
@@ -80,7 +82,8 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
             ));
         }
         let mut taints: Vec<Value> = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
-        let taken = |change: &Change| !change.removes && taints.iter().any(|taint| change.concerns(taint));
+        let taken =
+            |change: &TaintChange| !change.removes && taints.iter().any(|taint| change.concerns(taint));
         if !matches.on("overwrite") && changes.iter().any(taken) {
             return fail(format!(
                 "node {} already has a taint(s) with same effect(s) and --overwrite is false",
@@ -131,8 +134,8 @@ mod tests {
 
     #[test]
     fn specifications_of_taints() {
-        let parse = |word: &str| {
-            Change::parse(word)
+        let parse = |operand: &str| {
+            TaintChange::parse(operand)
                 .map(|change| (change.key, change.value, change.effect, change.removes))
                 .map_err(|error| error.to_text())
         };

@@ -27,9 +27,9 @@ const VERSION: &str = "v1.36.4";
 const KUSTOMIZE: &str = "none";
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
-    if !matches.words.is_empty() {
-        let words = matches.words.join(" ");
-        return fail(format!("extra arguments: [{words}]"));
+    if !matches.operands.is_empty() {
+        let operands = matches.operands.join(" ");
+        return fail(format!("extra arguments: [{operands}]"));
     }
     let output = matches.text("output");
     if !matches!(output, "" | "yaml" | "json") {

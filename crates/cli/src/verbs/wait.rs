@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::backoff::Backoff;
 use machinery::jsonpath::{Missing, Template};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -34,7 +35,8 @@ const FLAGS: &[Flag] = &[
 ];
 
 /// Shortest and longest pause between two reads.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const POLL: Backoff = Backoff::new(Duration::from_millis(50), LONGEST_PAUSE);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A state of an object.
 enum Condition {
@@ -131,7 +133,7 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
                     conditions.iter().any(|condition| matches!(condition, Condition::Create));
                 let mut found = session.objects_of(&target, &selection).await?;
                 while found.is_empty() && waits_for_creation && Instant::now() < ends {
-                    tokio::time::sleep(PAUSE.1).await;
+                    tokio::time::sleep(LONGEST_PAUSE).await;
                     found = session.objects_of(&target, &selection).await?;
                 }
                 targets.extend(found.into_iter().map(|(target, _)| target));
@@ -190,7 +192,7 @@ async fn until(
     condition: &Condition,
     ends: Instant,
 ) -> Result<Value, CliError> {
-    let mut pause = PAUSE.0;
+    let mut poll = POLL;
     let mut last = Value::Null;
     loop {
         let object = match session.read(&target.path()).await {
@@ -206,22 +208,22 @@ async fn until(
             return Ok(object.unwrap_or(last));
         }
         last = object.unwrap_or(last);
+        let pause = poll.next_delay();
         if Instant::now() + pause > ends {
             return Err(timed_out(target));
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
     }
 }
 
-/// Waits until an object is gone, or another one has its name.
+/// Waits until an object is deleted, or replaced by another of its name.
 pub async fn until_gone(
     session: &mut Session,
     target: &Target,
     uid: &str,
     ends: Instant,
 ) -> Result<(), CliError> {
-    let mut pause = PAUSE.0;
+    let mut poll = POLL;
     loop {
         match session.read(&target.path()).await {
             Err(error) if error.is_not_found() => return Ok(()),
@@ -229,11 +231,11 @@ pub async fn until_gone(
             Ok(object) if !uid.is_empty() && object["metadata"]["uid"] != uid => return Ok(()),
             Ok(_) => {}
         }
+        let pause = poll.next_delay();
         if Instant::now() + pause > ends {
             return Err(timed_out(target));
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Answers for addresses of a pool: of the nodes that could, one has the address on its link, and the kernel answers
-//! ARP and neighbour discovery for it. Every node runs this and comes to the same conclusion by itself.
+//! Announces addresses of a pool: one of the eligible nodes has the address on its link, and the kernel answers ARP
+//! and neighbour discovery for it. Every node computes the same assignment independently.
 //!
 //! Watches services, nodes and endpoint slices; writes addresses of this machine.
 
@@ -12,37 +12,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::tasks::TaskGroup;
+use ipnet::IpNet;
 use objects::core::v1::{Node, Service};
 use objects::discovery::v1::EndpointSlice;
 use runtime::{Change, Informers};
 use sys::netlink::{Link, Netlink};
 use tokio::sync::Notify;
 
-use super::{Pool, held};
-use crate::service::{is_backend, wants};
+use super::{Pool, status_addresses};
+use crate::service::{is_backend, needs_load_balancer};
 
-/// Changes that come within this time are made together.
-const GATHER: Duration = Duration::from_millis(20);
+/// Changes within this time are applied together.
+const DEBOUNCE: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_secs(5);
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// Keeps the addresses of `node` up to date until `tasks` stop; then takes them away, so that others can have them.
+/// Reconciles the addresses of `node` until `tasks` stop; then removes them, so that other nodes can announce them.
 pub fn run(node: String, pool: Pool, informers: Informers, tasks: TaskGroup) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let (services, nodes, slices) =
             (informers.of::<Service>(), informers.of::<Node>(), informers.of::<EndpointSlice>());
         let changed = Arc::new(Notify::new());
-        let told = Arc::clone(&changed);
-        services.on_event(move |_| told.notify_one());
-        let told = Arc::clone(&changed);
+        let notify = Arc::clone(&changed);
+        services.on_event(move |_| notify.notify_one());
+        let notify = Arc::clone(&changed);
         nodes.on_event(move |change| {
-            let same = matches!(change, Change::Updated { old, new } if could(old) == could(new));
+            let same = matches!(change, Change::Updated { old, new } if is_eligible(old) == is_eligible(new));
             if !same {
-                told.notify_one();
+                notify.notify_one();
             }
         });
-        let told = Arc::clone(&changed);
-        slices.on_event(move |_| told.notify_one());
+        let notify = Arc::clone(&changed);
+        slices.on_event(move |_| notify.notify_one());
         let stopping = tasks.stopping();
         tokio::pin!(stopping);
         tokio::select! {
@@ -51,19 +52,19 @@ pub fn run(node: String, pool: Pool, informers: Informers, tasks: TaskGroup) -> 
         }
         loop {
             let wanted = wanted(&node, &pool, &services.all(), &nodes.all(), &slices.all());
-            let outcome = settle(&pool, &wanted);
+            let outcome = apply_addresses(&pool, &wanted);
             if let Err(error) = &outcome {
-                tracing::warn!(%error, "addresses of load balancers could not be set; trying again");
+                tracing::warn!(%error, "failed to configure load balancer addresses, retrying");
             }
             let next = async {
                 tokio::select! {
                     () = tokio::time::sleep(RETRY), if outcome.is_err() => {}
-                    () = changed.notified() => tokio::time::sleep(GATHER).await,
+                    () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
                 }
             };
             tokio::select! {
                 () = &mut stopping => {
-                    let _ = settle(&pool, &BTreeSet::new());
+                    let _ = apply_addresses(&pool, &BTreeSet::new());
                     return;
                 }
                 () = next => {}
@@ -72,13 +73,13 @@ pub fn run(node: String, pool: Pool, informers: Informers, tasks: TaskGroup) -> 
     })
 }
 
-/// Whether a node could answer for an address.
-fn could(node: &Node) -> bool {
+/// True if a node is eligible to announce addresses.
+fn is_eligible(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     is_backend(node) && conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
-/// The addresses that are `node`'s to answer for.
+/// Addresses that `node` announces.
 #[must_use]
 pub fn wanted(
     node: &str,
@@ -87,9 +88,12 @@ pub fn wanted(
     nodes: &[Arc<Node>],
     slices: &[Arc<EndpointSlice>],
 ) -> BTreeSet<IpAddr> {
-    let able: BTreeSet<&str> =
-        nodes.iter().filter(|node| could(node)).filter_map(|node| node.metadata.name.as_deref()).collect();
-    let ours = services.iter().filter(|service| wants(service));
+    let able: BTreeSet<&str> = nodes
+        .iter()
+        .filter(|node| is_eligible(node))
+        .filter_map(|node| node.metadata.name.as_deref())
+        .collect();
+    let ours = services.iter().filter(|service| needs_load_balancer(service));
     let addresses = ours.flat_map(|service| {
         let local =
             service.spec.as_ref().and_then(|spec| spec.external_traffic_policy.as_deref()) == Some("Local");
@@ -101,12 +105,12 @@ pub fn wanted(
             .collect();
         let mine =
             move |address: &IpAddr| pool.contains(*address) && owner(*address, &candidates) == Some(node);
-        held(service).into_iter().filter(mine)
+        status_addresses(service).into_iter().filter(mine)
     });
     addresses.collect()
 }
 
-/// The nodes with endpoints that serve.
+/// Nodes with serving endpoints.
 fn serving(service: &Service, slices: &[Arc<EndpointSlice>]) -> BTreeSet<String> {
     let of_service = |slice: &&Arc<EndpointSlice>| {
         let label = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_LABEL));
@@ -119,7 +123,8 @@ fn serving(service: &Service, slices: &[Arc<EndpointSlice>]) -> BTreeSet<String>
     ready.filter_map(|endpoint| endpoint.node_name.clone()).collect()
 }
 
-/// The node that answers for an address: for each another one, and the fewest change when one comes or goes.
+/// Node that announces an address, by rendezvous hashing: addresses are spread, and few move when a node is added or
+/// removed.
 fn owner<'a>(address: IpAddr, candidates: &[&'a str]) -> Option<&'a str> {
     let weight = |name: &&&str| {
         let mut hasher = DefaultHasher::new();
@@ -129,20 +134,20 @@ fn owner<'a>(address: IpAddr, candidates: &[&'a str]) -> Option<&'a str> {
     candidates.iter().max_by_key(weight).copied()
 }
 
-/// Gives links the addresses that are wanted and takes away others of the pool.
-fn settle(pool: &Pool, wanted: &BTreeSet<IpAddr>) -> io::Result<()> {
+/// Adds the desired addresses to links and removes others of the pool.
+fn apply_addresses(pool: &Pool, wanted: &BTreeSet<IpAddr>) -> io::Result<()> {
     let mut netlink = Netlink::open()?;
     let links: Vec<Link> = netlink.links()?;
     let mut present: BTreeMap<IpAddr, (usize, u8)> = BTreeMap::new();
-    let mut networks: Vec<(usize, IpAddr, u8)> = Vec::new();
+    let mut networks: Vec<(usize, IpNet)> = Vec::new();
     for (at, link) in links.iter().enumerate() {
-        for (address, prefix) in netlink.addresses(&link.name)? {
-            // One of the pool with a network around it is the machine's own.
-            let single = prefix == if address.is_ipv4() { 32 } else { 128 };
-            if pool.contains(address) && single {
-                present.insert(address, (at, prefix));
+        for own in netlink.addresses(&link.name)? {
+            let address = own.addr();
+            // A pool address with a network prefix is the machine's own.
+            if pool.contains(address) && own.prefix_len() == own.max_prefix_len() {
+                present.insert(address, (at, own.prefix_len()));
             } else if link.up && !address.is_loopback() {
-                networks.push((at, address, prefix));
+                networks.push((at, own));
             }
         }
     }
@@ -150,34 +155,19 @@ fn settle(pool: &Pool, wanted: &BTreeSet<IpAddr>) -> io::Result<()> {
         netlink.remove_address(&links[*at].name, *address, *prefix)?;
     }
     for address in wanted.iter().filter(|address| !present.contains_key(address)) {
-        let Some((at, ..)) = networks.iter().find(|(_, own, prefix)| same_network(*own, *address, *prefix))
-        else {
-            tracing::warn!(%address, "no link of this node is in the network of a load balancer's address");
+        let Some((at, _)) = networks.iter().find(|(_, own)| own.contains(address)) else {
+            tracing::warn!(%address, "load balancer address is in no network of this node's links, not announced");
             continue;
         };
         let link = &links[*at];
         netlink.add_address(&link.name, *address, if address.is_ipv4() { 32 } else { 128 })?;
-        // Those who knew another machine by this address learn of the change at once.
+        // Clients with an outdated neighbour entry are notified immediately.
         if let Err(error) = sys::neighbours::announce(link, *address) {
-            tracing::warn!(%error, %address, link = link.name, "an address could not be announced");
+            tracing::warn!(%error, %address, link = link.name, "failed to announce load balancer address");
         }
-        tracing::info!(%address, link = link.name, "answers for the address of a load balancer");
+        tracing::info!(%address, link = link.name, "announced load balancer address");
     }
     Ok(())
-}
-
-fn same_network(own: IpAddr, other: IpAddr, prefix: u8) -> bool {
-    match (own, other) {
-        (IpAddr::V4(own), IpAddr::V4(other)) => {
-            let mask = u32::MAX.checked_shl(32_u32.saturating_sub(prefix.into())).unwrap_or(0);
-            own.to_bits() & mask == other.to_bits() & mask
-        }
-        (IpAddr::V6(own), IpAddr::V6(other)) => {
-            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(prefix.into())).unwrap_or(0);
-            own.to_bits() & mask == other.to_bits() & mask
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]
@@ -208,24 +198,24 @@ mod tests {
     }
 
     #[test]
-    fn every_address_has_one_node_and_moves_with_it() {
+    fn address_is_announced_by_one_node_and_moves_on_loss() {
         let pool = Pool::parse(&["192.0.2.1-192.0.2.200".to_owned()]).expect("a pool");
         let services: Vec<Arc<Service>> =
             (1..=60).chain([250]).map(|last| service(last, "Cluster")).collect();
         let mut nodes = vec![node("a", "True"), node("b", "True"), node("c", "True"), node("sick", "False")];
         let of = |name: &str, nodes: &[Arc<Node>]| wanted(name, &pool, &services, nodes, &[]);
         let before: Vec<BTreeSet<IpAddr>> = ["a", "b", "c", "sick"].map(|name| of(name, &nodes)).to_vec();
-        assert_eq!(before.iter().map(BTreeSet::len).sum::<usize>(), 60, "those of the pool, once each");
+        assert_eq!(before.iter().map(BTreeSet::len).sum::<usize>(), 60, "each pool address once");
         assert!(before[..3].iter().all(|own| own.len() > 8), "{before:?}");
         assert!(before[3].is_empty());
-        // One is lost: only its addresses move.
+        // Only addresses of the lost node move.
         nodes[2] = node("c", "Unknown");
         assert!(of("a", &nodes).is_superset(&before[0]) && of("b", &nodes).is_superset(&before[1]));
         assert_eq!(of("a", &nodes).len() + of("b", &nodes).len(), 60);
     }
 
     #[test]
-    fn local_services_are_where_their_pods_are() {
+    fn local_traffic_policy_announces_on_nodes_with_endpoints() {
         let pool = Pool::parse(&["192.0.2.0/24".to_owned()]).expect("a pool");
         let (services, nodes) = ([service(1, "Local")], [node("a", "True"), node("b", "True")]);
         for (slices, a, b) in [

@@ -1,5 +1,5 @@
-//! A provider for clusters without a cloud: LoadBalancer services get the addresses of the nodes, or one each from a
-//! range that a node answers for ([`announce`]). The proxy of every node does the rest.
+//! Provider for clusters without a cloud: LoadBalancer services get the addresses of the nodes, or one each from a
+//! range that a node announces ([`announce`]). The proxy of every node handles the traffic.
 
 pub mod announce;
 mod pool;
@@ -19,80 +19,86 @@ use crate::node_addresses::current;
 use crate::service::FINALIZER;
 use crate::{LoadBalancers, Provider, ProviderError};
 
-/// Where addresses come from.
+/// Address source.
 #[derive(Clone, Debug)]
 enum Source {
-    /// Nodes' own addresses; these ports of theirs are not given away.
+    /// Node addresses; these ports of them are reserved.
     Nodes {
         reserved: BTreeSet<u16>,
     },
     Pool(Pool),
 }
 
-/// A port of an address, by protocol.
-type Place = (IpAddr, String, i32);
+/// Port of an address, by protocol.
+type AddressPort = (IpAddr, String, i32);
 
-/// What a service was given.
+/// Allocation of a service.
 #[derive(Clone, Debug, Default)]
-struct Given {
+struct Allocation {
     owner: String,
-    places: BTreeSet<Place>,
+    address_ports: BTreeSet<AddressPort>,
 }
 
-/// The provider.
+/// Provider without a cloud.
 pub struct Local {
     source: Source,
-    /// All services: what was given before this process began stands in their status.
+    /// All services: their status holds the allocations of earlier processes.
     services: OnceLock<Cache<Service>>,
-    /// By uid, since this process began.
-    given: Mutex<BTreeMap<String, Given>>,
+    /// Allocations of this process, by UID.
+    allocations: Mutex<BTreeMap<String, Allocation>>,
 }
 
 impl Local {
-    /// Services get the addresses of the nodes; `reserved` ports are the nodes' own.
+    /// Allocates node addresses; `reserved` ports are in use by the nodes.
     #[must_use]
     pub fn of_nodes(reserved: Vec<u16>) -> Self {
         Self::new(Source::Nodes { reserved: reserved.into_iter().collect() })
     }
 
-    /// Services get addresses of a pool.
+    /// Allocates addresses of a pool.
     #[must_use]
     pub fn of_pool(pool: Pool) -> Self {
         Self::new(Source::Pool(pool))
     }
 
     fn new(source: Source) -> Self {
-        Self { source, services: OnceLock::new(), given: Mutex::default() }
+        Self { source, services: OnceLock::new(), allocations: Mutex::default() }
     }
 
-    /// What others than `uid` have.
-    fn taken(&self, uid: &str, given: &BTreeMap<String, Given>) -> BTreeMap<Place, String> {
-        let mut taken = BTreeMap::new();
-        for (_, other) in given.iter().filter(|(other, _)| *other != uid) {
-            taken.extend(other.places.iter().map(|place| (place.clone(), other.owner.clone())));
+    /// Allocations of services other than `uid`.
+    fn allocated(
+        &self,
+        uid: &str,
+        allocations: &BTreeMap<String, Allocation>,
+    ) -> BTreeMap<AddressPort, String> {
+        let mut allocated = BTreeMap::new();
+        for (_, other) in allocations.iter().filter(|(other, _)| *other != uid) {
+            allocated.extend(
+                other.address_ports.iter().map(|address_port| (address_port.clone(), other.owner.clone())),
+            );
         }
         for service in self.services.get().map(Cache::all).unwrap_or_default() {
             let known = service.metadata.uid.as_deref().unwrap_or_default();
-            // Others than ours are somebody else's, but their addresses are taken all the same.
-            if known != uid && !given.contains_key(known) {
-                for place in places(&service, &held(&service)) {
-                    taken.entry(place).or_insert_with(|| owner(&service));
+            // Services of other classes are not managed, but their addresses are in use.
+            if known != uid && !allocations.contains_key(known) {
+                for address_port in address_ports(&service, &status_addresses(&service)) {
+                    allocated.entry(address_port).or_insert_with(|| owner(&service));
                 }
             }
         }
-        taken
+        allocated
     }
 
-    fn give(&self, service: &Service, nodes: &[Arc<Node>]) -> Result<LoadBalancerStatus, ProviderError> {
+    fn allocate(&self, service: &Service, nodes: &[Arc<Node>]) -> Result<LoadBalancerStatus, ProviderError> {
         let uid = service.metadata.uid.clone().unwrap_or_default();
-        let mut given = self.given.lock();
-        let taken = self.taken(&uid, &given);
+        let mut allocations = self.allocations.lock();
+        let allocated = self.allocated(&uid, &allocations);
         let addresses = match &self.source {
             Source::Nodes { reserved } => {
                 for port in service.spec.iter().flat_map(|spec| spec.ports.iter().flatten()) {
                     if u16::try_from(port.port).is_ok_and(|port| reserved.contains(&port)) {
                         return Err(ProviderError::Refused(format!(
-                            "port {} is used by the nodes themselves",
+                            "port {} is in use by the nodes",
                             port.port
                         )));
                     }
@@ -100,21 +106,22 @@ impl Local {
                 of_nodes(service, nodes)?
             }
             Source::Pool(pool) => {
-                let used: BTreeSet<IpAddr> = taken.keys().map(|(address, ..)| *address).collect();
-                pool.choose(service, &held(service), &used)
+                let used: BTreeSet<IpAddr> = allocated.keys().map(|(address, ..)| *address).collect();
+                pool.choose(service, &status_addresses(service), &used)
                     .map_err(|error| ProviderError::Refused(error.to_string()))?
             }
         };
-        let places = places(service, &addresses);
-        if let Some((place, other)) =
-            places.iter().find_map(|place| taken.get(place).map(|owner| (place, owner)))
+        let address_ports = address_ports(service, &addresses);
+        if let Some((address_port, other)) = address_ports
+            .iter()
+            .find_map(|address_port| allocated.get(address_port).map(|owner| (address_port, owner)))
         {
-            let (address, protocol, port) = place;
+            let (address, protocol, port) = address_port;
             return Err(ProviderError::Refused(format!(
-                "port {port}/{protocol} of {address} belongs to {other}"
+                "port {port}/{protocol} of {address} is allocated to {other}"
             )));
         }
-        given.insert(uid, Given { owner: owner(service), places });
+        allocations.insert(uid, Allocation { owner: owner(service), address_ports });
         Ok(status(service, &addresses))
     }
 }
@@ -138,8 +145,9 @@ impl LoadBalancers for Local {
     async fn get(&self, _: &str, service: &Service) -> Result<Option<LoadBalancerStatus>, ProviderError> {
         let uid = service.metadata.uid.as_deref().unwrap_or_default();
         let ours = service.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER);
-        let known = self.given.lock().contains_key(uid) || (ours && !held(service).is_empty());
-        Ok(known.then(|| status(service, &held(service))))
+        let known =
+            self.allocations.lock().contains_key(uid) || (ours && !status_addresses(service).is_empty());
+        Ok(known.then(|| status(service, &status_addresses(service))))
     }
 
     async fn ensure(
@@ -148,7 +156,7 @@ impl LoadBalancers for Local {
         service: &Service,
         nodes: &[Arc<Node>],
     ) -> Result<LoadBalancerStatus, ProviderError> {
-        self.give(service, nodes)
+        self.allocate(service, nodes)
     }
 
     async fn update(
@@ -157,11 +165,11 @@ impl LoadBalancers for Local {
         service: &Service,
         nodes: &[Arc<Node>],
     ) -> Result<Option<LoadBalancerStatus>, ProviderError> {
-        self.give(service, nodes).map(Some)
+        self.allocate(service, nodes).map(Some)
     }
 
     async fn delete(&self, _: &str, service: &Service) -> Result<(), ProviderError> {
-        self.given.lock().remove(service.metadata.uid.as_deref().unwrap_or_default());
+        self.allocations.lock().remove(service.metadata.uid.as_deref().unwrap_or_default());
         Ok(())
     }
 }
@@ -171,14 +179,14 @@ fn owner(service: &Service) -> String {
     format!("{}/{}", namespace.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default())
 }
 
-/// The addresses in a service's status.
-pub(crate) fn held(service: &Service) -> Vec<IpAddr> {
+/// Addresses in a service's status.
+pub(crate) fn status_addresses(service: &Service) -> Vec<IpAddr> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
     ingress.iter().filter_map(|ingress| ingress.ip.as_deref()?.parse().ok()).collect()
 }
 
-fn places(service: &Service, addresses: &[IpAddr]) -> BTreeSet<Place> {
+fn address_ports(service: &Service, addresses: &[IpAddr]) -> BTreeSet<AddressPort> {
     let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
     let ports: Vec<(String, i32)> =
         ports.map(|port| (port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port.port)).collect();
@@ -208,13 +216,13 @@ fn status(service: &Service, addresses: &[IpAddr]) -> LoadBalancerStatus {
     LoadBalancerStatus { ingress: Some(addresses.iter().map(ingress).collect()) }
 }
 
-/// Whether a service has a family; one that does not say has the first there is.
+/// True if a service has a family; without families it has the first available one.
 fn has_family(service: &Service, address: IpAddr) -> bool {
     let families = service.spec.as_ref().and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
     families.is_empty() || families.iter().any(|family| (family == "IPv4") == address.is_ipv4())
 }
 
-/// Addresses of the nodes that the world knows them by, or else the ones they know each other by.
+/// External addresses of the nodes, or else their internal ones.
 fn of_nodes(service: &Service, nodes: &[Arc<Node>]) -> Result<Vec<IpAddr>, ProviderError> {
     let mut all = BTreeSet::new();
     for node in nodes {
@@ -230,7 +238,7 @@ fn of_nodes(service: &Service, nodes: &[Arc<Node>]) -> Result<Vec<IpAddr>, Provi
     let Some(wanted) = wanted.filter(|text| !text.is_empty()) else { return Ok(all.into_iter().collect()) };
     match wanted.parse::<IpAddr>() {
         Ok(wanted) if all.contains(&wanted) => Ok(vec![wanted]),
-        _ => Err(ProviderError::Refused(format!("{wanted} is not an address of a node"))),
+        _ => Err(ProviderError::Refused(format!("{wanted} is not a node address"))),
     }
 }
 
@@ -259,32 +267,32 @@ mod tests {
     }
 
     #[test]
-    fn services_share_the_addresses_of_nodes_but_not_their_ports() {
+    fn services_share_node_addresses_but_not_ports() {
         let local = Local::of_nodes(vec![6443]);
         let nodes = [
             node("a", &[("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1"), ("Hostname", "a")]),
             node("b", &[("InternalIP", "10.0.0.2"), ("ExternalIP", "192.0.2.2")]),
         ];
-        let first = local.give(&service("web", 80), &nodes).expect("given");
+        let first = local.allocate(&service("web", 80), &nodes).expect("allocated");
         assert_eq!(texts(&first), ["10.0.0.1", "192.0.2.2"]);
-        local.give(&service("other", 81), &nodes).expect("another port");
-        let refused = local.give(&service("late", 80), &nodes).expect_err("taken");
-        assert_eq!(refused.to_string(), "port 80/TCP of 10.0.0.1 belongs to n/web");
-        let refused = local.give(&service("api", 6443), &nodes).expect_err("reserved");
+        local.allocate(&service("other", 81), &nodes).expect("another port");
+        let refused = local.allocate(&service("late", 80), &nodes).expect_err("allocated");
+        assert_eq!(refused.to_string(), "port 80/TCP of 10.0.0.1 is allocated to n/web");
+        let refused = local.allocate(&service("api", 6443), &nodes).expect_err("reserved");
         assert!(refused.to_string().contains("6443"), "{refused}");
-        local.give(&service("web", 80), &nodes[..1]).expect("itself may again");
-        local.given.lock().remove("uid-web");
-        local.give(&service("late", 80), &nodes).expect("free again");
+        local.allocate(&service("web", 80), &nodes[..1]).expect("own port allocated again");
+        local.allocations.lock().remove("uid-web");
+        local.allocate(&service("late", 80), &nodes).expect("free again");
         let mut picky = service("picky", 82);
         picky.spec.get_or_insert_default().load_balancer_ip = Some("10.0.0.1".to_owned());
-        assert_eq!(texts(&local.give(&picky, &nodes).expect("given")), ["10.0.0.1"]);
+        assert_eq!(texts(&local.allocate(&picky, &nodes).expect("allocated")), ["10.0.0.1"]);
         picky.spec.get_or_insert_default().load_balancer_ip = Some("10.9.9.9".to_owned());
-        assert!(local.give(&picky, &nodes).is_err());
-        assert!(texts(&local.give(&service("nowhere", 83), &[]).expect("given")).is_empty());
+        assert!(local.allocate(&picky, &nodes).is_err());
+        assert!(texts(&local.allocate(&service("nowhere", 83), &[]).expect("allocated")).is_empty());
     }
 
     #[test]
-    fn what_others_have_stands_in_their_status() {
+    fn allocations_are_restored_from_service_status() {
         let local = Local::of_nodes(vec![]);
         let cache = Cache::new();
         let mut old = service("old", 80);
@@ -295,7 +303,7 @@ mod tests {
         cache.apply(old.clone());
         assert!(local.services.set(cache).is_ok());
         let nodes = [node("a", &[("InternalIP", "10.0.0.1")])];
-        assert!(local.give(&service("new", 80), &nodes).is_err(), "the older one has it");
-        local.give(&old, &nodes).expect("its own");
+        assert!(local.allocate(&service("new", 80), &nodes).is_err(), "allocated to the older service");
+        local.allocate(&old, &nodes).expect("own port");
     }
 }

@@ -1,34 +1,35 @@
-//! Ranges of addresses of which every service gets one per family.
+//! Address ranges of which every service gets one address per family.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
+use ipnet::IpNet;
 use objects::core::v1::Service;
 
 use super::has_family;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PoolError {
-    #[error("{0:?} is neither a range such as 192.0.2.10-192.0.2.20 nor one such as 192.0.2.0/28")]
+    #[error("invalid range {0:?}: expected the form 192.0.2.10-192.0.2.20 or 192.0.2.0/28")]
     Range(String),
-    #[error("{0} is not in the range of load balancers")]
+    #[error("{0} is not in the load balancer range")]
     Outside(IpAddr),
-    #[error("{0} is not an address")]
+    #[error("{0} is not a valid IP address")]
     Address(String),
-    #[error("{0} belongs to another service")]
+    #[error("{0} is allocated to another service")]
     Taken(IpAddr),
-    #[error("all addresses for load balancers are in use")]
+    #[error("the load balancer range is exhausted")]
     Exhausted,
 }
 
-/// Ranges, both ends included.
+/// Ranges, both ends inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     ranges: Vec<(IpAddr, IpAddr)>,
 }
 
 impl Pool {
-    /// From texts such as `192.0.2.10-192.0.2.20`, `192.0.2.0/28` or a single address.
+    /// Parses texts such as `192.0.2.10-192.0.2.20`, `192.0.2.0/28` or a single address.
     pub fn parse(texts: &[String]) -> Result<Self, PoolError> {
         let ranges =
             texts.iter().map(|text| range(text.trim()).ok_or_else(|| PoolError::Range(text.clone())));
@@ -41,8 +42,8 @@ impl Pool {
         self.ranges.iter().any(|(first, last)| same(first) && *first <= address && address <= *last)
     }
 
-    /// The addresses of a service: those it has, if they are still ours and free; the one it asks for; or the first
-    /// free one of each of its families.
+    /// Addresses of a service: its current ones, if they are still in the pool and free; the requested one; or the
+    /// first free one of each of its families.
     pub fn choose(
         &self,
         service: &Service,
@@ -63,8 +64,8 @@ impl Pool {
             let ours = |address: &IpAddr| {
                 address.is_ipv4() == v4 && has_family(service, *address) && !used.contains(address)
             };
-            let kept = held.iter().copied().find(|address| self.contains(*address) && ours(address));
-            chosen.extend(kept.or_else(|| self.addresses(v4).find(ours)));
+            let retained = held.iter().copied().find(|address| self.contains(*address) && ours(address));
+            chosen.extend(retained.or_else(|| self.addresses(v4).find(ours)));
         }
         if chosen.is_empty() { Err(PoolError::Exhausted) } else { Ok(chosen) }
     }
@@ -95,22 +96,17 @@ fn range(text: &str) -> Option<(IpAddr, IpAddr)> {
         let (first, last): (IpAddr, IpAddr) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
         return (first.is_ipv4() == last.is_ipv4() && first <= last).then_some((first, last));
     }
-    let Some((base, prefix)) = text.split_once('/') else {
-        let single: IpAddr = text.parse().ok()?;
+    if let Ok(single) = text.parse::<IpAddr>() {
         return Some((single, single));
-    };
-    let (base, prefix): (IpAddr, u32) = (base.parse().ok()?, prefix.parse().ok()?);
-    let width: u32 = if base.is_ipv4() { 32 } else { 128 };
-    let host = match width.checked_sub(prefix)? {
-        128 => u128::MAX,
-        host => (1 << host) - 1,
-    };
-    let (mut first, mut last) = (bits(base) & !host, bits(base) | host);
-    // The first and the last of a network of IPv4 mean the network and everybody in it.
-    if base.is_ipv4() && prefix < 31 {
-        (first, last) = (first + 1, last - 1);
     }
-    Some((address(first, base.is_ipv4()), address(last, base.is_ipv4())))
+    Some(match text.parse().ok()? {
+        // Excludes the network and broadcast addresses of an IPv4 network.
+        IpNet::V4(range) if range.prefix_len() < 31 => {
+            let (first, last) = (range.network().to_bits() + 1, range.broadcast().to_bits() - 1);
+            (Ipv4Addr::from_bits(first).into(), Ipv4Addr::from_bits(last).into())
+        }
+        range => (range.network(), range.broadcast()),
+    })
 }
 
 #[cfg(test)]
@@ -128,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges() {
+    fn pool_ranges_are_parsed() {
         for bad in ["", "x", "10.0.0.2-10.0.0.1", "10.0.0.1-fd00::1", "10.0.0.0/33"] {
             assert!(pool(&[bad]).is_err(), "{bad}");
         }
@@ -141,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_gets_one_and_keeps_it() {
+    fn service_gets_one_pool_address_and_keeps_it() {
         let pool = pool(&["192.0.2.1-192.0.2.3", "fd00::1-fd00::9"]).expect("a pool");
         let (first, second): (IpAddr, IpAddr) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         let v6: IpAddr = "fd00::1".parse().expect("an address");
@@ -151,13 +147,13 @@ mod tests {
         assert_eq!(pool.choose(&service(&["IPv4"], ""), &[second], &none), Ok(vec![second]));
         assert_eq!(pool.choose(&service(&["IPv4"], ""), &[[10, 0, 0, 1].into()], &none), Ok(vec![first]));
         assert_eq!(pool.choose(&service(&["IPv4"], "192.0.2.2"), &[], &none), Ok(vec![second]));
-        let asks = |text, used: &[IpAddr]| {
+        let requests = |text, used: &[IpAddr]| {
             pool.choose(&service(&["IPv4"], text), &[], &used.iter().copied().collect())
         };
-        assert_eq!(asks("192.0.2.2", &[second]), Err(PoolError::Taken(second)));
-        assert_eq!(asks("192.0.2.9", &[]), Err(PoolError::Outside([192, 0, 2, 9].into())));
-        assert_eq!(asks("x", &[]), Err(PoolError::Address("x".to_owned())));
+        assert_eq!(requests("192.0.2.2", &[second]), Err(PoolError::Taken(second)));
+        assert_eq!(requests("192.0.2.9", &[]), Err(PoolError::Outside([192, 0, 2, 9].into())));
+        assert_eq!(requests("x", &[]), Err(PoolError::Address("x".to_owned())));
         let all: Vec<IpAddr> = pool.addresses(true).collect();
-        assert_eq!(asks("", &all), Err(PoolError::Exhausted));
+        assert_eq!(requests("", &all), Err(PoolError::Exhausted));
     }
 }

@@ -1,8 +1,8 @@
-//! The service load balancer controller. Watches services and nodes; makes the provider's load balancers, and writes
-//! their addresses into the services' status.
+//! The service load balancer controller. Watches services and nodes; ensures the provider's load balancers, and
+//! writes their addresses into the services' status.
 //!
-//! Invariant: a service of type LoadBalancer without a class has a load balancer with all its ports that leads to all
-//! nodes; it is not gone before its load balancer is.
+//! Invariant: a service of type LoadBalancer without a class has a load balancer with all its ports that targets all
+//! nodes; the service is not deleted before its load balancer.
 
 mod plan;
 
@@ -18,8 +18,10 @@ use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
 pub use plan::FINALIZER;
-use plan::{Backend, Done, Plan, backend, has_finalizer, needs_cleanup, needs_update, with_defaults};
-pub(crate) use plan::{is_backend, wants};
+use plan::{
+    Backend, Done, LoadBalancerPlan, backend, has_finalizer, needs_cleanup, needs_update, with_defaults,
+};
+pub(crate) use plan::{is_backend, needs_load_balancer};
 
 use crate::{LoadBalancers, ProviderError, Settings};
 
@@ -60,9 +62,9 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     }
     let services = ctx.watch::<Service>(|change| {
         let concerned = match change {
-            Change::Added(service) => wants(service) || needs_cleanup(service),
+            Change::Added(service) => needs_load_balancer(service) || needs_cleanup(service),
             Change::Updated { old, new } => needs_update(old, new) || needs_cleanup(new),
-            Change::Deleted(service) => wants(service),
+            Change::Deleted(service) => needs_load_balancer(service),
         };
         if concerned { vec![Key::of(&**change.object())] } else { Vec::new() }
     });
@@ -77,7 +79,11 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         if !concerned {
             return Vec::new();
         }
-        all.all().iter().filter(|service| wants(service)).map(|service| Key::of(&**service)).collect()
+        all.all()
+            .iter()
+            .filter(|service| needs_load_balancer(service))
+            .map(|service| Key::of(&**service))
+            .collect()
     });
     Box::new(ServiceLoop { services, nodes, settings, done: Mutex::default() })
 }
@@ -87,40 +93,40 @@ impl Loop for ServiceLoop {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let Some(settings) = &self.settings else { return Ok(Action::Done) };
         let Some(provider) = settings.provider.load_balancers() else { return Ok(Action::Done) };
-        let pass = Pass { provider, cluster: &settings.cluster_name, ctx };
+        let reconciliation = Reconciliation { provider, cluster: &settings.cluster_name, ctx };
         let service = self.services.get_key(key);
         let nodes: Vec<Arc<Node>> = self.nodes.all().into_iter().filter(|node| is_backend(node)).collect();
         let backends: BTreeSet<Backend> = nodes.iter().map(|node| backend(node)).collect();
         let mut done = self.done.lock().get(key).cloned();
-        if let Plan::Release(old) = plan::plan(service.as_ref(), done.as_ref(), &backends) {
-            pass.release(&old).await?;
+        if let LoadBalancerPlan::Release(old) = plan::plan(service.as_ref(), done.as_ref(), &backends) {
+            reconciliation.release(&old).await?;
             self.done.lock().remove(key);
             self.retry_others(ctx);
             done = None;
         }
         let outcome = match plan::plan(service.as_ref(), done.as_ref(), &backends) {
-            Plan::Nothing | Plan::Release(_) => return Ok(Action::Done),
-            Plan::Delete(service) => {
-                let outcome = pass.delete(&service).await;
+            LoadBalancerPlan::Nothing | LoadBalancerPlan::Release(_) => return Ok(Action::Done),
+            LoadBalancerPlan::Delete(service) => {
+                let outcome = reconciliation.delete(&service).await;
                 if outcome.is_ok() {
                     self.done.lock().remove(key);
                     self.retry_others(ctx);
                 }
                 outcome.map_err(|error| (service, error))
             }
-            Plan::Ensure(service) => {
-                let outcome = pass.ensure(&service, &nodes).await;
+            LoadBalancerPlan::Ensure(service) => {
+                let outcome = reconciliation.ensure(&service, &nodes).await;
                 if outcome.is_ok() {
                     let done = Done { service: Arc::clone(&service), backends };
                     self.done.lock().insert(key.clone(), done);
                 }
                 outcome.map_err(|error| (service, error))
             }
-            Plan::Update(service) => {
-                let outcome = pass.update(&service, &nodes).await;
+            LoadBalancerPlan::Update(service) => {
+                let outcome = reconciliation.update(&service, &nodes).await;
                 match &outcome {
                     Ok(()) => drop(self.done.lock().insert(key.clone(), Done { service, backends })),
-                    // The next try makes it anew, as Kubernetes does.
+                    // The retry ensures it again, as in Kubernetes.
                     Err(_) => drop(self.done.lock().remove(key)),
                 }
                 outcome?;
@@ -138,28 +144,28 @@ impl Loop for ServiceLoop {
 }
 
 impl ServiceLoop {
-    /// What one service gave back, others may have waited for.
+    /// Requeues services that may be waiting for a released address or port.
     fn retry_others(&self, ctx: &Context) {
         let done = self.done.lock();
-        let waiting = self.services.all().into_iter().filter(|service| wants(service));
+        let waiting = self.services.all().into_iter().filter(|service| needs_load_balancer(service));
         for key in waiting.map(|service| Key::of(&*service)).filter(|key| !done.contains_key(key)) {
             ctx.queue.add(key);
         }
     }
 }
 
-/// One pass over one service.
-struct Pass<'a> {
+/// One reconciliation of one service.
+struct Reconciliation<'a> {
     provider: &'a dyn LoadBalancers,
     cluster: &'a str,
     ctx: &'a Context,
 }
 
-impl Pass<'_> {
+impl Reconciliation<'_> {
     async fn ensure(&self, service: &Service, nodes: &[Arc<Node>]) -> Result<(), ServiceError> {
         let recorder = &self.ctx.recorder;
         recorder.normal(service, "EnsuringLoadBalancer", "Ensuring load balancer");
-        // Before there is anything that would have to be removed with the service.
+        // Set the finalizer before creating anything that must be removed with the service.
         if !has_finalizer(service) {
             let patch = Patch::Strategic(json!({ "metadata": { "finalizers": [FINALIZER] } }));
             self.patch(service, &patch).await.map_err(|error| ServiceError::Finalizer("add", error))?;
@@ -228,7 +234,7 @@ impl Pass<'_> {
         self.write(service, LoadBalancerStatus::default()).await
     }
 
-    /// Removes the load balancer of a service that is gone already.
+    /// Deletes the load balancer of a service that no longer exists.
     async fn release(&self, service: &Service) -> Result<(), ServiceError> {
         let recorder = &self.ctx.recorder;
         recorder.normal(service, "DeletingLoadBalancer", "Deleting load balancer");
@@ -254,7 +260,7 @@ impl Pass<'_> {
         self.patch(service, &patch).await.map_err(ServiceError::Status)
     }
 
-    /// Through the status: that is what this loop may write. A service that is gone needs nothing.
+    /// Patches through the status subresource, which this controller may write. A missing service is ignored.
     async fn patch(&self, service: &Service, patch: &Patch) -> Result<(), ClientError> {
         let (ns, name) = (&service.metadata.namespace, &service.metadata.name);
         let (ns, name) = (ns.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default());

@@ -1,18 +1,18 @@
-//! What a service's load balancer needs, given what was done for it before.
+//! Computes the change of a service's load balancer from its last applied state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use objects::core::v1::{LoadBalancerStatus, Node, Service, ServicePort, ServiceSpec};
 
-/// Keeps a service until its load balancer is gone.
+/// Keeps a service until its load balancer is deleted.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
-/// Nodes with this label get no traffic from load balancers.
+/// Nodes with this label are excluded from load balancers.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// Nodes with this taint are about to be removed.
+/// Nodes with this taint will be removed.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// What of a node a load balancer is told.
+/// Node fields that a load balancer uses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Backend {
     pub name: String,
@@ -20,7 +20,7 @@ pub struct Backend {
     pub addresses: Vec<(String, String)>,
 }
 
-/// What was done for a service.
+/// Last applied state of a service.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub service: Arc<Service>,
@@ -28,37 +28,46 @@ pub struct Done {
 }
 
 #[derive(Clone, Debug)]
-pub enum Plan {
+pub enum LoadBalancerPlan {
     Nothing,
-    /// Another service of this name is gone, and nothing kept it.
+    /// A deleted service of this name that had no finalizer.
     Release(Arc<Service>),
     Delete(Arc<Service>),
     Ensure(Arc<Service>),
-    /// The load balancer stays as it is, with other nodes behind it.
+    /// Only the nodes of the load balancer changed.
     Update(Arc<Service>),
 }
 
 #[must_use]
-pub fn plan(service: Option<&Arc<Service>>, done: Option<&Done>, backends: &BTreeSet<Backend>) -> Plan {
+pub fn plan(
+    service: Option<&Arc<Service>>,
+    done: Option<&Done>,
+    backends: &BTreeSet<Backend>,
+) -> LoadBalancerPlan {
     let Some(service) = service else {
-        return done.map_or(Plan::Nothing, |done| Plan::Release(Arc::clone(&done.service)));
+        return done
+            .map_or(LoadBalancerPlan::Nothing, |done| LoadBalancerPlan::Release(Arc::clone(&done.service)));
     };
     if let Some(done) = done.filter(|done| done.service.metadata.uid != service.metadata.uid) {
-        return Plan::Release(Arc::clone(&done.service));
+        return LoadBalancerPlan::Release(Arc::clone(&done.service));
     }
-    if !wants(service) || needs_cleanup(service) {
+    if !needs_load_balancer(service) || needs_cleanup(service) {
         let anything = done.is_some() || has_finalizer(service);
-        return if anything { Plan::Delete(Arc::clone(service)) } else { Plan::Nothing };
+        return if anything {
+            LoadBalancerPlan::Delete(Arc::clone(service))
+        } else {
+            LoadBalancerPlan::Nothing
+        };
     }
     match done {
         Some(done) if !needs_update(&done.service, service) => {
             if done.backends == *backends {
-                Plan::Nothing
+                LoadBalancerPlan::Nothing
             } else {
-                Plan::Update(Arc::clone(service))
+                LoadBalancerPlan::Update(Arc::clone(service))
             }
         }
-        _ => Plan::Ensure(Arc::clone(service)),
+        _ => LoadBalancerPlan::Ensure(Arc::clone(service)),
     }
 }
 
@@ -66,9 +75,9 @@ fn spec(service: &Service) -> Option<&ServiceSpec> {
     service.spec.as_ref()
 }
 
-/// Whether a service is to have a load balancer, and of us: a class names somebody else.
+/// True if this controller manages the service's load balancer; a class selects another one.
 #[must_use]
-pub fn wants(service: &Service) -> bool {
+pub fn needs_load_balancer(service: &Service) -> bool {
     spec(service).is_some_and(|spec| {
         spec.type_.as_deref() == Some("LoadBalancer") && spec.load_balancer_class.is_none()
     })
@@ -79,23 +88,23 @@ pub fn has_finalizer(service: &Service) -> bool {
     service.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER)
 }
 
-/// Whether there is, or may be, a load balancer that is no longer wanted.
+/// True if an unwanted load balancer exists or may exist.
 #[must_use]
 pub fn needs_cleanup(service: &Service) -> bool {
     let another_type = spec(service).is_none_or(|spec| spec.type_.as_deref() != Some("LoadBalancer"));
     has_finalizer(service) && (service.metadata.deletion_timestamp.is_some() || another_type)
 }
 
-/// Whether a change concerns the load balancer.
+/// True if a change affects the load balancer.
 #[must_use]
 pub fn needs_update(old: &Service, new: &Service) -> bool {
-    if !wants(old) && !wants(new) {
+    if !needs_load_balancer(old) && !needs_load_balancer(new) {
         return false;
     }
     let (Some(was), Some(is)) = (spec(old), spec(new)) else { return true };
     let ports = |spec: &ServiceSpec| -> Vec<ServicePort> { spec.ports.clone().unwrap_or_default() };
     let families = |spec: &ServiceSpec| spec.ip_families.as_ref().map_or(0, Vec::len);
-    wants(old) != wants(new)
+    needs_load_balancer(old) != needs_load_balancer(new)
         || old.metadata.uid != new.metadata.uid
         || old.metadata.annotations != new.metadata.annotations
         || was.load_balancer_source_ranges != is.load_balancer_source_ranges
@@ -109,12 +118,12 @@ pub fn needs_update(old: &Service, new: &Service) -> bool {
         || families(was) != families(is)
 }
 
-/// Whether a node gets traffic from load balancers. That it is not ready does not matter: load balancers look
-/// themselves, and a whole cluster that is not ready should not lose all of its balancers' nodes.
+/// True if a node gets traffic from load balancers. Readiness is ignored: load balancers have health checks, and a
+/// cluster whose nodes are all not ready must not lose all targets.
 #[must_use]
 pub fn is_backend(node: &Node) -> bool {
     let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(EXCLUDED));
-    // What cannot be read as a truth value excludes, too.
+    // Unparsable values exclude, too.
     let excluded =
         label.is_some_and(|text| !matches!(text.as_str(), "0" | "f" | "F" | "false" | "FALSE" | "False"));
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
@@ -132,7 +141,7 @@ pub fn backend(node: &Node) -> Backend {
     }
 }
 
-/// A status as the API server would keep it.
+/// A status as the API server normalizes it.
 #[must_use]
 pub fn with_defaults(mut status: LoadBalancerStatus) -> LoadBalancerStatus {
     for ingress in status.ingress.iter_mut().flatten() {
@@ -158,112 +167,62 @@ mod tests {
         Arc::new(serde_json::from_value(value).expect("a service"))
     }
 
-    fn word(plan: &Plan) -> &'static str {
+    fn plan_name(plan: &LoadBalancerPlan) -> &'static str {
         match plan {
-            Plan::Nothing => "nothing",
-            Plan::Release(_) => "release",
-            Plan::Delete(_) => "delete",
-            Plan::Ensure(_) => "ensure",
-            Plan::Update(_) => "update",
+            LoadBalancerPlan::Nothing => "nothing",
+            LoadBalancerPlan::Release(_) => "release",
+            LoadBalancerPlan::Delete(_) => "delete",
+            LoadBalancerPlan::Ensure(_) => "ensure",
+            LoadBalancerPlan::Update(_) => "update",
         }
     }
 
+    fn nodes(names: &[&str]) -> BTreeSet<Backend> {
+        let one =
+            |name: &&str| Backend { name: (*name).to_owned(), provider_id: String::new(), addresses: vec![] };
+        names.iter().map(one).collect()
+    }
+
+    /// A service with these changes, by JSON pointer.
+    fn changed(changes: &[(&str, Value)]) -> Arc<Service> {
+        service(|object| {
+            for (pointer, value) in changes {
+                let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
+                object.pointer_mut(parent).expect("a parent")[name] = value.clone();
+            }
+        })
+    }
+
     #[test]
-    fn plans() {
-        let nodes = |names: &[&str]| -> BTreeSet<Backend> {
-            let one = |name: &&str| Backend {
-                name: (*name).to_owned(),
-                provider_id: String::new(),
-                addresses: vec![],
-            };
-            names.iter().map(one).collect()
-        };
+    fn plan_follows_service_and_applied_state() {
         let done = Done { service: service(|_| {}), backends: nodes(&["a"]) };
-        let kept = |value: &mut Value| value["metadata"]["finalizers"] = json!([FINALIZER]);
-        let time = json!("2026-01-01T00:00:00Z");
-        for (what, now, before, backends, expected) in [
-            ("new", Some(service(|_| {})), None, &["a"][..], "ensure"),
-            ("as it was", Some(service(kept)), Some(&done), &["a"], "nothing"),
-            ("more nodes", Some(service(kept)), Some(&done), &["a", "b"], "update"),
-            (
-                "another port",
-                Some(service(|s| s["spec"]["ports"][0]["port"] = json!(81))),
-                Some(&done),
-                &["a"],
-                "ensure",
-            ),
-            (
-                "annotated",
-                Some(service(|s| s["metadata"]["annotations"] = json!({ "a": "b" }))),
-                Some(&done),
-                &["a"],
-                "ensure",
-            ),
-            (
-                "labelled",
-                Some(service(|s| s["metadata"]["labels"] = json!({ "a": "b" }))),
-                Some(&done),
-                &["a"],
-                "nothing",
-            ),
-            (
-                "policy",
-                Some(service(|s| s["spec"]["externalTrafficPolicy"] = json!("Local"))),
-                Some(&done),
-                &["a"],
-                "ensure",
-            ),
-            (
-                "another type",
-                Some(service(|s| {
-                    kept(s);
-                    s["spec"]["type"] = json!("ClusterIP")
-                })),
-                None,
-                &["a"],
-                "delete",
-            ),
-            (
-                "another type, unkept",
-                Some(service(|s| s["spec"]["type"] = json!("ClusterIP"))),
-                Some(&done),
-                &["a"],
-                "delete",
-            ),
-            ("never one", Some(service(|s| s["spec"]["type"] = json!("ClusterIP"))), None, &["a"], "nothing"),
-            (
-                "somebody else's",
-                Some(service(|s| s["spec"]["loadBalancerClass"] = json!("x/y"))),
-                None,
-                &["a"],
-                "nothing",
-            ),
-            (
-                "going",
-                Some(service(|s| {
-                    kept(s);
-                    s["metadata"]["deletionTimestamp"] = time.clone()
-                })),
-                None,
-                &["a"],
-                "delete",
-            ),
-            (
-                "made anew",
-                Some(service(|s| s["metadata"]["uid"] = json!("2"))),
-                Some(&done),
-                &["a"],
-                "release",
-            ),
-            ("gone", None, Some(&done), &["a"], "release"),
-            ("gone and done", None, None, &["a"], "nothing"),
+        let with_finalizer = ("/metadata/finalizers", json!([FINALIZER]));
+        let internal = ("/spec/type", json!("ClusterIP"));
+        let deleted = ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+        for (what, changes, before, backends, expected) in [
+            ("new", vec![], None, &["a"][..], "ensure"),
+            ("unchanged", vec![with_finalizer.clone()], Some(&done), &["a"], "nothing"),
+            ("more nodes", vec![with_finalizer.clone()], Some(&done), &["a", "b"], "update"),
+            ("another port", vec![("/spec/ports", json!([{"port": 81}]))], Some(&done), &["a"], "ensure"),
+            ("annotated", vec![("/metadata/annotations", json!({"a": "b"}))], Some(&done), &["a"], "ensure"),
+            ("labelled", vec![("/metadata/labels", json!({"a": "b"}))], Some(&done), &["a"], "nothing"),
+            ("policy", vec![("/spec/externalTrafficPolicy", json!("Local"))], Some(&done), &["a"], "ensure"),
+            ("another type", vec![with_finalizer.clone(), internal.clone()], None, &["a"], "delete"),
+            ("another type, no finalizer", vec![internal.clone()], Some(&done), &["a"], "delete"),
+            ("never a load balancer", vec![internal], None, &["a"], "nothing"),
+            ("another class", vec![("/spec/loadBalancerClass", json!("x/y"))], None, &["a"], "nothing"),
+            ("being deleted", vec![with_finalizer, deleted], None, &["a"], "delete"),
+            ("recreated", vec![("/metadata/uid", json!("2"))], Some(&done), &["a"], "release"),
         ] {
-            assert_eq!(word(&plan(now.as_ref(), before, &nodes(backends))), expected, "{what}");
+            let plan = plan(Some(&changed(&changes)), before, &nodes(backends));
+            assert_eq!(plan_name(&plan), expected, "{what}");
         }
+        assert_eq!(plan_name(&plan(None, Some(&done), &nodes(&["a"]))), "release");
+        assert_eq!(plan_name(&plan(None, None, &nodes(&["a"]))), "nothing");
     }
 
     #[test]
-    fn backends() {
+    fn excluded_nodes_are_no_backends() {
         let node = |value: Value| -> Node { serde_json::from_value(value).expect("a node") };
         let labelled = |value: &str| node(json!({ "metadata": { "labels": { EXCLUDED: value } } }));
         assert!(is_backend(&node(json!({ "metadata": { "name": "n" } }))));

@@ -1,7 +1,8 @@
-//! Certificates of a node, signed by the cluster: for its user, and for its kubelet's API.
+//! Certificates of a node, signed by the cluster: client certificate, and serving certificate of its kubelet.
 
 use std::time::{Duration, Instant};
 
+use base::backoff::Backoff;
 use base::pki::ServingNames;
 use client::Client;
 use objects::ByteString;
@@ -11,33 +12,32 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 
 use super::JoinError;
 
-/// How long the signer may take, and how often it is asked. A certificate to serve with is for people to approve.
-const PATIENCE: Duration = Duration::from_secs(120);
-const PEOPLE: Duration = Duration::from_secs(900);
-const FIRST_LOOK: Duration = Duration::from_millis(50);
-const LAST_LOOK: Duration = Duration::from_secs(2);
+/// Wait limit and poll interval of the signer. Serving certificates are approved manually.
+const SIGNER_WAIT_LIMIT: Duration = Duration::from_secs(120);
+const APPROVAL_WAIT_LIMIT: Duration = Duration::from_secs(900);
+const POLL: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
-/// What a certificate is for.
+/// Purpose of a certificate.
 #[derive(Clone, Copy, Debug)]
-pub enum Asked<'a> {
-    /// The node as a client.
+pub enum Purpose<'a> {
+    /// Client certificate of the node.
     Client,
-    /// The kubelet's API, under these names.
+    /// Serving certificate of the kubelet, for these names.
     Serving(&'a ServingNames),
 }
 
-/// Asks for a certificate and waits for it: the chain and its key, as PEM.
-pub async fn request(client: &Client, node: &str, asked: Asked<'_>) -> Result<String, JoinError> {
+/// Requests a certificate and waits for it; returns the chain and its key, as PEM.
+pub async fn request(client: &Client, node: &str, asked: Purpose<'_>) -> Result<String, JoinError> {
     let (signer, usage, patience) = match asked {
-        Asked::Client => ("kubernetes.io/kube-apiserver-client-kubelet", "client auth", PATIENCE),
-        Asked::Serving(_) => ("kubernetes.io/kubelet-serving", "server auth", PEOPLE),
+        Purpose::Client => ("kubernetes.io/kube-apiserver-client-kubelet", "client auth", SIGNER_WAIT_LIMIT),
+        Purpose::Serving(_) => ("kubernetes.io/kubelet-serving", "server auth", APPROVAL_WAIT_LIMIT),
     };
     let key = KeyPair::generate().map_err(JoinError::Key)?;
     let mut name = DistinguishedName::new();
     name.push(DnType::OrganizationName, "system:nodes");
     name.push(DnType::CommonName, format!("system:node:{node}"));
     let mut parameters = CertificateParams::default();
-    if let Asked::Serving(names) = asked {
+    if let Purpose::Serving(names) = asked {
         let dns: Vec<String> = names.dns.iter().cloned().collect();
         parameters = CertificateParams::new(dns).map_err(JoinError::Key)?;
         parameters.subject_alt_names.extend(names.ips.iter().map(|ip| SanType::IpAddress(*ip)));
@@ -56,15 +56,14 @@ pub async fn request(client: &Client, node: &str, asked: Asked<'_>) -> Result<St
     };
     let made = client.create("", &object).await.map_err(JoinError::Request)?;
     let name = made.metadata.name.unwrap_or_default();
-    let (begun, mut wait) = (Instant::now(), FIRST_LOOK);
+    let (begun, mut poll) = (Instant::now(), POLL);
     while begun.elapsed() < patience {
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(LAST_LOOK);
+        poll.wait().await;
         let found: CertificateSigningRequest = client.get("", &name).await.map_err(JoinError::Request)?;
         let status = found.status.unwrap_or_default();
         if let Some(certificate) = status.certificate.filter(|certificate| !certificate.0.is_empty()) {
             let chain = String::from_utf8(certificate.0)
-                .map_err(|_| JoinError::Certificate("it is not text".to_owned()))?;
+                .map_err(|_| JoinError::Certificate("it is not valid UTF-8".to_owned()))?;
             return Ok(format!("{chain}\n{}", key.serialize_pem()));
         }
         let refused = status.conditions.into_iter().flatten();

@@ -1,4 +1,4 @@
-//! A certificate of a node's: asked for once, kept in a file, renewed before it ends.
+//! A certificate of a node: requested once, stored in a file, renewed before it expires.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,44 +8,45 @@ use base::clock::Clock;
 use base::file::{self, PRIVATE};
 use base::pki::{Identity, ServingNames};
 use base::tasks::TaskGroup;
-use client::{Client, Kubeconfig};
+use client::{Client, Kubeconfig, read_material};
+use kubelet::CertificateStatus;
 
 use super::JoinError;
-use super::certificate::{self, Asked};
+use super::certificate::{self, Purpose};
 
-/// How often it is looked whether the certificate is near its end.
+/// Check interval of the expiration.
 const CHECK: Duration = Duration::from_secs(600);
 
-/// A certificate of a node's.
+/// A certificate of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Credential {
     pub file: PathBuf,
     pub node: String,
-    /// The names it is to serve under; without any it is for the node as a client.
+    /// Names of a serving certificate; `None` for a client certificate.
     pub names: Option<ServingNames>,
     pub clock: Clock,
 }
 
 impl Credential {
-    /// What is in the file, if it is still good for what it is for.
+    /// Content of the file, if it is valid for its purpose.
     pub fn load(&self) -> Option<Identity> {
         let identity = Identity::from_pem(&std::fs::read_to_string(&self.file).ok()?).ok()?;
         let covers = self.names.as_ref().is_none_or(|names| identity.covers(names));
         (covers && identity.expires() > self.clock.now().as_second()).then_some(identity)
     }
 
-    /// Whether a kubeconfig shows this certificate.
+    /// True if a kubeconfig uses this certificate.
     pub fn is_used_by(&self, kubeconfig: &std::path::Path) -> bool {
         let shown = Kubeconfig::load(kubeconfig).ok().and_then(|loaded| loaded.certificate);
-        let shown = shown.and_then(|(certificate, _)| certificate.read().ok());
+        let shown = shown.and_then(|(certificate, _)| read_material(&certificate).ok());
         shown.is_some() && shown == std::fs::read_to_string(&self.file).ok()
     }
 
-    /// Gets a new certificate as whoever `client` is.
+    /// Requests a new certificate with the identity of `client`.
     pub async fn renew(&self, client: &Client) -> Result<Identity, JoinError> {
         let asked = match &self.names {
-            None => Asked::Client,
-            Some(names) => Asked::Serving(names),
+            None => Purpose::Client,
+            Some(names) => Purpose::Serving(names),
         };
         let text = certificate::request(client, &self.node, asked).await?;
         let identity = Identity::from_pem(&text).map_err(JoinError::Certificate)?;
@@ -58,12 +59,13 @@ impl Credential {
         Ok(identity)
     }
 
-    /// Renews the certificate before it ends, until `tasks` stop, and says so. Connections made later show the new one.
+    /// Renews the certificate before it expires, until `tasks` stop. `renewed` gets the new one, or `None` after a
+    /// failure. Later connections use the new one.
     pub fn keep_fresh(
         self,
         client: Client,
         tasks: &TaskGroup,
-        renewed: impl Fn(&Identity) + Send + Sync + 'static,
+        renewed: impl Fn(Option<&Identity>) + Send + Sync + 'static,
     ) {
         let (credential, group, renewed) = (Arc::new(self), tasks.clone(), Arc::new(renewed));
         tasks.supervise(format!("certificate {}", credential.file.display()), move || {
@@ -76,25 +78,34 @@ impl Credential {
                         tokio::time::sleep(CHECK).await;
                     }
                 };
-                tokio::select! {
-                    () = group.stopping() => {}
-                    () = renewing => {}
-                }
+                group.until_stopped(renewing).await;
             }
         });
     }
 
-    async fn renew_if_due(&self, client: &Client, renewed: &(impl Fn(&Identity) + Send + Sync)) {
+    /// Renews the client certificate of a kubelet, and reports its state.
+    pub fn keep_client_fresh(self, client: Client, tasks: &TaskGroup, status: CertificateStatus) {
+        if let Some(identity) = self.load() {
+            status.set_client_expires(identity.expires());
+        }
+        self.keep_fresh(client, tasks, move |renewed| match renewed {
+            Some(identity) => status.set_client_expires(identity.expires()),
+            None => status.client_failed(),
+        });
+    }
+
+    async fn renew_if_due(&self, client: &Client, renewed: &(impl Fn(Option<&Identity>) + Send + Sync)) {
         if self.load().is_some_and(|identity| !identity.is_due(self.clock.now())) {
             return;
         }
         match self.renew(client).await {
             Ok(identity) => {
-                tracing::info!(node = self.node, file = %self.file.display(), "a certificate is renewed");
-                renewed(&identity);
+                tracing::info!(node = self.node, file = %self.file.display(), "renewed certificate");
+                renewed(Some(&identity));
             }
             Err(error) => {
-                tracing::warn!(error = crate::chain(&error), file = %self.file.display(), "a certificate is not renewed");
+                tracing::warn!(error = crate::chain(&error), file = %self.file.display(), "failed to renew certificate");
+                renewed(None);
             }
         }
     }

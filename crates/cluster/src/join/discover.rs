@@ -1,13 +1,15 @@
-//! Whom to trust in a cluster that one knows by a token only: the cluster tells it to everybody, signed with the token's
-//! secret. Nothing else that an unknown server says is believed, and the token itself is not sent to it.
+//! Discovery of a cluster's certificate authority with only a token: cluster-info is public and signed with the
+//! token's secret. Nothing else from the unverified server is used, and the token itself is not sent to it.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::hmac;
 use base::http::{Authorities, Client, HttpError, Limits, Origin, Trust};
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http_body_util::Full;
+use machinery::kubeconfig::{self, ClusterEntry, Material};
 use serde_json::Value;
 
 use super::BootstrapToken;
@@ -15,44 +17,50 @@ use super::BootstrapToken;
 const PATH: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
 const LIMIT: usize = 1 << 20;
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// How long the server may take to come up, and the signer to sign.
-const PATIENCE: Duration = Duration::from_secs(60);
-const AGAIN: Duration = Duration::from_millis(250);
+/// Time limit for the server to start and the signer to sign.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+const RETRY_DELAY: Duration = Duration::from_millis(250);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
-    #[error("it is not an https URL")]
+    #[error("not an https URL")]
     Url,
-    #[error("calling it")]
+    #[error("request failed")]
     Http(#[source] HttpError),
-    #[error("it answered {0}")]
+    #[error("it returned status {0}")]
     Status(http::StatusCode),
-    #[error("its answer is not what clusters say about themselves")]
+    #[error("its response is not a valid cluster-info")]
     Answer,
-    #[error("it does not know token {0}, or has not signed with it yet")]
+    #[error("cluster-info has no signature of token {0}: the token is unknown or not signed yet")]
     Unsigned(String),
-    #[error("what it says is not signed with this token: it may not be the cluster that the token is for")]
+    #[error(
+        "the signature of cluster-info does not match the token: this may not be the cluster that issued it"
+    )]
     Signature,
-    #[error("it did not answer in time")]
+    #[error("request timed out")]
     Slow,
 }
 
 impl DiscoverError {
-    /// Whether it is worth asking again.
-    fn may_pass(&self) -> bool {
+    /// True if a retry may succeed.
+    fn is_retryable(&self) -> bool {
         !matches!(self, Self::Url | Self::Signature | Self::Answer)
     }
 }
 
-/// The certificate of the cluster's authority, as PEM.
+/// Certificate of the cluster's authority, as PEM.
 pub async fn authority(server: &str, token: &BootstrapToken) -> Result<String, DiscoverError> {
     let begun = Instant::now();
     loop {
         let attempt = tokio::time::timeout(ATTEMPT, fetch(server)).await.unwrap_or(Err(DiscoverError::Slow));
         match attempt.and_then(|map| verified(&map, token)) {
-            Err(error) if error.may_pass() && begun.elapsed() < PATIENCE => {
-                tracing::debug!(error = crate::chain(&error), server, "asking again");
-                tokio::time::sleep(AGAIN).await;
+            Err(error) if error.is_retryable() && begun.elapsed() < WAIT_LIMIT => {
+                tracing::debug!(
+                    error = crate::chain(&error),
+                    server,
+                    "cluster-info not available yet, retrying"
+                );
+                tokio::time::sleep(RETRY_DELAY).await;
             }
             outcome => return outcome,
         }
@@ -60,7 +68,7 @@ pub async fn authority(server: &str, token: &BootstrapToken) -> Result<String, D
 }
 
 async fn fetch(server: &str) -> Result<Value, DiscoverError> {
-    // What the answer says is signed with the token; who sends it does not matter.
+    // The content is verified with the token, so the server need not be.
     let trust = Trust { authorities: Authorities::Unverified, ..Trust::default() };
     let origin = Origin::of_url(server, &trust).ok().filter(Origin::is_secure).ok_or(DiscoverError::Url)?;
     let request = http::Request::get(PATH)
@@ -77,7 +85,7 @@ async fn fetch(server: &str) -> Result<Value, DiscoverError> {
     serde_json::from_slice(&body).map_err(|_| DiscoverError::Answer)
 }
 
-/// What the map says, if it is signed with the token.
+/// Content of the ConfigMap, if it is signed with the token.
 fn verified(map: &Value, token: &BootstrapToken) -> Result<String, DiscoverError> {
     let text = |key: &str| map["data"][key].as_str();
     let content = text("kubeconfig").ok_or(DiscoverError::Answer)?;
@@ -94,10 +102,13 @@ fn verified(map: &Value, token: &BootstrapToken) -> Result<String, DiscoverError
     let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
     let key = hmac::Key::new(hmac::HMAC_SHA256, token.secret().as_bytes());
     hmac::verify(&key, signed.as_bytes(), &tag).map_err(|_| DiscoverError::Signature)?;
-    let parsed = machinery::codec::yaml::decode(content.as_bytes()).map_err(|_| DiscoverError::Answer)?.value;
-    let data = parsed["clusters"][0]["cluster"]["certificate-authority-data"].as_str();
-    let bytes = data.and_then(|data| STANDARD.decode(data).ok()).ok_or(DiscoverError::Answer)?;
-    String::from_utf8(bytes).map_err(|_| DiscoverError::Answer)
+    let parsed = kubeconfig::decode(content.as_bytes()).map_err(|_| DiscoverError::Answer)?;
+    let cluster = parsed.get("clusters").and_then(|clusters| clusters.pointer("/0/cluster"));
+    let cluster = cluster.and_then(|cluster| ClusterEntry::read(cluster, Path::new("")).ok());
+    match cluster.and_then(|cluster| cluster.authority) {
+        Some(Material::Text(authority)) => Ok(authority),
+        _ => Err(DiscoverError::Answer),
+    }
 }
 
 #[cfg(test)]
@@ -114,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_token_signed_is_believed() {
+    fn cluster_info_requires_token_signature() {
         let token = BootstrapToken::parse("abcdef.0123456789abcdef").expect("a token");
         let content = "clusters:\n- cluster:\n    certificate-authority-data: Y2E=\n";
         assert_eq!(verified(&signed(content, "0123456789abcdef"), &token).expect("signed"), "ca");

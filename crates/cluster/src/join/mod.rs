@@ -1,5 +1,5 @@
-//! How a node joins a cluster: with a bootstrap token it learns whom to trust and gets a certificate of its own, as
-//! which it acts from then on; the token is not needed again.
+//! Joins a node to a cluster: with a bootstrap token it discovers the certificate authority and gets its own
+//! certificate, which it uses from then on; the token is not needed again.
 
 pub(crate) mod bootstrap;
 mod certificate;
@@ -15,6 +15,8 @@ use base::clock::Clock;
 use base::file::{self, PRIVATE, PUBLIC};
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, KubeconfigError};
+use kubelet::CertificateStatus;
+use machinery::kubeconfig::{self, ClusterEntry, Material, UserEntry};
 
 use credential::Credential;
 pub use token::{
@@ -22,45 +24,45 @@ pub use token::{
     list as list_tokens,
 };
 
-/// Why a node could not join.
+/// Failure to join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     #[error("writing {}", .path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error("reading {}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("this node has no certificate yet, so it needs a token")]
+    #[error("a token is required: this node has no certificate yet")]
     NoToken,
     #[error(transparent)]
     Token(#[from] TokenError),
     #[error("{0:?} is not the URL of an API server, such as https://10.0.0.1:6443")]
     Server(String),
-    #[error("asking {server} about the cluster")]
+    #[error("failed to get cluster-info from {server}")]
     Discover { server: String, source: discover::DiscoverError },
-    #[error("the kubeconfig that was made")]
+    #[error("failed to load the generated kubeconfig")]
     Kubeconfig(#[source] KubeconfigError),
-    #[error("making a key")]
+    #[error("failed to generate a private key")]
     Key(#[source] rcgen::Error),
-    #[error("asking for a certificate")]
+    #[error("failed to request a certificate")]
     Request(#[source] ClientError),
-    #[error("the certificate was refused: {0}")]
+    #[error("the certificate signing request was denied: {0}")]
     Refused(String),
-    #[error("nobody signed the certificate within {0:?}")]
+    #[error("the certificate signing request was not signed within {0:?}")]
     Unsigned(Duration),
-    #[error("the certificate is not usable: {0}")]
+    #[error("the issued certificate is invalid: {0}")]
     Certificate(String),
 }
 
-/// Which cluster to join, and as which node.
+/// Cluster to join, and node name.
 #[derive(Clone, Debug)]
 pub struct Join {
-    /// The API server's URL.
+    /// URL of the API server.
     pub server: String,
-    /// Needed until the node has its certificate.
+    /// Required until the node has its certificate.
     pub token: Option<String>,
-    /// Who vouches for the API server; learned with the token if absent.
+    /// Certificate authority of the API server; discovered with the token if absent.
     pub authority: Option<PathBuf>,
-    /// Where the node keeps its credentials.
+    /// Directory of the node's credentials.
     pub directory: PathBuf,
     pub node: String,
     pub clock: Clock,
@@ -76,7 +78,7 @@ impl Join {
         Credential { file: self.file("client.pem"), node, names: None, clock }
     }
 
-    /// The kubeconfig of the node's own user, made with a token if there is none yet.
+    /// Kubeconfig of the node's own user, created with a token if missing.
     pub async fn kubeconfig(&self) -> Result<PathBuf, JoinError> {
         let kubeconfig = self.file("kubeconfig");
         std::fs::DirBuilder::new()
@@ -87,11 +89,9 @@ impl Join {
         if self.credential().load().is_none() {
             self.bootstrap().await?;
         }
-        write(
-            &kubeconfig,
-            &render(&self.server, "client-certificate: client.pem\n    client-key: client.pem"),
-            PRIVATE,
-        )?;
+        let file = || Material::File("client.pem".into());
+        let user = UserEntry { certificate: Some((file(), file())), ..UserEntry::default() };
+        write(&kubeconfig, &render(&self.server, &user), PRIVATE)?;
         Ok(kubeconfig)
     }
 
@@ -106,17 +106,19 @@ impl Join {
         };
         write(&self.file("ca.crt"), &authority, PUBLIC)?;
         let bootstrap = self.file("bootstrap-kubeconfig");
-        write(&bootstrap, &render(&self.server, &format!("token: {token}")), PRIVATE)?;
+        let user = UserEntry { token: Some(Material::Text(token.to_string())), ..UserEntry::default() };
+        write(&bootstrap, &render(&self.server, &user), PRIVATE)?;
         let client = Client::connect(&bootstrap, "ferry-agent").map_err(JoinError::Request)?;
         let outcome = self.credential().renew(&client).await;
-        // What is in there is not needed any more, or wrong.
+        // The old content is outdated or invalid.
         let _ = std::fs::remove_file(&bootstrap);
         outcome.map(drop)
     }
 
-    /// Renews the certificate before it ends, until `tasks` stop. Connections made later show the new one.
-    pub fn keep_fresh(self, client: Client, tasks: &TaskGroup) {
-        self.credential().keep_fresh(client, tasks, |_| {});
+    /// Renews the certificate before it expires, until `tasks` stop, and reports its state. Later connections use the
+    /// new one.
+    pub fn keep_fresh(self, client: Client, tasks: &TaskGroup, status: CertificateStatus) {
+        self.credential().keep_client_fresh(client, tasks, status);
     }
 }
 
@@ -125,11 +127,9 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), JoinError> {
         .map_err(|source| JoinError::Write { path: path.to_owned(), source })
 }
 
-/// A kubeconfig beside the authority's certificate.
-fn render(server: &str, user: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: ferry\nclusters:\n- name: ferry\n  cluster:\n    \
-         server: {server}\n    certificate-authority: ca.crt\ncontexts:\n- name: ferry\n  context:\n    \
-         cluster: ferry\n    user: node\nusers:\n- name: node\n  user:\n    {user}\n"
-    )
+/// Kubeconfig next to the authority's certificate.
+fn render(server: &str, user: &UserEntry) -> String {
+    let authority = Some(Material::File("ca.crt".into()));
+    let cluster = ClusterEntry { server: server.to_owned(), authority, ..ClusterEntry::default() };
+    kubeconfig::render("ferry", "node", &cluster, user)
 }

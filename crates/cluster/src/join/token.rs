@@ -1,4 +1,4 @@
-//! Bootstrap tokens: `id.secret`, kept as secrets of kube-system.
+//! Bootstrap tokens: `id.secret`, stored as secrets of kube-system.
 
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// A text that is no token.
+/// Invalid token syntax.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a token is six and sixteen small letters or digits, such as abcdef.0123456789abcdef")]
+#[error("the token must be of the form abcdef.0123456789abcdef")]
 pub struct TokenError;
 
-/// A token by which nodes introduce themselves.
+/// Bootstrap token of nodes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BootstrapToken {
     pub id: String,
@@ -48,7 +48,7 @@ impl BootstrapToken {
         Ok(Self { id: id.to_owned(), secret: secret.to_owned() })
     }
 
-    /// A token that nobody knows yet.
+    /// Random token.
     #[must_use]
     pub fn random() -> Self {
         let mut random = rand::rng();
@@ -63,7 +63,7 @@ impl BootstrapToken {
     }
 }
 
-/// Makes a token known to the cluster; it ends after `life`, or never.
+/// Creates the secret of a token, which expires after `life`, or never.
 pub fn create<'a>(
     client: &'a Client,
     token: &'a BootstrapToken,
@@ -100,7 +100,7 @@ pub fn create<'a>(
     })
 }
 
-/// A token as its secret describes it.
+/// Token as described by its secret.
 #[derive(Clone, Debug)]
 pub struct TokenInfo {
     pub id: String,
@@ -109,7 +109,7 @@ pub struct TokenInfo {
     pub description: String,
 }
 
-/// Every token of the cluster.
+/// All tokens of the cluster.
 pub fn list(client: &Client) -> BoxFuture<'_, Result<Vec<TokenInfo>, ClientError>> {
     Box::pin(async move {
         let options = ListOptions { field_selector: format!("type={TYPE}"), ..ListOptions::default() };
@@ -127,14 +127,13 @@ pub fn list(client: &Client) -> BoxFuture<'_, Result<Vec<TokenInfo>, ClientError
     })
 }
 
-/// Deletes a token.
 pub fn delete<'a>(client: &'a Client, id: &'a str) -> BoxFuture<'a, Result<(), ClientError>> {
     Box::pin(async move {
         client.delete::<Secret>(NAMESPACE, &format!("bootstrap-token-{id}"), &DeleteOptions::default()).await
     })
 }
 
-/// Where nodes reach the API server, as the cluster tells everybody.
+/// URL of the API server in the public cluster-info.
 pub fn advertised_server(client: &Client) -> BoxFuture<'_, Result<String, ClientError>> {
     Box::pin(async move {
         let map: ConfigMap = client.get("kube-public", "cluster-info").await?;
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens() {
+    fn bootstrap_token_is_parsed_and_formatted() {
         let token = BootstrapToken::random();
         assert_eq!(BootstrapToken::parse(&token.to_string()), Ok(token.clone()));
         assert!(!format!("{token:?}").contains(token.secret()));

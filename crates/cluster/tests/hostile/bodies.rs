@@ -1,4 +1,4 @@
-//! The hostile requests, by what they abuse.
+//! Hostile requests, by the mechanism they abuse.
 
 use super::Hostile;
 use bytes::Bytes;
@@ -22,10 +22,10 @@ const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// The largest body that is read.
+/// Body size limit.
 const MOST: usize = 3 << 20;
 
-/// Objects that hostile requests are about.
+/// Objects that hostile requests use.
 pub fn prepared() -> Vec<(&'static str, Value)> {
     let map = |name: &str, data: Value| json!({"metadata": {"name": name}, "data": data});
     let container = json!({"name": "c", "image": "i"});
@@ -49,7 +49,7 @@ pub fn prepared() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A policy with one expression about one resource.
+/// A policy with one expression for one resource.
 fn policy(name: &str, expression: &str, resource: &str) -> Value {
     let rule =
         json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": [resource]});
@@ -58,7 +58,7 @@ fn policy(name: &str, expression: &str, resource: &str) -> Value {
     }})
 }
 
-/// Nested loops that exceed any cost.
+/// Nested loops that exceed any cost limit.
 fn costly() -> String {
     let list = format!("[{}]", vec!["1"; 100].join(","));
     format!("{list}.all(a, {list}.all(b, {list}.all(c, {list}.all(d, a + b + c + d > 0))))")
@@ -77,12 +77,12 @@ fn get(name: &'static str, path: String) -> Hostile {
     Hostile { name, method: Method::GET, path, headers: Vec::new(), body: Bytes::new() }
 }
 
-/// A configuration map of which `metadata` and `data` are given as JSON.
+/// A ConfigMap with `metadata` and `data` as JSON.
 fn map(metadata: &str, data: &str) -> String {
     format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{metadata},"data":{data}}}"#)
 }
 
-/// Repeats a piece until the text is as long as a body may be, with room for what stands around it.
+/// Repeats a piece up to the body size limit, with a margin for the surrounding text.
 fn filled(mut piece: impl FnMut(usize, &mut String)) -> String {
     let mut text = String::with_capacity(MOST);
     for index in 0.. {
@@ -111,7 +111,7 @@ pub fn all() -> Vec<Hostile> {
     all
 }
 
-/// Bodies that expand, nest, or lie about their lengths.
+/// Bodies that expand, nest, or declare wrong lengths.
 fn encodings() -> Vec<Hostile> {
     let long = "x".repeat(1 << 20);
     let laughs = (1..20).fold("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned(), |mut text, level| {
@@ -176,7 +176,7 @@ fn encodings() -> Vec<Hostile> {
     ]
 }
 
-/// Values of which there are too many, too long, or wrong in large numbers.
+/// Too many, too long, or mostly invalid values.
 fn values() -> Vec<Hostile> {
     let keys = filled(|index, text| add(text, format_args!("\"k{index}\":\"\",")));
     let unknown = filled(|index, text| add(text, format_args!("\"u{index}\":1,")));
@@ -242,7 +242,7 @@ fn values() -> Vec<Hostile> {
     ]
 }
 
-/// Patches that multiply what is there.
+/// Patches that multiply existing content.
 fn patches() -> Vec<Hostile> {
     let patched = format!("{MAPS}/patched");
     let copies: Vec<Value> = (0..9_999)
@@ -367,7 +367,7 @@ fn managers() -> Vec<Hostile> {
     ]
 }
 
-/// Expressions and patterns that take long to compile or to evaluate.
+/// Expressions and patterns that are slow to compile or to evaluate.
 fn expressions() -> Vec<Hostile> {
     let policies = |name: &'static str, expression: String| {
         post(name, POLICIES, JSON, policy("p", &expression, "limitranges").to_string())

@@ -1,9 +1,9 @@
-//! Requests made to exhaust the server, in a process that may take 256 MB of memory, while another client works.
+//! Requests designed to exhaust the server, in a process limited to 256 MB of memory, while another client works.
 //!
-//! The server runs in a process of its own inside a memory cgroup. Several hostile requests at a time are sent to it, each
-//! of which must be refused or answered within that memory. Meanwhile another client reads and writes: while a hostile
-//! request is in progress, its requests must be answered. The server has one worker thread, so a request that computes on
-//! it would stop all others.
+//! The server runs in its own process inside a memory cgroup. Several hostile requests at a time are sent to it, each
+//! of which must be rejected or answered within that memory. Meanwhile another client reads and writes: while a
+//! hostile request is in progress, its requests must be answered. The server has one worker thread, so a request that
+//! computes on it would block all others.
 
 mod bodies;
 mod process;
@@ -19,19 +19,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use testkit::Client;
 
-/// Memory of the server's process.
+/// Memory limit of the server's process.
 const MEMORY: u64 = 256 << 20;
-/// Hostile requests at a time.
+/// Concurrent hostile requests.
 const AT_ONCE: usize = 4;
 /// While a hostile request takes longer than this, requests of the other client must be answered.
 const LONG: Duration = Duration::from_secs(2);
-/// The time in which any hostile request is answered. The server is not optimised and the machine may be busy.
+/// Time limit of any hostile request. The server is a debug build and the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Names the requests to send, by a part of their names; all unless set.
+/// Environment variable to select requests by a part of their names; all unless set.
 const ONLY: &str = "FERRY_HOSTILE_ONLY";
 
-/// A request made to exhaust the server.
+/// A request designed to exhaust the server.
 struct Hostile {
     name: &'static str,
     method: Method,
@@ -50,7 +50,7 @@ impl Hostile {
     }
 }
 
-/// The client that only works: what it reads and writes, and how much it got done.
+/// The well-behaved client and its number of requests.
 struct Ordinary {
     client: Client,
     done: AtomicUsize,
@@ -58,7 +58,7 @@ struct Ordinary {
 }
 
 impl Ordinary {
-    /// A read and a write, again and again.
+    /// Repeats a read and a write.
     async fn work(&self) -> Result<()> {
         let path = "/api/v1/namespaces/default/configmaps/ordinary";
         while !self.is_over.load(Ordering::Relaxed) {
@@ -77,8 +77,8 @@ impl Ordinary {
     }
 }
 
-/// The outcome of one hostile request.
-struct Outcome {
+/// Outcome of one hostile request.
+struct RequestOutcome {
     name: &'static str,
     code: u16,
     took: Duration,
@@ -87,14 +87,20 @@ struct Outcome {
     answer: String,
 }
 
-async fn send(hostile: &Hostile, client: &Client, ordinary: &Ordinary) -> Result<Outcome> {
+async fn send(hostile: &Hostile, client: &Client, ordinary: &Ordinary) -> Result<RequestOutcome> {
     let (begin, before) = (Instant::now(), ordinary.done.load(Ordering::Relaxed));
     let sent = tokio::time::timeout(PATIENCE, client.exchange(hostile.request()?)).await;
     let reply = sent.with_context(|| format!("{}: no answer", hostile.name))?;
     let reply = reply.with_context(|| hostile.name)?;
     let beside = ordinary.done.load(Ordering::Relaxed) - before;
     let answer = String::from_utf8_lossy(&reply.bytes[..reply.bytes.len().min(300)]).into_owned();
-    Ok(Outcome { name: hostile.name, code: reply.status.as_u16(), took: begin.elapsed(), beside, answer })
+    Ok(RequestOutcome {
+        name: hostile.name,
+        code: reply.status.as_u16(),
+        took: begin.elapsed(),
+        beside,
+        answer,
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,7 +161,7 @@ async fn hostile_requests_within_256_mb_delay_only_their_sender() -> Result<()> 
     ordinary.is_over.store(true, Ordering::Relaxed);
     working.await?.context("the other client")?;
     assert_eq!(outcomes.len(), hostile.len());
-    for Outcome { name, code, took, beside, answer } in &outcomes {
+    for RequestOutcome { name, code, took, beside, answer } in &outcomes {
         assert!((200..500).contains(code), "{name}: {code} {answer}");
         assert!(
             *took < LONG || *beside > 0,

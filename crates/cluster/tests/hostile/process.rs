@@ -15,14 +15,14 @@ const DIRECTORY: &str = "FERRY_HOSTILE_DIRECTORY";
 const CGROUP: &str = "FERRY_HOSTILE_CGROUP";
 const READY: &str = "listening on ";
 
-/// A memory cgroup, and the names that its version has for its files.
+/// A memory cgroup with the file names of its version.
 struct Cgroup {
     path: PathBuf,
     is_v2: bool,
 }
 
 impl Cgroup {
-    /// Makes a group with this limit below that of the test, or at the top; `None` where that is not possible.
+    /// Creates a cgroup with this limit below that of the test, or at the root; `None` where that is not possible.
     fn make(limit: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let name = format!("ferry-hostile-{}", std::process::id());
@@ -54,7 +54,7 @@ impl Cgroup {
         self.number(if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" })
     }
 
-    /// Processes that the kernel killed for lack of memory.
+    /// Number of OOM-killed processes.
     fn kills(&self) -> u64 {
         let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
@@ -65,7 +65,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A process that has just ended may still be in it.
+        // A process that has just exited may still be in it.
         for _ in 0..100 {
             if fs::remove_dir(&self.path).is_ok() || !self.path.exists() {
                 return;
@@ -75,7 +75,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// A server in a process of its own.
+/// A server in its own process.
 pub struct Process {
     child: Mutex<Child>,
     address: SocketAddr,
@@ -85,7 +85,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a server that may take this much memory; `None` where there is no memory cgroup.
+    /// Starts a server with this memory limit; `None` where there is no memory cgroup.
     pub fn start(limit: u64) -> Result<Option<Self>> {
         let Some(cgroup) = Cgroup::make(limit) else { return Ok(None) };
         let directory = tempfile::tempdir().context("a data directory")?;
@@ -93,7 +93,7 @@ impl Process {
             .args(["process::server", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(DIRECTORY, directory.path())
             .env(CGROUP, &cgroup.path)
-            // As Ferry's own allocator, that of the test is to give back what is free.
+            // Like Ferry's own allocator, the test's must return free memory.
             .env("MALLOC_ARENA_MAX", "1")
             .env("MALLOC_TRIM_THRESHOLD_", "1048576")
             .stdin(Stdio::piped())
@@ -104,7 +104,7 @@ impl Process {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         let address =
             lines.find_map(|line| line.strip_prefix(READY).and_then(|address| address.parse().ok()));
-        // Whatever it prints later must not fill the pipe.
+        // Later output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let Some(address) = address else {
             let _ = child.kill();
@@ -116,7 +116,7 @@ impl Process {
         Ok(Some(Self { child: Mutex::new(child), address, pki, cgroup, _directory: directory }))
     }
 
-    /// An administrator's client with a connection of its own.
+    /// An administrator's client with its own connection.
     pub fn client(&self) -> Result<Client> {
         let identity = self.pki.leaves().admin;
         Client::new(self.address, &self.pki.server_authority.certificate, Some(identity.into()))

@@ -1,4 +1,4 @@
-//! A store that misbehaves on request: the way to provoke what no input should.
+//! A store that fails on request, to provoke errors that no input causes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,44 +9,44 @@ use tokio::sync::Semaphore;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// Writes to keys with `panics` in their name panic; for those with `full` there is no space; those with `hangs`
-/// wait until they are let go.
-pub struct Troubled {
+/// Writes to keys that contain `panics` panic; those with `full` return NoSpace; those with `hangs` wait for
+/// [`Self::release`].
+pub struct FaultyStore {
     inner: Arc<dyn Store>,
     gate: Semaphore,
     waiting: AtomicUsize,
 }
 
-impl Troubled {
+impl FaultyStore {
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Self { inner, gate: Semaphore::new(0), waiting: AtomicUsize::new(0) }
     }
 
-    /// How many writes hang, or have hung.
+    /// Number of writes that hang or have hung.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Nothing hangs any more.
-    pub fn let_go(&self) {
+    /// Releases all hanging writes.
+    pub fn release(&self) {
         self.gate.close();
     }
 }
 
 #[async_trait]
-impl Layer for Troubled {
+impl Layer for FaultyStore {
     fn below(&self) -> &dyn Store {
         &*self.inner
     }
 
     async fn txn(&self, txn: Txn) -> Result<Outcome> {
-        assert!(!txn.key.contains("panics"), "the store was told to");
+        assert!(!txn.key.contains("panics"), "injected panic");
         if txn.key.contains("full") {
             return Err(StoreError::NoSpace);
         }
         if txn.key.contains("hangs") {
             self.waiting.fetch_add(1, Ordering::SeqCst);
-            // The gate never has a place: it only closes.
+            // The semaphore never has a permit: it is only closed.
             let _ = self.gate.acquire().await;
         }
         self.inner.txn(txn).await

@@ -1,4 +1,4 @@
-//! Group versions that another server answers for.
+//! Group versions served by an extension server.
 
 use anyhow::{Context, Result, ensure};
 use apiserver::aggregate::Routing;
@@ -38,7 +38,7 @@ fn answer(path: &str, body: &Value) -> (u16, Value) {
     }
 }
 
-/// A server whose `v1.example.com` is at `responder`.
+/// A server whose `v1.example.com` is served by `responder`.
 async fn aggregated(responder: &Responder, service: &str) -> Result<Server> {
     let server = Server::start_with(|config| config.api.aggregator_routing = Routing::Service).await?;
     let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": service},
@@ -71,7 +71,7 @@ async fn condition(server: &Server, reason: &str) -> Result<String> {
     Ok(seen.await?["message"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Waits until the resource is answered with this status.
+/// Waits until the resource returns this status.
 async fn status_of_flunders(server: &Server, status: u16) {
     let observe = async || server.admin.get(FLUNDERS).await.map(|reply| reply.status.as_u16());
     eventually("status of the resource", LIMIT, observe, |seen| {
@@ -86,7 +86,7 @@ async fn requests_reach_the_extension_server_as_their_user() -> Result<()> {
     let responder = Responder::start(answer).await?;
     let server = aggregated(&responder, "responder").await?;
     ensure!(condition(&server, "Passed").await? == "all checks passed");
-    // Go's servers answer 400 to requests without a host.
+    // Go's servers return 400 for requests without a Host header.
     let host = format!("localhost:{}", responder.port()?);
     ensure!(responder.headers().iter().all(|seen| seen["host"] == *host), "{:?}", responder.headers());
     let groups = server.admin.get("/apis").await?.body;
@@ -115,7 +115,7 @@ async fn requests_reach_the_extension_server_as_their_user() -> Result<()> {
     let before = responder.seen().len();
     let refused = server.client_as("alice", None)?.get(FLUNDERS).await?;
     ensure!(refused.status == 403, "{}", refused.body);
-    ensure!(responder.seen().len() == before, "a refused request reached the extension server");
+    ensure!(responder.seen().len() == before, "a rejected request reached the extension server");
     Ok(())
 }
 
@@ -131,7 +131,7 @@ async fn failing_extension_server_is_unavailable_until_its_api_service_is_gone()
     let server = aggregated(&responder, "responder").await?;
     condition(&server, "Passed").await?;
     failing.store(true, Ordering::Relaxed);
-    // A change of the service is a reason to look at once.
+    // A change of the service triggers an immediate check.
     let mut service = server.admin.get(&format!("{SERVICES}/responder")).await?.body;
     service["metadata"]["annotations"] = json!({"touched": "yes"});
     ensure!(server.admin.put(&format!("{SERVICES}/responder"), &service).await?.status == 200);
@@ -150,7 +150,7 @@ async fn failing_extension_server_is_unavailable_until_its_api_service_is_gone()
     Ok(())
 }
 
-/// The certificate is for another service: nothing is sent to a server that cannot be verified.
+/// The certificate is for another service: nothing is sent to an unverified server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn extension_server_with_the_certificate_of_another_is_not_trusted() -> Result<()> {
     let responder = Responder::start(answer).await?;
@@ -162,7 +162,7 @@ async fn extension_server_with_the_certificate_of_another_is_not_trusted() -> Re
     Ok(())
 }
 
-/// A watch ends with the server that feeds it, and the others of this server go on.
+/// A proxied watch ends with the extension server; other watches continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watch_ends_when_the_extension_server_is_killed() -> Result<()> {
     const WATCHED: &str = "/apis/example.com/v1/flunders";
@@ -183,19 +183,19 @@ async fn watch_ends_when_the_extension_server_is_killed() -> Result<()> {
     ensure!(first == Some(event), "{first:?}");
     drop(responder);
     let last =
-        tokio::time::timeout(LIMIT, watch.next()).await.context("the watch goes on without its server")?;
+        tokio::time::timeout(LIMIT, watch.next()).await.context("the watch continues without its server")?;
     ensure!(!matches!(last, Ok(Some(_))), "{last:?}");
-    // The next check finds the server gone; until then requests fail one by one.
+    // The next check detects the failure; until then requests fail individually.
     status_of_flunders(&server, 503).await;
     let mut service = server.admin.get(&format!("{SERVICES}/responder")).await?.body;
     service["metadata"]["annotations"] = json!({"touched": "yes"});
     ensure!(server.admin.put(&format!("{SERVICES}/responder"), &service).await?.status == 200);
     condition(&server, "FailedDiscoveryCheck").await?;
-    ensure!(tokio::time::timeout(LIMIT, own.next()).await??.is_some(), "watches of this server go on");
+    ensure!(tokio::time::timeout(LIMIT, own.next()).await??.is_some(), "watches of this server continue");
     Ok(())
 }
 
-/// Definitions come and go beside APIServices.
+/// Custom resource definitions are added and removed along with APIServices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn extension_server_is_reached_after_definitions_have_changed() -> Result<()> {
     const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

@@ -1,4 +1,4 @@
-//! The audit: what a policy asks for is recorded, and the built-in trail knows every write.
+//! Audit: requests are recorded as the policy requires, and the built-in audit log contains every write.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -64,7 +64,7 @@ fn deployment() -> Value {
 }
 
 #[tokio::test]
-async fn what_the_policy_asks_for_is_recorded() -> Result<()> {
+async fn audit_events_follow_policy() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let (policy, log) = (directory.path().join("policy.yaml"), directory.path().join("audit.log"));
     std::fs::write(&policy, POLICY)?;
@@ -108,7 +108,7 @@ async fn what_the_policy_asks_for_is_recorded() -> Result<()> {
     let micros = event["requestReceivedTimestamp"].as_str().context("a time")?;
     assert_eq!((micros.len(), micros.ends_with('Z')), ("2026-01-02T03:04:05.000000Z".len(), true));
 
-    // A list is recorded when it has gone out; refusals tell why, also to those who act as others.
+    // A list is recorded after its response; denials have a reason, also for impersonated users.
     server.admin.get(&format!("{maps}?limit=500")).await?;
     let event = events(&log).pop().context("an event")?;
     assert_eq!((&event["verb"], &event["responseObject"]["kind"]), (&json!("list"), &json!("ConfigMapList")));
@@ -124,7 +124,7 @@ async fn what_the_policy_asks_for_is_recorded() -> Result<()> {
     assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "forbid");
     assert!(event.get("requestObject").is_none());
 
-    // Credentials that are refused.
+    // Rejected credentials.
     let reply =
         ask(&server.anonymous()?, Method::GET, "/api", &[("authorization", "Bearer wrong")], &Value::Null)
             .await?;
@@ -132,7 +132,7 @@ async fn what_the_policy_asks_for_is_recorded() -> Result<()> {
     let event = events(&log).pop().context("an event")?;
     assert_eq!(event["responseStatus"]["message"], "Authentication failed, attempted: bearer");
 
-    // Watches are told of twice, and what nobody wants to know not at all.
+    // Watches are recorded twice, and requests of level None not at all.
     let before = events(&log).len();
     server.admin.get("/metrics").await?;
     let watch = server.admin.stream("/api/v1/namespaces?watch=1&timeoutSeconds=1").await?;
@@ -144,7 +144,7 @@ async fn what_the_policy_asks_for_is_recorded() -> Result<()> {
     drop(watch);
     eventually("and ended", LIMIT, stages, |seen| *seen == ["ResponseStarted", "ResponseComplete"]).await;
 
-    // Patches are recorded as they came.
+    // Patches are recorded unmodified.
     let path = "/apis/apps/v1/namespaces/default/deployments";
     assert_eq!(server.admin.post(path, &deployment()).await?.status, StatusCode::CREATED);
     let patch = r#"{"spec":{"replicas":100}}"#;
@@ -164,9 +164,9 @@ async fn what_the_policy_asks_for_is_recorded() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_trail_knows_every_write_and_pod_security() -> Result<()> {
+async fn builtin_audit_log_contains_writes_and_pod_security() -> Result<()> {
     let server = Server::start().await?;
-    let trail = server.data_dir().join("logs/audit.log");
+    let audit_log = server.data_dir().join("logs/audit.log");
     let admin = &server.admin;
     let pods = "/api/v1/namespaces/strict/pods";
     let labels = json!({"pod-security.kubernetes.io/audit": "baseline"});
@@ -187,7 +187,7 @@ async fn the_trail_knows_every_write_and_pod_security() -> Result<()> {
     let path = format!("{pods}/{name}?gracePeriodSeconds=0");
     assert_eq!(ask(admin, Method::DELETE, &path, &cause, &Value::Null).await?.status, StatusCode::OK);
     let of_pods = async || -> Vec<Value> {
-        events(&trail).into_iter().filter(|event| event["objectRef"]["resource"] == "pods").collect()
+        events(&audit_log).into_iter().filter(|event| event["objectRef"]["resource"] == "pods").collect()
     };
     let seen = eventually("two writes", LIMIT, of_pods, |seen| seen.len() >= 2).await;
     assert_eq!(seen.len(), 2, "reads are not writes: {seen:?}");

@@ -1,4 +1,4 @@
-//! Audit events that are sent to a webhook, which the test runs itself: a good one, a moody one, a slow one, none.
+//! Audit events sent to a webhook of the test: a working one, a flaky one, a slow one, none.
 
 use anyhow::{Context, Result};
 use cluster::audit::{AuditConfig, Mode, WebhookConfig};
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 const LIMIT: Duration = Duration::from_secs(20);
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
-/// Config maps, when they are answered; nothing else.
+/// Records only creates of ConfigMaps, at ResponseComplete.
 const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -55,7 +55,7 @@ async fn create(server: &Server, names: std::ops::Range<usize>) -> Result<()> {
     Ok(())
 }
 
-/// How many events each batch had, and the names of the objects they were about.
+/// Number of events per batch, and the names of their objects.
 fn delivered(responder: &Responder) -> (Vec<usize>, Vec<String>) {
     let lists: Vec<Vec<Value>> =
         responder.seen().iter().filter_map(|(_, list)| list["items"].as_array().cloned()).collect();
@@ -67,7 +67,7 @@ fn names(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|number| format!("map-{number}")).collect()
 }
 
-/// The events that a plugin has lost.
+/// Number of events that a backend dropped.
 async fn lost(server: &Server, plugin: &str) -> u64 {
     let Ok(reply) = server.admin.get("/metrics").await else { return 0 };
     let text = String::from_utf8_lossy(&reply.bytes).into_owned();
@@ -76,7 +76,7 @@ async fn lost(server: &Server, plugin: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn events_go_together_and_the_last_ones_go_when_the_server_ends() -> Result<()> {
+async fn events_are_batched_and_flushed_at_shutdown() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let responder = Responder::start(|_, _| (200, json!({}))).await?;
     let kubeconfig = responder.kubeconfig(directory.path(), "/events")?;
@@ -86,8 +86,8 @@ async fn events_go_together_and_the_last_ones_go_when_the_server_ends() -> Resul
     eventually("two full batches", LIMIT, seen, |batches| *batches == [5, 5]).await;
     server.stop().await?;
     let (batches, mut about) = delivered(&responder);
-    assert_eq!(batches, [5, 5, 2], "what was left went at the end");
-    // Batches may overtake each other.
+    assert_eq!(batches, [5, 5, 2], "remaining events are sent at shutdown");
+    // Batches may arrive out of order.
     about.sort_by_key(|name| name[4..].parse::<usize>().unwrap_or(0));
     assert_eq!(about, names(0..12));
     let (path, list) = responder.seen().into_iter().next().context("a request")?;
@@ -95,12 +95,12 @@ async fn events_go_together_and_the_last_ones_go_when_the_server_ends() -> Resul
     assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("EventList"), &json!("audit.k8s.io/v1")));
     let event = &list["items"][0];
     assert_eq!((&event["level"], &event["stage"]), (&json!("Metadata"), &json!("ResponseComplete")));
-    assert!(event.get("kind").is_none(), "the list says what they are: {event}");
+    assert!(event.get("kind").is_none(), "the list has a type: {event}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_receiver_in_a_bad_mood_is_asked_again_until_it_takes_them() -> Result<()> {
+async fn failing_webhook_is_retried_until_it_accepts() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
@@ -122,7 +122,7 @@ async fn a_receiver_in_a_bad_mood_is_asked_again_until_it_takes_them() -> Result
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_dead_receiver_and_what_is_lost_is_counted() -> Result<()> {
+async fn unreachable_webhook_drops_and_counts_events_without_blocking() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let responder = Responder::start(|_, _| (200, json!({}))).await?;
     let kubeconfig = responder.kubeconfig(directory.path(), "")?;
@@ -135,7 +135,7 @@ async fn nobody_waits_for_a_dead_receiver_and_what_is_lost_is_counted() -> Resul
 }
 
 #[tokio::test]
-async fn a_receiver_that_never_answers_costs_events_but_neither_requests_nor_memory() -> Result<()> {
+async fn hanging_webhook_drops_events_without_blocking_requests() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let silent = TcpListener::bind("127.0.0.1:0").await?;
     let kubeconfig = directory.path().join("silent.kubeconfig");
@@ -154,14 +154,14 @@ async fn a_receiver_that_never_answers_costs_events_but_neither_requests_nor_mem
         (30..60).contains(&buffered),
         "some wait, some are on their way, the others are lost: {buffered}"
     );
-    // It ends in time, though nobody takes what is left.
+    // Shutdown completes in time, although the remaining events cannot be sent.
     server.stop().await?;
     drop(silent);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_wait_for_their_record_if_that_is_wanted() -> Result<()> {
+async fn blocking_mode_delays_response_until_event_is_sent() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let well = Arc::new(AtomicUsize::new(1));
     let mood = Arc::clone(&well);
@@ -173,7 +173,7 @@ async fn requests_wait_for_their_record_if_that_is_wanted() -> Result<()> {
     let policy = POLICY.replace("omitStages: [RequestReceived]\n", "");
     let server = start(directory.path(), &policy, strict).await?;
     create(&server, 0..1).await?;
-    assert_eq!(delivered(&responder).0, [1, 1], "both stages are there when the answer is");
+    assert_eq!(delivered(&responder).0, [1, 1], "both stages are recorded before the response");
     well.store(0, Ordering::SeqCst);
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unrecorded"}});
     let maps = "/api/v1/namespaces/default/configmaps";

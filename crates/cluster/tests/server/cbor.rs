@@ -1,4 +1,4 @@
-//! CBOR over HTTP: offered and accepted when its gate is on, unknown when it is off.
+//! CBOR over HTTP: offered and accepted if its feature gate is enabled, rejected otherwise.
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use testkit::{Client, Reply, Server};
 
 const PATH: &str = "/api/v1/namespaces/default/secrets";
 const CBOR: &str = "application/cbor";
-/// What every document starts with.
+/// Self-described CBOR tag that every document starts with.
 const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
 
 async fn send(client: &Client, method: Method, path: &str, kind: &str, body: Vec<u8>) -> Result<Reply> {
@@ -37,7 +37,7 @@ fn secret(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_verb_speaks_it() -> Result<()> {
+async fn cbor_is_supported_by_every_verb() -> Result<()> {
     let server = Server::start_with(|config| config.api.limits.cbor = true).await?;
     let admin = &server.admin;
     let created = send(admin, Method::POST, PATH, CBOR, encode(&secret("one"))).await?;
@@ -81,7 +81,7 @@ async fn every_verb_speaks_it() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watches_are_sequences() -> Result<()> {
+async fn cbor_watch_is_a_sequence() -> Result<()> {
     let server = Server::start_with(|config| config.api.limits.cbor = true).await?;
     ensure!(server.admin.post(PATH, &secret("seen")).await?.status == 201);
     let path = format!("{PATH}?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dseen");
@@ -95,7 +95,7 @@ async fn watches_are_sequences() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_its_gate_there_is_none() -> Result<()> {
+async fn cbor_without_feature_gate_is_rejected() -> Result<()> {
     let server = Server::start().await?;
     let refused = server.admin.request(Method::POST, PATH, CBOR, encode(&secret("one"))).await?;
     ensure!(refused.status == 415, "{}", refused.body);

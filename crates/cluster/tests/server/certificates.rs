@@ -1,4 +1,4 @@
-//! Certificates that are renewed while the server runs, and nobody notices.
+//! Certificates are renewed while the server runs, without disturbing clients.
 
 use anyhow::{Context, Result};
 use base::clock::Clock;
@@ -11,8 +11,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_due_is_renewed_while_the_server_runs() -> Result<()> {
-    // The server lives in the past, until its certificates have less than a third of their life left.
+async fn due_certificates_are_renewed_at_run_time() -> Result<()> {
+    // The server's clock is set back, until its certificates have less than a third of their lifetime left.
     let clock = Clock::held_at(Timestamp::now().checked_sub(DAY * 250)?);
     let server = Server::start_with(|config| {
         config.clock = clock.clone();
@@ -23,6 +23,7 @@ async fn what_is_due_is_renewed_while_the_server_runs() -> Result<()> {
     let before = server.admin.server_certificate().await?;
     let kubeconfig = std::fs::read_to_string(&server.kubeconfig)?;
     clock.advance(DAY * 200);
+    // Nothing must happen: several periods of the check pass.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(server.admin.server_certificate().await?, before, "not yet");
 
@@ -39,7 +40,7 @@ async fn what_is_due_is_renewed_while_the_server_runs() -> Result<()> {
         &after.context("shown")?,
         "the next start has it"
     );
-    // The administrator has a new one in the kubeconfig; connections that are open stay open.
+    // The kubeconfig has a new client certificate; open connections stay open.
     let text = async || std::fs::read_to_string(&server.kubeconfig).unwrap_or_default();
     eventually("another kubeconfig", LIMIT, text, |text| !text.is_empty() && *text != kubeconfig).await;
     assert_eq!(server.admin.get("/readyz").await?.status, StatusCode::OK);
@@ -62,7 +63,7 @@ async fn client_certificate_with_two_common_names_is_unauthorized() -> Result<()
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
         params.distinguished_name = rcgen::DistinguishedName::new();
         if let Some(first) = first {
-            // A name keeps one entry per type, so the first common name goes by its number.
+            // A name keeps one entry per type, so the first common name is given by its OID.
             params.distinguished_name.push(rcgen::DnType::CustomDnType(vec![2, 5, 4, 3]), first);
         }
         params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");

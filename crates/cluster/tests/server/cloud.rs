@@ -1,5 +1,5 @@
-//! The loops of clouds against a real server: the local provider as `ferry up` runs it, with the rights of its loops and
-//! no others, and a provider behind HTTP that the test plays.
+//! Cloud controllers against a real server: the local provider as `ferry up` runs it, with only its controllers'
+//! permissions, and an HTTP provider of the test.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl World {
             .await;
     }
 
-    async fn told(&self, name: &str, reason: &str) -> String {
+    async fn wait_for_event(&self, name: &str, reason: &str) -> String {
         let events = async || {
             let list = self.client.list::<Event>("", &ListOptions::default()).await.expect("events");
             let about = list.items.into_iter().filter(|event| {
@@ -111,39 +111,39 @@ fn finalizers(service: &Service) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn services_get_the_addresses_of_nodes_out_of_the_box() -> Result<()> {
+async fn load_balancer_services_get_node_addresses_by_default() -> Result<()> {
     let world = World::start(Some(LocalLoadBalancers { ranges: vec![], reserved_ports: vec![6443] })).await?;
-    // Before there is a node there is no address.
+    // No address before a node exists.
     let made = world.service("web", 80, |_| {}).await?;
     assert!(addresses(&made).is_empty());
-    world.told("web", "UnAvailableLoadBalancer").await;
+    world.wait_for_event("web", "UnAvailableLoadBalancer").await;
     world.node("a", "192.0.2.1").await?;
     let web = world.has("web", &["192.0.2.1"]).await;
     assert_eq!(finalizers(&web), [FINALIZER]);
     world.node("b", "192.0.2.2").await?;
     world.has("web", &["192.0.2.1", "192.0.2.2"]).await;
     for reason in ["EnsuringLoadBalancer", "EnsuredLoadBalancer", "UpdatedLoadBalancer"] {
-        world.told("web", reason).await;
+        world.wait_for_event("web", reason).await;
     }
-    // A node leaves the set.
+    // A node is removed.
     let exclude = json!({ "metadata": { "labels": { "node.kubernetes.io/exclude-from-external-load-balancers": "true" } } });
     world.client.patch::<Node>("", "b", None, &Patch::Merge(exclude)).await?;
     world.has("web", &["192.0.2.1"]).await;
-    // Somebody else's, the node's own port, a port that is taken.
+    // Another class, the node's own port, an allocated port.
     let other =
         world.service("other", 80, |one| one["spec"]["loadBalancerClass"] = json!("example.com/lb")).await?;
     world.service("api", 6443, |_| {}).await?;
-    let note = world.told("api", "SyncLoadBalancerFailed").await;
-    assert!(note.contains("port 6443 is used by the nodes themselves"), "{note}");
+    let note = world.wait_for_event("api", "SyncLoadBalancerFailed").await;
+    assert!(note.contains("port 6443 is in use by the nodes"), "{note}");
     world.service("late", 80, |_| {}).await?;
-    let note = world.told("late", "SyncLoadBalancerFailed").await;
-    assert!(note.contains("port 80/TCP of 192.0.2.1 belongs to default/web"), "{note}");
-    // The first one goes, with its load balancer; the one that waited gets it.
+    let note = world.wait_for_event("late", "SyncLoadBalancerFailed").await;
+    assert!(note.contains("port 80/TCP of 192.0.2.1 is allocated to default/web"), "{note}");
+    // The first one is deleted with its load balancer; the waiting one gets its port.
     world.delete("web").await?;
     world.gone("web").await;
     world.has("late", &["192.0.2.1"]).await;
-    world.told("web", "DeletedLoadBalancer").await;
-    // No longer a load balancer: no address, nothing that keeps it.
+    world.wait_for_event("web", "DeletedLoadBalancer").await;
+    // No longer a load balancer: no address, no finalizer.
     let plain = json!({ "spec": { "type": "ClusterIP", "allocateLoadBalancerNodePorts": null, "externalTrafficPolicy": null,
         "ports": [{ "port": 80, "protocol": "TCP", "nodePort": null }] } });
     world.client.patch::<Service>("default", "late", None, &Patch::Merge(plain)).await?;
@@ -157,7 +157,7 @@ async fn services_get_the_addresses_of_nodes_out_of_the_box() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn services_get_addresses_of_a_range() -> Result<()> {
+async fn load_balancer_services_get_addresses_of_range() -> Result<()> {
     let ranges = vec!["192.0.2.100-192.0.2.101".to_owned()];
     let world = World::start(Some(LocalLoadBalancers { ranges, reserved_ports: vec![] })).await?;
     world.service("one", 80, |_| {}).await?;
@@ -165,21 +165,21 @@ async fn services_get_addresses_of_a_range() -> Result<()> {
     world.service("two", 80, |one| one["spec"]["loadBalancerIP"] = json!("192.0.2.101")).await?;
     world.has("two", &["192.0.2.101"]).await;
     world.service("three", 80, |_| {}).await?;
-    let note = world.told("three", "SyncLoadBalancerFailed").await;
-    assert!(note.contains("all addresses for load balancers are in use"), "{note}");
+    let note = world.wait_for_event("three", "SyncLoadBalancerFailed").await;
+    assert!(note.contains("the load balancer range is exhausted"), "{note}");
     world.delete("one").await?;
     world.has("three", &["192.0.2.100"]).await;
     world.server.stop().await
 }
 
-/// What the cloud that the test plays has.
+/// State of the test's cloud.
 #[derive(Debug, Default)]
 struct Cloud {
     gone: Vec<String>,
     off: Vec<String>,
     routes: Vec<Value>,
     balancers: Vec<Value>,
-    /// How often it is still building.
+    /// Remaining responses that ask for a retry.
     slow: usize,
 }
 
@@ -240,7 +240,7 @@ impl Cloud {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_provider_behind_http() -> Result<()> {
+async fn http_provider_manages_nodes_and_load_balancers() -> Result<()> {
     let world = World::start(None).await?;
     let cloud = Arc::new(Mutex::new(Cloud { slow: 1, ..Cloud::default() }));
     let state = Arc::clone(&cloud);
@@ -262,7 +262,7 @@ async fn a_provider_behind_http() -> Result<()> {
     let manager =
         tokio::spawn(async move { run_cloud(&config, &kubeconfig, &Clock::system(), &running).await });
 
-    // A node that waits for its cloud.
+    // A node with the uninitialized taint.
     let taint = json!([{ "key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule" }]);
     world
         .node_with(
@@ -289,16 +289,16 @@ async fn a_provider_behind_http() -> Result<()> {
     eventually("initialized and routed", PATIENCE, node, known).await;
     assert_eq!(cloud.lock().expect("the cloud").routes[0]["destinationCIDR"], "10.1.0.0/24");
 
-    // A service; the cloud takes its time.
+    // A service; the cloud is slow.
     world.service("web", 80, |one| one["spec"]["externalTrafficPolicy"] = json!("Local")).await?;
     let web = world.has("web", &["lb.acme.example"]).await;
-    world.told("web", "SyncLoadBalancerFailed").await;
+    world.wait_for_event("web", "SyncLoadBalancerFailed").await;
     let balancer = cloud.lock().expect("the cloud").balancers[0].clone();
     assert_eq!(balancer["nodes"][0]["providerID"], "acme://n1");
     let health = web.spec.as_ref().and_then(|spec| spec.health_check_node_port);
     assert_eq!(balancer["service"]["healthCheck"]["port"], json!(health));
 
-    // Switched off, then gone.
+    // Shut down, then deleted.
     cloud.lock().expect("the cloud").off.push("n1".to_owned());
     let off = |node: &Node| {
         let taints = node.spec.clone().unwrap_or_default().taints.unwrap_or_default();
@@ -309,7 +309,7 @@ async fn a_provider_behind_http() -> Result<()> {
     let nodes =
         async || world.client.list::<Node>("", &ListOptions::default()).await.expect("nodes").items.len();
     eventually("deleted", PATIENCE, nodes, |count| *count == 0).await;
-    world.told("n1", "DeletingNode").await;
+    world.wait_for_event("n1", "DeletingNode").await;
     let routes = async || cloud.lock().expect("the cloud").routes.len();
     eventually("no route", PATIENCE, routes, |count| *count == 0).await;
 

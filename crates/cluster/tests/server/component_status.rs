@@ -21,7 +21,7 @@ async fn components_in_process_are_healthy_and_absent_ones_are_not() -> Result<(
         assert_eq!(condition(&list, name), &healthy, "{list}");
     }
     assert_eq!(list["items"].as_array().map(Vec::len), Some(3));
-    // A task of the scheduler that cannot be restarted is its component's trouble alone.
+    // A failed task of the scheduler affects only its component.
     let tasks = server.tasks().clone();
     tasks.supervise("kube-scheduler", || async { panic!("no state") });
     let seen = async || server.admin.get(PATH).await.map(|reply| reply.body).unwrap_or_default();

@@ -67,7 +67,7 @@ async fn stock_kubectl_defines_uses_and_deletes_custom_resources() -> Result<()>
     let invalid = OBJECT.replace("cronSpec:", "cronSpecs:");
     ensure!(
         kubectl.run_with_input(["apply", "-f", "-"], &invalid).await.is_err(),
-        "an unknown field is refused"
+        "an unknown field is rejected"
     );
     expect(&kubectl, "get ct", "SPEC").await?;
     expect(&kubectl, "get ct", "* * * * */5").await?;
@@ -81,8 +81,8 @@ async fn stock_kubectl_defines_uses_and_deletes_custom_resources() -> Result<()>
     ensure!(out.contains("serverside-applied"), "{out}");
 
     expect(&kubectl, "delete crd crontabs.stable.example.com --timeout=30s", "deleted").await?;
-    ensure!(kubectl.run(["get", "crontabs"]).await.is_err(), "the resource is gone with its definition");
-    // Objects went before their definition: a new one of the same name finds none.
+    ensure!(kubectl.run(["get", "crontabs"]).await.is_err(), "the resource is removed with its definition");
+    // Objects were deleted with their definition: a new one of the same name has none.
     kubectl.run_with_input(["apply", "-f", "-"], DEFINITION).await?;
     expect(&kubectl, wait, "condition met").await?;
     let left = async || {

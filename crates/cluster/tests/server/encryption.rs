@@ -1,4 +1,4 @@
-//! Encryption at rest: what is on the disk, keys that rotate, keys that are missing.
+//! Encryption at rest: stored data, key rotation, missing keys.
 
 use anyhow::{Context, Result};
 use base64::Engine;
@@ -19,7 +19,7 @@ fn secret(name: &str) -> Value {
     })
 }
 
-/// Whether any file below a directory contains these bytes.
+/// True if any file below a directory contains these bytes.
 fn contains(directory: &Path, needle: &[u8]) -> Result<bool> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -46,7 +46,7 @@ async fn password(server: &Server, name: &str) -> Result<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_are_on_no_disk_in_plain_form() -> Result<()> {
+async fn secrets_are_stored_encrypted() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let store = directory.path().join("store");
     let server = Server::start_in(directory.path()).await?;
@@ -58,14 +58,14 @@ async fn secrets_are_on_no_disk_in_plain_form() -> Result<()> {
     create(&server, "/api/v1/namespaces/default/configmaps", &map).await?;
     assert_eq!(password(&server, "s").await?, STANDARD.encode(PLAIN));
     server.stop().await?;
-    assert!(contains(&store, b"for-everybody-to-see")?, "the test looks in the right place");
+    assert!(contains(&store, b"for-everybody-to-see")?, "the test reads the right directory");
     assert!(!contains(&store, PLAIN.as_bytes())? && !contains(&store, STANDARD.encode(PLAIN).as_bytes())?);
     assert!(contains(&store, b"k8s:enc:aesgcmderived:v1:key1:")?);
     let key = cluster::default_encryption_file(directory.path());
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&key)?.permissions());
     assert_eq!(mode & 0o777, 0o600);
 
-    // Another start reads them, and watches show what is written then.
+    // The next start reads them, and watches show new writes.
     let server = Server::start_in(directory.path()).await?;
     assert_eq!(password(&server, "s").await?, STANDARD.encode(PLAIN));
     server.stop().await?;
@@ -86,7 +86,7 @@ async fn secrets_are_on_no_disk_in_plain_form() -> Result<()> {
     let message = reply.body["message"].as_str().unwrap_or("").to_owned();
     assert!(message.contains("unable to transform key \"/registry/core/secrets/default/s\""), "{message}");
     let reply = server.admin.get("/api/v1/namespaces/default/configmaps/m").await?;
-    assert_eq!(reply.status, StatusCode::OK, "everything else goes on");
+    assert_eq!(reply.status, StatusCode::OK, "other resources are served");
     server.stop().await?;
     std::fs::write(&key, saved)?;
     let server = Server::start_in(directory.path()).await?;
@@ -94,7 +94,7 @@ async fn secrets_are_on_no_disk_in_plain_form() -> Result<()> {
     server.stop().await
 }
 
-/// One value that nobody can read stands in the way of those who want it, and of nobody else.
+/// An unreadable value fails requests that need it, and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_unreadable_secret_does_not_hide_the_others() -> Result<()> {
     const BROKEN: &str = "/registry/core/secrets/default/broken";
@@ -109,7 +109,7 @@ async fn one_unreadable_secret_does_not_hide_the_others() -> Result<()> {
     let replace = async |value: bytes::Bytes| -> Result<bytes::Bytes> {
         let raw = raw()?;
         let (found, _) = raw.get(BROKEN).await?;
-        let found = found.context("it is there")?;
+        let found = found.context("it exists")?;
         let op = store::Op::Put { value, lease: None };
         let expect = store::Expect::Revision(found.mod_revision);
         raw.txn(store::Txn { key: BROKEN.into(), expect, op }).await?;
@@ -137,7 +137,7 @@ async fn one_unreadable_secret_does_not_hide_the_others() -> Result<()> {
     }
     server.stop().await?;
 
-    // What can be read again is there again.
+    // Objects are served again once they are readable.
     replace(good).await?;
     let server = Server::start_in(directory.path()).await?;
     assert_eq!(password(&server, "broken").await?, STANDARD.encode(PLAIN));
@@ -146,7 +146,7 @@ async fn one_unreadable_secret_does_not_hide_the_others() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_rotate_while_the_server_runs() -> Result<()> {
+async fn encryption_keys_rotate_at_run_time() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let server = Server::start_in(directory.path()).await?;
     for name in ["a", "b", "c"] {
@@ -154,7 +154,7 @@ async fn keys_rotate_while_the_server_runs() -> Result<()> {
     }
     let file = cluster::default_encryption_file(directory.path());
     assert_eq!(cluster::add_key(&file)?, "key2");
-    // Which key writes shows on the disk only; a new secret tells when it is in use.
+    // The writing key is visible only on disk; a new secret shows when it is in use.
     let store = directory.path().join("store");
     let mut probe = 0;
     let written = async || {
@@ -171,13 +171,13 @@ async fn keys_rotate_while_the_server_runs() -> Result<()> {
     let after = server.admin.get("/api/v1/namespaces/default/secrets/a").await?.body;
     assert_ne!(before["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"], "it was written");
     assert_eq!(before["data"], after["data"]);
-    // What has the right form already is left alone.
+    // Objects that already have the right form are not rewritten.
     cluster::reencrypt(&server.kubeconfig, &["secrets".to_owned()]).await?;
     let again = server.admin.get("/api/v1/namespaces/default/secrets/a").await?.body;
     assert_eq!(again["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
     server.stop().await?;
 
-    // The old key is not needed any more.
+    // The old key is no longer needed.
     let text = std::fs::read_to_string(&file)?;
     let lines: Vec<&str> = text.lines().collect();
     let at = lines
@@ -198,7 +198,7 @@ async fn keys_rotate_while_the_server_runs() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_of_the_operators() -> Result<()> {
+async fn operator_encryption_config_is_used() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("encryption-config.yaml");
     let key = STANDARD.encode([5; 32]);

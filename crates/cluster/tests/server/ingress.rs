@@ -1,5 +1,6 @@
-//! Ingress is left to controllers that users install. One that ships as plain manifests could run here: classes have a
-//! default, and a service account with nothing but the rights of its manifest follows ingresses and writes their status.
+//! Ingress is left to controllers that users install. One that ships as plain manifests works here: there is a
+//! default class, and a service account with only the permissions of its manifest watches ingresses and writes their
+//! status.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use testkit::{Server, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// As such controllers ship it: an account, what it may do, and its class.
+/// Typical manifest of a controller: service account, RBAC objects, and class.
 fn manifests() -> Vec<(ResourceKey, &'static str, Value)> {
     let kind = |group: &str, resource: &str, namespaced: bool| ResourceKey {
         group: group.to_owned(),
@@ -60,7 +61,7 @@ fn manifests() -> Vec<(ResourceKey, &'static str, Value)> {
     ]
 }
 
-/// A client with the account's token, as a pod would have it.
+/// Client with the service account's token, as in a pod.
 async fn account(server: &Server, administrator: &Client, directory: &std::path::Path) -> Result<Client> {
     let path = "/api/v1/namespaces/ingress/serviceaccounts/controller/token";
     let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
@@ -86,7 +87,7 @@ async fn account(server: &Server, administrator: &Client, directory: &std::path:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_controller_of_plain_manifests_could_run() -> Result<()> {
+async fn ingress_controller_works_with_manifest_permissions() -> Result<()> {
     let server = Server::start().await?;
     let administrator = Client::connect(&server.kubeconfig, "test")?;
     for (kind, namespace, object) in manifests() {
@@ -104,7 +105,7 @@ async fn a_controller_of_plain_manifests_could_run() -> Result<()> {
     .await?;
     assert_eq!(classes.count(), 1);
 
-    // A user's ingress names no class: the default one is filled in, and the controller sees it.
+    // An ingress without a class gets the default one, and the controller sees it.
     let wanted: Ingress = serde_json::from_value(json!({
         "metadata": { "name": "site" },
         "spec": { "rules": [{ "host": "site.example", "http": { "paths": [{
@@ -122,7 +123,7 @@ async fn a_controller_of_plain_manifests_could_run() -> Result<()> {
     .context("an ingress")?;
     assert_eq!(seen.spec.as_ref().and_then(|spec| spec.ingress_class_name.as_deref()), Some("plain"));
 
-    // It says where the ingress is served. The spec is not its business, and what it sends of it is not taken.
+    // It writes the status with the published address; spec changes through the status subresource are ignored.
     let mut served = (*seen).clone();
     served.status = Some(serde_json::from_value(json!({ "loadBalancer": { "ingress": [
         { "ip": "192.0.2.9", "ports": [{ "port": 80, "protocol": "TCP" }] }, { "hostname": "lb.example" },
@@ -134,14 +135,14 @@ async fn a_controller_of_plain_manifests_could_run() -> Result<()> {
     let text = table.body.to_string();
     assert!(text.contains("192.0.2.9") && text.contains("lb.example"), "{text}");
     eventually(
-        "its own change comes back to it",
+        "its own change is watched",
         PATIENCE,
         async || ingresses.get("default", "site").and_then(|one| one.status.clone()),
         |status| status.as_ref().is_some_and(|status| status.load_balancer.is_some()),
     )
     .await;
 
-    // Nothing but that.
+    // No other permissions.
     assert!(controller.update(&*seen).await.expect_err("the object itself").is_forbidden());
     let options = delete_options(None, None);
     assert!(
@@ -157,7 +158,7 @@ async fn a_controller_of_plain_manifests_could_run() -> Result<()> {
     controller
         .list::<Service>("", &ListOptions::default())
         .await
-        .context("services, which its manifest asks for")?;
+        .context("services, which its manifest allows")?;
     tasks.stop();
     tasks.drain(PATIENCE).await.ok();
     server.stop().await

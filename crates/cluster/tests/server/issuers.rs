@@ -1,4 +1,4 @@
-//! Who else may vouch for a user: issuers of tokens and webhooks, each run by the test itself.
+//! External authentication: token issuers and webhooks, run by the test.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use testkit::{Client, Responder, Server, SigningKey, eventually};
 
-/// An issuer with keys that can change.
+/// A token issuer with replaceable keys.
 struct Issuer {
     responder: Responder,
     keys: Arc<Mutex<Vec<Value>>>,
@@ -54,7 +54,7 @@ impl Issuer {
     }
 }
 
-/// Who the server says the bearer of a token is; `None`: nobody.
+/// User of a token according to the server; `None` if it is rejected.
 async fn whoami(client: &Client, token: &str) -> Result<Option<Value>> {
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     let request = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
@@ -100,7 +100,7 @@ const MAPPINGS: &str = "  claimValidationRules:
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_of_an_issuer() -> Result<()> {
+async fn oidc_tokens_authenticate() -> Result<()> {
     let issuer = Issuer::start().await?;
     let (first, second) = (SigningKey::new("k1")?, SigningKey::new("k2")?);
     issuer.publish(&[&first]);
@@ -141,11 +141,11 @@ async fn tokens_of_an_issuer() -> Result<()> {
         "signed by another key"
     );
 
-    // Anonymous requests are served where the configuration says, and nowhere else.
+    // Anonymous requests are served only on configured paths.
     assert_eq!(client.get("/livez").await?.status, StatusCode::OK);
     assert_eq!(client.get("/healthz").await?.status, StatusCode::UNAUTHORIZED);
 
-    // Configurations are followed; what cannot be read changes nothing.
+    // Configurations are reloaded; invalid ones are ignored.
     std::fs::write(&file, "nonsense")?;
     configuration(&file, &issuer, "  claimMappings:\n    username: {claim: sub, prefix: 'new:'}\n")?;
     let token = first.sign(&issuer.claims(json!({})))?;
@@ -153,7 +153,7 @@ async fn tokens_of_an_issuer() -> Result<()> {
     eventually("the new prefix", Duration::from_secs(20), name, |seen| *seen == Some(json!("new:alice")))
         .await;
 
-    // A new key is fetched when a token names it, though an issuer is not asked again and again.
+    // An unknown key ID triggers a fetch, but fetches are rate-limited.
     issuer.publish(&[&second]);
     let token = second.sign(&issuer.claims(json!({})))?;
     let known = async || whoami(&client, &token).await.ok().flatten().is_some();
@@ -162,7 +162,7 @@ async fn tokens_of_an_issuer() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_webhook_that_knows_tokens() -> Result<()> {
+async fn token_webhook_authenticates() -> Result<()> {
     let webhook = Responder::start(|_, review| match review["spec"]["token"].as_str() {
         Some("good") => {
             let user = json!({"username": "bob", "uid": "7", "groups": ["g"], "extra": {"k": ["v"]}});
@@ -200,7 +200,7 @@ async fn a_webhook_that_knows_tokens() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_webhook_that_authorizes() -> Result<()> {
+async fn authorization_webhook_decides() -> Result<()> {
     let webhook = Responder::start(|_, review| {
         let spec = &review["spec"];
         let attributes = &spec["resourceAttributes"];
@@ -240,7 +240,7 @@ async fn a_webhook_that_authorizes() -> Result<()> {
     let refused = alice.get(&list("secrets")).await?;
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     assert!(refused.body["message"].as_str().unwrap_or("").ends_with(": never"), "{}", refused.body);
-    // It cannot answer: its policy says no. It has no opinion: others are asked, and none allows it.
+    // Failure: its failure policy denies. No opinion: the next authorizers decide, and none allows it.
     assert_eq!(alice.get(&list("pods")).await?.status, StatusCode::FORBIDDEN);
     assert_eq!(alice.get(&list("services")).await?.status, StatusCode::FORBIDDEN);
     assert_eq!(bob.get(&list("configmaps")).await?.status, StatusCode::FORBIDDEN);

@@ -1,4 +1,4 @@
-//! A control plane's life: start, stop, start again, backup and restore.
+//! Life cycle of a control plane: start, stop, restart, backup and restore.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn objects_survive_a_restart_and_a_restore() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_running_cluster_is_backed_up() -> Result<()> {
+async fn running_cluster_backup_restores() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
     let server = Server::start_in(&data).await?;
@@ -47,7 +47,7 @@ async fn a_running_cluster_is_backed_up() -> Result<()> {
     };
     let before = create("before").await?;
     assert_eq!(before.status, StatusCode::CREATED, "{}", before.body);
-    // Writes go on meanwhile; what was acknowledged before the backup began is in it.
+    // Writes continue meanwhile; those acknowledged before the backup began are in it.
     let (backup, again) = (dir.path().join("backup"), dir.path().join("again"));
     let writes = async {
         for n in 0..20 {
@@ -77,7 +77,7 @@ async fn a_running_cluster_is_backed_up() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_data_directory_serves_one_cluster() -> Result<()> {
+async fn data_directory_in_use_is_rejected() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let server = Server::start_in(dir.path()).await?;
     let Err(error) = Server::start_in(dir.path()).await else { panic!("two servers in one directory") };
@@ -86,7 +86,7 @@ async fn one_data_directory_serves_one_cluster() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_ends_watches_in_order() -> Result<()> {
+async fn stop_ends_watches_cleanly() -> Result<()> {
     let server = Server::start().await?;
     let mut watches = Vec::new();
     for client in [server.client_as("admin", Some("system:masters"))?, server.admin_http1()?] {
@@ -103,7 +103,7 @@ async fn a_stop_ends_watches_in_order() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_the_cluster_s_own_get_in() -> Result<()> {
+async fn unauthorized_and_foreign_clients_are_rejected() -> Result<()> {
     let server = Server::start().await?;
     let ready = eventually(
         "ready",
@@ -142,9 +142,9 @@ async fn livez_fails_while_a_background_task_cannot_be_restarted() -> Result<()>
     server.stop().await
 }
 
-/// A data directory of an earlier version, open to other users of the machine, is closed at the start.
+/// A data directory of an earlier version that other users can read is closed at the start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_directory_open_to_others_is_closed_at_start() -> Result<()> {
+async fn data_directory_accessible_to_others_is_restricted_at_start() -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir()?;
     let paths = [directory.path().to_owned(), directory.path().join("logs")];

@@ -1,14 +1,16 @@
-//! The API server as `cluster` puts it together, from outside: one binary, since each takes long to link.
+//! The API server as `cluster` builds it, tested over HTTP: one binary, since each is slow to link.
 
 mod aggregation;
 mod audit;
 mod audit_webhook;
+mod authentication;
+mod catalogue;
 mod cbor;
 mod certificates;
 mod cloud;
+mod component_ports;
 mod component_status;
 mod custom_resources;
-mod doors;
 #[path = "../../examples/embedded.rs"]
 #[expect(dead_code, reason = "the main function of an example")]
 mod embedded;
@@ -21,9 +23,12 @@ mod policies;
 mod service_account_keys;
 mod serving;
 mod shutdown;
+mod slow_clients;
+mod state_metrics;
 mod stock_kubectl;
 mod stock_python;
 mod store_failure;
+mod traces;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn example_embeds_a_control_plane() -> anyhow::Result<()> {

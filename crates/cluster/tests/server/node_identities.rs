@@ -46,7 +46,7 @@ async fn uid(server: &Server, node: &str) -> Result<String> {
     Ok(reply.body["metadata"]["uid"].as_str().context("a UID")?.to_owned())
 }
 
-/// Status of a request for a token by a node, and the token.
+/// Status of a node's token request, and the token.
 async fn request_token(client: &Client, account: &str, spec: Value) -> Result<(StatusCode, String)> {
     let (namespace, name) = account.split_once('/').context("an account")?;
     let request = json!({
@@ -91,7 +91,7 @@ async fn node_certificate_gets_no_more_than_the_node_authorizer_allows() -> Resu
         let reply = node.get(path).await?;
         assert_eq!(reply.status, want, "{path}: {}", reply.body);
     }
-    // Bindings to all nodes: certificates that renew themselves, and whom kubelets trust.
+    // Permissions of all nodes: certificate renewal, and extension-apiserver-authentication.
     let mut to_nodes = Vec::new();
     for path in [BINDINGS, "/apis/rbac.authorization.k8s.io/v1/rolebindings"] {
         let reply = server.admin.get(path).await?;
@@ -132,7 +132,7 @@ async fn agent_token_bound_to_own_node_reads_what_the_agent_needs() -> Result<()
         assert_eq!(get_with_token(&server, &proxy, path).await?, for_proxy, "the proxy: {path}");
         assert_eq!(get_with_token(&server, &policies, path).await?, for_policies, "policies: {path}");
     }
-    // The token ends with the Node object.
+    // The token becomes invalid with the Node object.
     server.admin.delete(&format!("{NODES}/n1")).await?;
     let seen = async || get_with_token(&server, &proxy, SERVICES).await.unwrap_or_default();
     eventually("the token is invalid", LIMIT, seen, |status| *status == StatusCode::UNAUTHORIZED).await;
@@ -140,7 +140,7 @@ async fn agent_token_bound_to_own_node_reads_what_the_agent_needs() -> Result<()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn token_request_of_node_for_other_accounts_or_nodes_is_refused() -> Result<()> {
+async fn token_request_of_node_for_other_accounts_or_nodes_is_denied() -> Result<()> {
     let server = cluster().await?;
     let node = server.client_as("system:node:n1", Some("system:nodes"))?;
     let (own, other) = (uid(&server, "n1").await?, uid(&server, "n2").await?);
@@ -176,7 +176,7 @@ async fn token_request_of_node_for_other_accounts_or_nodes_is_refused() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bindings_of_an_earlier_version_are_taken_from_nodes() -> Result<()> {
+async fn node_bindings_of_earlier_version_are_deleted() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let server = Server::start_in(directory.path()).await?;
     for (name, role) in
@@ -217,7 +217,7 @@ async fn bindings_of_an_earlier_version_are_taken_from_nodes() -> Result<()> {
 }
 
 #[test]
-fn accounts_of_agents_are_those_the_api_server_knows() {
+fn agent_accounts_match_api_server_policy() {
     let mut accounts = [cluster::PROXY_ACCOUNT, policy::access::ACCOUNT];
     let mut known = apiserver::AGENT_ACCOUNTS;
     accounts.sort_unstable();

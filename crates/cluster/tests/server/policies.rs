@@ -1,5 +1,5 @@
-//! Network policies from the API to the kernel, with the rights of their driver and no others. The server and the driver
-//! live in a network namespace of the test's own; which packets pass is tested where the rules are made.
+//! Network policies from the API to the kernel, with only their agent's permissions. The server and the agent run in
+//! a network namespace of the test; packet filtering is tested with the rules.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,13 +19,13 @@ use testkit::{Server, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the kernel has: the table as a tool shows it, or nothing.
+/// The nftables table as printed by nft, if it exists.
 fn table() -> String {
     let output = Command::new("nft").args(["list", "table", "ip", "ferry-policy"]).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// Waits until all of these texts stand in the table, and none of the others.
+/// Waits until the table contains all of these texts, and none of the others.
 async fn shows(what: &str, there: &[&str], gone: &[&str]) {
     eventually(
         what,
@@ -42,7 +42,7 @@ async fn create<K: Object>(client: &Client, ns: &str, object: Value) -> Result<K
     client.create(ns, &objects::from_value(&object)?).await.context("an object could not be created")
 }
 
-/// A client with the driver's token.
+/// Client with the agent's token.
 async fn driver(server: &Server, administrator: &Client, directory: &Path) -> Result<Client> {
     let path = format!("/api/v1/namespaces/kube-system/serviceaccounts/{}/token", policy::access::ACCOUNT);
     let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
@@ -78,22 +78,25 @@ async fn pod(client: &Client, name: &str, node: &str, address: &str) -> Result<(
     Ok(())
 }
 
-/// A pod is under its policies as soon as its node has told of its address, before the API knows the address, and also if
-/// its node knew of the pod first.
-async fn before_it_starts(administrator: &Client, early: &Arc<policy::Early>) -> Result<()> {
+/// Policies apply to a pod as soon as its node reports its address, before the API has it, and also if the node
+/// reported the pod first.
+async fn policies_apply_before_pod_starts(
+    administrator: &Client,
+    early: &Arc<policy::PodStartGate>,
+) -> Result<()> {
     let address: IpAddr = "10.1.0.7".parse()?;
     let telling = {
         let early = Arc::clone(early);
-        tokio::spawn(async move { early.tell("default", "early", &[address]).await })
+        tokio::spawn(async move { early.register("default", "early", &[address]).await })
     };
     let object = json!({
         "metadata": { "name": "early", "labels": { "app": "db" } },
         "spec": { "nodeName": "here", "containers": [{ "name": "main", "image": "i" }] },
     });
     create::<Pod>(administrator, "default", object).await?;
-    tokio::time::timeout(PATIENCE, telling).await.context("told")??;
+    tokio::time::timeout(PATIENCE, telling).await.context("the address was not reported in time")??;
     assert!(table().contains("10.1.0.7 : goto ingress-group"), "{}", table());
-    // What the API tells later changes nothing; what it tells after that counts.
+    // The API's later report of the same address changes nothing; a different one applies.
     let status = |address: &str| {
         Patch::Merge(json!({ "status": { "podIP": address, "podIPs": [{ "ip": address }] } }))
     };
@@ -104,7 +107,7 @@ async fn before_it_starts(administrator: &Client, early: &Arc<policy::Early>) ->
     shows("only that one", &[], &["10.1.0.7"]).await;
     let at_once = DeleteOptions { grace_period_seconds: Some(0), ..delete_options(None, None) };
     administrator.delete::<Pod>("default", "early", &at_once).await?;
-    shows("the pod is gone", &[], &["10.1.0.8"]).await;
+    shows("the pod is removed", &[], &["10.1.0.8"]).await;
     Ok(())
 }
 
@@ -119,7 +122,7 @@ async fn session() -> Result<()> {
     assert!(client.list::<Secret>("", &ListOptions::default()).await.expect_err("secrets").is_forbidden());
     let tasks = TaskGroup::new();
     let (told, ready) = tokio::sync::oneshot::channel();
-    let early = Arc::new(policy::Early::default());
+    let early = Arc::new(policy::PodStartGate::default());
     let running = {
         let (early, tasks) = (Arc::clone(&early), tasks.clone());
         let ready = Box::new(move || {
@@ -129,8 +132,8 @@ async fn session() -> Result<()> {
     };
     tokio::time::timeout(PATIENCE, ready).await.context("ready without any policy")??;
     let nobody: IpAddr = "10.1.0.99".parse()?;
-    let told = tokio::time::timeout(PATIENCE, early.tell("default", "nobody", &[nobody])).await;
-    told.context("nobody waits where there is no policy")?;
+    let told = tokio::time::timeout(PATIENCE, early.register("default", "nobody", &[nobody])).await;
+    told.context("no wait without policies")?;
 
     pod(&administrator, "web", "here", "10.1.0.1").await?;
     pod(&administrator, "db", "here", "10.1.0.2").await?;
@@ -150,15 +153,15 @@ async fn session() -> Result<()> {
         &[],
     )
     .await;
-    before_it_starts(&administrator, &early).await?;
-    // A peer comes, another one ends and its address may be somebody else's.
+    policies_apply_before_pod_starts(&administrator, &early).await?;
+    // A peer is added, another one terminates and its address may be reused.
     pod(&administrator, "web-2", "there", "10.2.0.9").await?;
     let relabel = json!({ "metadata": { "labels": { "app": "web" } } });
     administrator.patch::<Pod>("default", "web-2", None, &Patch::Merge(relabel)).await?;
     let ended = json!({ "status": { "phase": "Succeeded" } });
     administrator.patch::<Pod>("default", "far", Some("status"), &Patch::Strategic(ended)).await?;
     shows("other peers", &["10.1.0.1, 10.2.0.9"], &["10.2.0.1,", "10.2.0.1 "]).await;
-    // Somebody tears down the table; the next change brings back all of it.
+    // The table is deleted externally; the next change restores it.
     let _ = Command::new("nft").args(["delete", "table", "ip", "ferry-policy"]).status();
     pod(&administrator, "web-3", "there", "10.2.0.10").await?;
     administrator
@@ -180,7 +183,7 @@ async fn session() -> Result<()> {
 }
 
 #[test]
-fn policies_reach_the_kernel() -> Result<()> {
+fn network_policies_become_nftables_rules() -> Result<()> {
     if Command::new("nft").arg("--version").output().is_err() {
         eprintln!("skipped: needs the nft command to look at the rules");
         return Ok(());
@@ -192,7 +195,7 @@ fn policies_reach_the_kernel() -> Result<()> {
         }
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().context("running ip")?;
         anyhow::ensure!(up.success(), "no loopback");
-        // Its threads are made by this one, and are in its namespace.
+        // Its threads are created by this one, so they share its namespace.
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

@@ -1,4 +1,4 @@
-//! Service accounts with keys from files, tokens kept in secrets, and who else is told whom to trust.
+//! Service accounts with keys from files, secret tokens, and extension-apiserver-authentication.
 
 use anyhow::{Context, Result};
 use base64::Engine;
@@ -18,7 +18,7 @@ async fn create(client: &Client, path: &str, object: Value) -> Result<Value> {
     Ok(reply.body)
 }
 
-/// The code and message of a request with a header of its own.
+/// Status code and message of a request with a custom header.
 async fn ask(client: &Client, path: &str, header: (&str, &str)) -> Result<(StatusCode, String)> {
     let request = Request::builder().method(Method::GET).uri(path).header(header.0, header.1);
     let reply = client.send(request.body(Full::new(Bytes::new()))?).await?;
@@ -61,7 +61,7 @@ async fn keys_from_files_sign_and_verify() -> Result<()> {
     let algorithms = discovery["id_token_signing_alg_values_supported"].to_string();
     assert!(algorithms.contains("ES256"), "{algorithms}");
 
-    // A token signed with a former key, of the same issuer.
+    // A token signed with an older key of the same issuer.
     let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap_or(""))?;
     let claims: Value = serde_json::from_slice(&payload)?;
     let bearer = format!("Bearer {}", former.sign(&claims)?);
@@ -69,7 +69,7 @@ async fn keys_from_files_sign_and_verify() -> Result<()> {
     let bearer = format!("Bearer {}", SigningKey::new("")?.sign(&claims)?);
     assert_eq!(ask(&nobody, pods, ("authorization", &bearer)).await?.0, StatusCode::UNAUTHORIZED);
 
-    // A token without an end, kept in a secret.
+    // A secret token without expiration.
     let claims = json!({
         "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:default:robot",
         "kubernetes.io/serviceaccount/namespace": "default",
@@ -103,7 +103,7 @@ async fn keys_from_files_sign_and_verify() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn front_proxies_have_to_be_named() -> Result<()> {
+async fn front_proxy_requires_allowed_common_name() -> Result<()> {
     let server =
         Server::start_with(|config| config.api.authentication.front_proxy_names = vec!["other".to_owned()])
             .await?;

@@ -1,4 +1,4 @@
-//! kube-apiserver's flags of certificates, HTTP and times, over real connections.
+//! kube-apiserver's certificate, HTTP and timeout flags, over real connections.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use testkit::{Responder, Server, eventually};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// An authority, and a leaf of it in `<file>.crt` and `<file>.key`.
+/// Creates an authority, and a leaf of it in `<file>.crt` and `<file>.key`.
 struct Files<'a> {
     directory: &'a Path,
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -35,7 +35,7 @@ impl<'a> Files<'a> {
         Ok(leaf.der().to_vec())
     }
 
-    /// Replaces a file at once, as certificate managers do.
+    /// Replaces a file atomically, as certificate managers do.
     fn write(&self, file: &str, text: &str) -> Result<()> {
         let temporary = self.directory.join("new");
         std::fs::write(&temporary, text)?;
@@ -50,7 +50,7 @@ impl<'a> Files<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sni_certificates_are_reloaded_and_garbage_keeps_the_old_ones() -> Result<()> {
+async fn sni_certificates_are_reloaded_and_invalid_files_ignored() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let files = Files::new(directory.path())?;
     let (first, wild) = (files.issue("a", "a.example.com")?, files.issue("b", "*.b.example.com")?);
@@ -74,7 +74,7 @@ async fn sni_certificates_are_reloaded_and_garbage_keeps_the_old_ones() -> Resul
         |cert| cert.as_ref() == Some(&second),
     )
     .await;
-    // Once the other file's change is in use, the garbage has been read as well.
+    // Once the other file's change is in use, the invalid one has been read, too.
     let garbage = "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n";
     let other_key = KeyPair::generate()?.serialize_pem();
     for (file, text) in
@@ -104,7 +104,7 @@ async fn sni_certificates_are_reloaded_and_garbage_keeps_the_old_ones() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubelet_certificate_of_another_authority_is_refused() -> Result<()> {
+async fn kubelet_certificate_of_other_authority_is_rejected() -> Result<()> {
     let answer = |_: &str, _: &serde_json::Value| (200, json!("a line"));
     let (trusted, other) = (Responder::start(answer).await?, Responder::start(answer).await?);
     let directory = tempfile::tempdir()?;
@@ -140,10 +140,10 @@ async fn kubelet_certificate_of_another_authority_is_refused() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn goaway_ends_http2_connections_after_their_requests() -> Result<()> {
+async fn goaway_closes_http2_connection_after_its_request() -> Result<()> {
     for (chance, goes) in [(0.0, false), (1.0, true)] {
         let server = Server::start_with(|config| config.serving.goaway_chance = chance).await?;
-        // The request is answered before its connection ends.
+        // The request is answered before its connection closes.
         assert_eq!(server.admin.get("/api/v1/namespaces").await?.status, StatusCode::OK);
         let http1 = server.admin_http1()?;
         assert_eq!(http1.get("/api/v1/namespaces").await?.status, StatusCode::OK);
@@ -160,7 +160,7 @@ async fn goaway_ends_http2_connections_after_their_requests() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn allowed_origins_may_read_replies_and_hsts_is_sent() -> Result<()> {
+async fn cors_allows_configured_origins_and_hsts_is_sent() -> Result<()> {
     let server = Server::start_with(|config| {
         config.api.chain.cors = cluster::Cors::new(["//example\\.com(:|$)"]).expect("a pattern");
         config.api.chain.strict_transport_security = Some(header::HeaderValue::from_static("max-age=60"));
@@ -182,7 +182,7 @@ async fn allowed_origins_may_read_replies_and_hsts_is_sent() -> Result<()> {
     assert_eq!(preflight.status, StatusCode::NO_CONTENT);
     let methods = preflight.headers[header::ACCESS_CONTROL_ALLOW_METHODS].to_str()?.to_owned();
     assert_eq!(methods, "POST, GET, OPTIONS, PUT, DELETE, PATCH");
-    // Replies that refuse are readable, too.
+    // Error responses have CORS headers, too.
     let refused = send(&anonymous, Method::GET, "https://example.com").await?;
     assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.body);
     assert!(refused.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN));
@@ -200,7 +200,7 @@ async fn allowed_origins_may_read_replies_and_hsts_is_sent() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_end_after_their_time() -> Result<()> {
+async fn events_expire_after_event_ttl() -> Result<()> {
     const EVENTS: &str = "/api/v1/namespaces/default/events";
     let server = Server::start_with(|config| config.api.tuning.event_ttl = Duration::from_secs(1)).await?;
     let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
@@ -209,7 +209,7 @@ async fn events_end_after_their_time() -> Result<()> {
     let created = server.admin.post(EVENTS, &event).await?;
     assert_eq!(created.status, StatusCode::CREATED, "{}", created.body);
     let code = async || server.admin.get(&format!("{EVENTS}/e")).await.map(|reply| reply.status).ok();
-    eventually("the event is gone", LIMIT, code, |code| *code == Some(StatusCode::NOT_FOUND)).await;
+    eventually("the event has expired", LIMIT, code, |code| *code == Some(StatusCode::NOT_FOUND)).await;
     let mut types = Vec::new();
     while types.last() != Some(&json!("DELETED")) {
         let next = tokio::time::timeout(LIMIT, watch.next()).await??.expect("an event");
@@ -220,7 +220,7 @@ async fn events_end_after_their_time() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn services_are_repaired_while_the_server_runs() -> Result<()> {
+async fn service_allocations_are_repaired_at_run_time() -> Result<()> {
     const SERVICES: &str = "/api/v1/namespaces/default/services";
     const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
     let period = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! The end of a control plane as load balancers and clients see it: `--shutdown-delay-duration` and
+//! Shutdown of a control plane as seen by load balancers and clients: `--shutdown-delay-duration` and
 //! `--shutdown-send-retry-after`.
 
 use std::time::Duration;
@@ -21,14 +21,14 @@ async fn shutdown_delay_fails_readyz_and_serves_everything_else() -> Result<()> 
     .await?;
     let mut watch = server.admin.stream(&format!("{CONFIG_MAPS}?watch=true&resourceVersion=0")).await?;
     let first = watch.next().await?;
-    assert!(first.is_some(), "kube-root-ca.crt is there");
+    assert!(first.is_some(), "kube-root-ca.crt exists");
     server.begin_stop();
     let ready = async || server.admin.get("/readyz").await.map(|reply| reply.status).ok();
     eventually("/readyz fails", LIMIT, ready, |code| *code == Some(StatusCode::INTERNAL_SERVER_ERROR)).await;
     for path in ["/livez", "/healthz"] {
         assert_eq!(server.admin.get(path).await?.status, StatusCode::OK, "{path}");
     }
-    // Existing and new connections, reads and writes, and the watch go on.
+    // Existing and new connections, reads and writes, and the watch continue.
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}});
     let created = server.admin_http1()?.post(CONFIG_MAPS, &object).await?;
     assert_eq!(created.status, StatusCode::CREATED, "{}", created.body);
@@ -43,7 +43,7 @@ async fn shutdown_delay_fails_readyz_and_serves_everything_else() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drain_refuses_new_requests_with_retry_after() -> Result<()> {
+async fn drain_rejects_new_requests_with_retry_after() -> Result<()> {
     let server = Server::start_with(|config| {
         config.serving.accept_while_draining = true;
         config.api.chain.retry_after_while_draining = true;
@@ -55,17 +55,21 @@ async fn drain_refuses_new_requests_with_retry_after() -> Result<()> {
     let (begin, rest) = body.split_at(20);
     let length = body.len();
     let head = format!("POST {CONFIG_MAPS} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n");
-    held.write_all(format!("{head}content-length: {length}\r\n\r\n{begin}").as_bytes()).await?;
+    let head = format!("{head}content-length: {length}\r\nexpect: 100-continue\r\n\r\n");
+    held.write_all(head.as_bytes()).await?;
     held.flush().await?;
-    // The server has read the head once it answers on a connection that was made later.
-    assert_eq!(server.admin_http1()?.get("/livez").await?.status, StatusCode::OK);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Sent when the server begins to read the body.
+    let mut proceed = [0; 25];
+    held.read_exact(&mut proceed).await?;
+    assert_eq!(&proceed, b"HTTP/1.1 100 Continue\r\n\r\n");
+    held.write_all(begin.as_bytes()).await?;
+    held.flush().await?;
     server.begin_stop();
     let refused = async || server.admin_http1().ok()?.get(CONFIG_MAPS).await.ok();
     let is_refused = |reply: &Option<Reply>| {
         reply.as_ref().is_some_and(|reply| reply.status == StatusCode::TOO_MANY_REQUESTS)
     };
-    let refused = eventually("requests are refused", LIMIT, refused, is_refused).await.expect("a reply");
+    let refused = eventually("requests are rejected", LIMIT, refused, is_refused).await.expect("a reply");
     assert_eq!(refused.headers[header::RETRY_AFTER], "5");
     assert_eq!(refused.headers[header::CONNECTION], "close");
     assert_eq!(&refused.bytes[..], b"The apiserver is shutting down, please try again later.\n");

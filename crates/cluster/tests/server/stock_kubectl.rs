@@ -1,4 +1,4 @@
-//! A session of a stock kubectl: what people type on the first day.
+//! A session of a stock kubectl with common commands.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(' ').filter(|word| !word.is_empty())
 }
 
-/// Runs one command line and looks for a text in what it prints.
+/// Runs a command line and checks that its output contains a text.
 async fn expect(kubectl: &Kubectl, line: &str, want: &str) -> Result<String> {
     let out = kubectl.run(words(line)).await?;
     ensure!(out.contains(want), "kubectl {line}: {want:?} is not in\n{out}");
@@ -42,7 +42,7 @@ async fn expect(kubectl: &Kubectl, line: &str, want: &str) -> Result<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scripted_session() -> Result<()> {
+async fn stock_kubectl_session_succeeds() -> Result<()> {
     let server = Server::start().await?;
     let Some(kubectl) = Kubectl::find(&server.kubeconfig)? else { return Ok(()) };
 
@@ -93,7 +93,7 @@ async fn a_scripted_session() -> Result<()> {
     server.stop().await
 }
 
-/// `kubectl diff` ends with 1 when there is a difference.
+/// `kubectl diff` exits with 1 if there is a difference.
 async fn diff(kubectl: &Kubectl) -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), MANIFEST.replace("hello: world", "hello: diff"))?;
@@ -110,7 +110,7 @@ async fn diff(kubectl: &Kubectl) -> Result<()> {
     anyhow::bail!("kubectl diff: {}\n{text}{error}", output.status)
 }
 
-/// A watch shows a change while it happens.
+/// A watch prints a change immediately.
 async fn watch(kubectl: &Kubectl) -> Result<()> {
     let mut child = kubectl
         .command(words("get configmap greeting --watch -o jsonpath={.metadata.labels.seen}{\"\\n\"}"))

@@ -36,7 +36,7 @@ print("python is content")
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_watches_and_patches() -> Result<()> {
+async fn stock_python_client_lists_watches_and_patches() -> Result<()> {
     let python = std::env::var("FERRY_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let probe = Command::new(&python).args(["-c", "import kubernetes"]).output().await;
     if !probe.is_ok_and(|output| output.status.success()) {

@@ -1,4 +1,4 @@
-//! A store that fails, or is gone, is seen from outside.
+//! A failed or missing store is reported to clients and operators.
 
 use std::fs::File;
 use std::io;
@@ -38,7 +38,7 @@ impl Io for Failing {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failed_store_fails_the_probes_and_ends_the_process_with_an_error() -> Result<()> {
+async fn store_failure_fails_probes_and_stops_process_with_error() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let disk = Arc::new(Failing::default());
     let mut options = EmbeddedOptions::new(directory.path());
@@ -66,12 +66,12 @@ async fn failed_store_fails_the_probes_and_ends_the_process_with_an_error() -> R
     let down = async || server.admin.get("/livez").await.is_err();
     eventually("the process ends", LIMIT, down, |down| *down).await;
     let error = server.stop().await.expect_err("an error").to_string();
-    assert!(error.contains("the store has failed"), "{error}");
+    assert!(error.contains("store failure"), "{error}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_directory_with_certificates_but_no_store_is_refused() -> Result<()> {
+async fn data_directory_with_certificates_but_no_store_is_rejected() -> Result<()> {
     let directory = tempfile::tempdir()?;
     Server::start_in(directory.path()).await?.stop().await?;
     let store = directory.path().join("store");
@@ -84,7 +84,7 @@ async fn data_directory_with_certificates_but_no_store_is_refused() -> Result<()
             Ok(_) => anyhow::bail!("it started as a new cluster"),
             Err(error) => error.to_string(),
         };
-        assert!(error.contains("holds no store") && error.contains("backup"), "{error}");
+        assert!(error.contains("contains no store") && error.contains("backup"), "{error}");
     }
     Ok(())
 }
@@ -97,7 +97,7 @@ async fn background_tasks_are_a_liveness_check() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn store_at_its_quota_refuses_writes_until_objects_are_deleted() -> Result<()> {
+async fn store_at_quota_rejects_writes_until_objects_are_deleted() -> Result<()> {
     let server = Server::start_with(|config| config.store_quota_bytes = 4 << 20).await?;
     let map = |at: usize| {
         json!({
@@ -116,12 +116,12 @@ async fn store_at_its_quota_refuses_writes_until_objects_are_deleted() -> Result
     let (at, reply) = refused.context("the quota was never reached")?;
     assert!(at > 4 && reply.status.is_server_error(), "{at}: {}", reply.body);
     assert!(reply.body["message"].as_str().unwrap_or_default().contains("space exceeded"), "{}", reply.body);
-    assert_eq!(server.admin.get(&format!("{MAPS}/m0")).await?.status, StatusCode::OK, "reads go on");
+    assert_eq!(server.admin.get(&format!("{MAPS}/m0")).await?.status, StatusCode::OK, "reads continue");
     for gone in 0..at {
         assert_eq!(server.admin.delete(&format!("{MAPS}/m{gone}")).await?.status, StatusCode::OK);
     }
     let written =
         async || server.admin.post(MAPS, &map(100)).await.map(|reply| reply.status).unwrap_or_default();
-    eventually("room for another object", LIMIT, written, |status| *status == StatusCode::CREATED).await;
+    eventually("space for another object", LIMIT, written, |status| *status == StatusCode::CREATED).await;
     server.stop().await
 }

@@ -1,4 +1,4 @@
-//! The battery on a real etcd; what happens when that restarts; two servers on one.
+//! The test suite on a real etcd; etcd restarts; two servers on one etcd.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,13 @@ async fn create(client: &Client, name: &str) -> Result<u16> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn battery() -> Result<()> {
+async fn etcd_store_passes_scenarios() -> Result<()> {
     let Some(etcd) = testkit::Etcd::start()? else { return Ok(()) };
     run_all(connect(&etcd).await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_of_etcd_is_survived() -> Result<()> {
+async fn etcd_restart_recovers() -> Result<()> {
     let Some(mut etcd) = testkit::Etcd::start()? else { return Ok(()) };
     let server = Server::start_on(connect(&etcd).await?, |_| {}).await?;
     ensure!(create(&server.admin, "before").await? == 201);
@@ -43,13 +43,13 @@ async fn a_restart_of_etcd_is_survived() -> Result<()> {
 
     etcd.kill();
     let refused = create(&server.admin, "refused").await?;
-    ensure!(refused >= 500, "an error, and soon: {refused}");
+    ensure!(refused >= 500, "an error within the time limit: {refused}");
     let unhealthy = server.admin.get("/livez/etcd").await?;
     ensure!(unhealthy.status == 500, "{}", unhealthy.status);
 
     etcd.run()?;
     let write = async || create(&server.admin, "after").await.unwrap_or(0);
-    eventually("writes go on", LIMIT, write, |code| [201, 409].contains(code)).await;
+    eventually("writes continue", LIMIT, write, |code| [201, 409].contains(code)).await;
     let listed = server.admin.get(PATH).await?;
     let names = crate::names(&listed.body);
     ensure!(names.contains(&"before") && names.contains(&"after"), "{}", listed.body);
@@ -62,7 +62,7 @@ async fn a_restart_of_etcd_is_survived() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_servers_on_one_etcd_see_each_other_s_writes() -> Result<()> {
+async fn two_servers_on_one_etcd_see_writes_of_both() -> Result<()> {
     let Some(etcd) = testkit::Etcd::start()? else { return Ok(()) };
     let one = Server::start_on(connect(&etcd).await?, |_| {}).await?;
     let two = Server::start_on(connect(&etcd).await?, |_| {}).await?;
@@ -74,7 +74,7 @@ async fn two_servers_on_one_etcd_see_each_other_s_writes() -> Result<()> {
         let created = writer.admin.post(PATH, &object).await?;
         ensure!(created.status == 201, "{}", created.body);
         let read = reader.admin.get(&format!("{PATH}/n{n}")).await?;
-        ensure!(read.body == created.body, "an acknowledged write is seen at once everywhere: {}", read.body);
+        ensure!(read.body == created.body, "an acknowledged write is visible on all servers: {}", read.body);
         let event =
             tokio::time::timeout(Duration::from_secs(60), watch.next()).await??.context("an event")?;
         ensure!(event["object"] == created.body, "{event}");
@@ -91,7 +91,7 @@ async fn two_servers_on_one_etcd_see_each_other_s_writes() -> Result<()> {
     two.stop().await
 }
 
-/// Definitions that one server takes are served by the other soon after, and gone from both when they are deleted.
+/// Definitions created on one server are soon served by the other, and removed from both on deletion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_servers_on_one_etcd_serve_the_same_definitions() -> Result<()> {
     const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -137,7 +137,7 @@ async fn two_servers_on_one_etcd_serve_the_same_definitions() -> Result<()> {
     two.stop().await
 }
 
-/// The keys of a store that begin with `prefix`.
+/// Keys of a store with this prefix.
 async fn keys(store: &dyn Store, prefix: &str) -> Result<Vec<String>> {
     let end = store::prefix_end(prefix);
     let request = store::RangeRequest { start: prefix.to_owned(), end, ..store::RangeRequest::default() };
@@ -145,7 +145,7 @@ async fn keys(store: &dyn Store, prefix: &str) -> Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prefix_and_overrides_choose_where_resources_are() -> Result<()> {
+async fn etcd_prefix_and_overrides_select_keys() -> Result<()> {
     let (Some(main), Some(for_events)) = (testkit::Etcd::start()?, testkit::Etcd::start()?) else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! One battery of API scenarios on every store: clients cannot tell which one is underneath.
+//! One suite of API scenarios on every store: clients cannot observe a difference.
 
 mod etcd;
 mod reads;
@@ -16,7 +16,7 @@ use testkit::{Client, Reply, Server};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a scenario works with: a server of its store, and a namespace of its own.
+/// Environment of a scenario: a server on its store, and its own namespace.
 struct Ctx<'a> {
     admin: &'a Client,
     store: &'a dyn Store,
@@ -25,9 +25,9 @@ struct Ctx<'a> {
 
 type Scenario = for<'a> fn(&'a Ctx<'a>) -> BoxFuture<'a, Result<()>>;
 
-/// Every scenario with the namespace it happens in.
+/// All scenarios with their namespaces.
 const SCENARIOS: &[(&str, Scenario)] = &[
-    ("one-object-s-life", |ctx| Box::pin(writes::one_object_s_life(ctx))),
+    ("one-object-s-life", |ctx| Box::pin(writes::object_lifecycle(ctx))),
     ("patches", |ctx| Box::pin(writes::patches(ctx))),
     ("apply", |ctx| Box::pin(writes::apply(ctx))),
     ("delete-collection", |ctx| Box::pin(writes::delete_collection(ctx))),
@@ -36,9 +36,9 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("expired-pages", |ctx| Box::pin(reads::pages_after_compaction(ctx))),
     ("versions", |ctx| Box::pin(reads::resource_versions(ctx))),
     ("watch", |ctx| Box::pin(watches::changes_in_order(ctx))),
-    ("selective-watch", |ctx| Box::pin(watches::leaving_a_selector(ctx))),
+    ("selective-watch", |ctx| Box::pin(watches::object_leaving_selector_is_deleted(ctx))),
     ("initial-events", |ctx| Box::pin(watches::initial_events(ctx))),
-    ("old-watch", |ctx| Box::pin(watches::from_a_revision_that_is_gone(ctx))),
+    ("old-watch", |ctx| Box::pin(watches::watch_from_compacted_revision_expires(ctx))),
 ];
 
 impl Ctx<'_> {
@@ -59,7 +59,7 @@ impl Ctx<'_> {
         Ok(reply.body)
     }
 
-    /// Changes a config map, whatever its version.
+    /// Updates a ConfigMap, regardless of its version.
     async fn set(&self, name: &str, value: &str) -> Result<Value> {
         let patch = json!({"metadata": {"labels": {"value": value}}, "data": {"value": value}});
         let reply = self.patch(name, "application/merge-patch+json", &patch).await?;
@@ -104,13 +104,13 @@ async fn run_all(store: Arc<dyn Store>) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn embedded() -> Result<()> {
+async fn embedded_store_passes_scenarios() -> Result<()> {
     let dir = tempfile::tempdir()?;
     run_all(Arc::new(Embedded::open(EmbeddedOptions::new(dir.path().join("store")))?)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn battery_with_another_prefix() -> Result<()> {
+async fn prefixed_store_passes_scenarios() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let below: Arc<dyn Store> =
         Arc::new(Embedded::open(EmbeddedOptions::new(directory.path().join("store")))?);

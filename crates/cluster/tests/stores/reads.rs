@@ -1,4 +1,4 @@
-//! Scenarios of reading: pages, revisions of the past and of the future.
+//! Read scenarios: pages, past and future revisions.
 
 use anyhow::{Result, ensure};
 
@@ -20,7 +20,7 @@ pub async fn pages_are_of_one_revision(ctx: &Ctx<'_>) -> Result<()> {
     let first = ctx.get("?limit=3").await?.body;
     ensure!(names(&first) == ["m0", "m1", "m2"], "{first}");
     ensure!(first["metadata"]["remainingItemCount"] == 4, "{first}");
-    // What happens meanwhile does not show.
+    // Later changes are not visible.
     ctx.set("m5", "new").await?;
     ctx.create("m33", "new").await?;
     ctx.admin.delete(&ctx.path("/m6")).await?;
@@ -43,7 +43,7 @@ pub async fn pages_after_compaction(ctx: &Ctx<'_>) -> Result<()> {
     let expired = ctx.get(&format!("?limit=2&continue={}", token(&first))).await?;
     ensure!(expired.status == 410 && expired.body["reason"] == "Expired", "{}", expired.body);
     let rest = ctx.get(&format!("?continue={}", token(&expired.body))).await?;
-    ensure!(rest.status == 200, "the token of the error goes on: {}", rest.body);
+    ensure!(rest.status == 200, "the token of the error continues the list: {}", rest.body);
     ensure!(names(&rest.body) == ["m2", "m3", "m4"], "{}", rest.body);
     ensure!(version(&rest.body) > version(&first), "at the revision of now: {}", rest.body);
     let old = format!("?resourceVersion={}&resourceVersionMatch=Exact", version(&first));

@@ -1,4 +1,4 @@
-//! Scenarios of watching.
+//! Watch scenarios.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -59,7 +59,7 @@ pub async fn changes_in_order(ctx: &Ctx<'_>) -> Result<()> {
     Ok(())
 }
 
-pub async fn leaving_a_selector(ctx: &Ctx<'_>) -> Result<()> {
+pub async fn object_leaving_selector_is_deleted(ctx: &Ctx<'_>) -> Result<()> {
     ctx.create("a", "in").await?;
     let mut watch = ctx.admin.stream(&ctx.path("?watch=true&labelSelector=value%3Din")).await?;
     expect(&mut watch, &["ADDED a in"]).await?;
@@ -84,7 +84,7 @@ pub async fn initial_events(ctx: &Ctx<'_>) -> Result<()> {
     expect(&mut watch, &["MODIFIED a 2"]).await
 }
 
-pub async fn from_a_revision_that_is_gone(ctx: &Ctx<'_>) -> Result<()> {
+pub async fn watch_from_compacted_revision_expires(ctx: &Ctx<'_>) -> Result<()> {
     let mut watch = ctx.admin.stream(&ctx.path("?watch=true&resourceVersion=1")).await?;
     let error = next(&mut watch).await?;
     ensure!(error["type"] == "ERROR" && error["object"]["code"] == 410, "{error}");

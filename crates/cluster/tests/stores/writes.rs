@@ -1,4 +1,4 @@
-//! Scenarios of writing.
+//! Write scenarios.
 
 use anyhow::{Result, ensure};
 use http::Method;
@@ -6,12 +6,12 @@ use serde_json::json;
 
 use crate::{Ctx, names, version};
 
-pub async fn one_object_s_life(ctx: &Ctx<'_>) -> Result<()> {
+pub async fn object_lifecycle(ctx: &Ctx<'_>) -> Result<()> {
     let created = ctx.create("one", "1").await?;
     ensure!(created["metadata"]["uid"].is_string() && version(&created) > 0, "{created}");
     let again = ctx.admin.post(&ctx.path(""), &json!({"metadata": {"name": "one"}})).await?;
     ensure!(again.status == 409 && again.body["reason"] == "AlreadyExists", "{}", again.body);
-    ensure!(ctx.get("/one").await?.body == created, "what was created is what is read");
+    ensure!(ctx.get("/one").await?.body == created, "the created object is read back");
 
     let mut changed = created.clone();
     changed["data"] = json!({"value": "2"});
@@ -63,7 +63,11 @@ pub async fn apply(ctx: &Ctx<'_>) -> Result<()> {
     let forced = apply("b", true, json!({"x": "2"})).await?;
     ensure!(forced.status == 200 && forced.body["data"]["x"] == "2", "{}", forced.body);
     let omitted = apply("a", false, json!({})).await?;
-    ensure!(omitted.body["data"] == json!({"x": "2"}), "what nobody applies any more goes: {}", omitted.body);
+    ensure!(
+        omitted.body["data"] == json!({"x": "2"}),
+        "fields without an applier are removed: {}",
+        omitted.body
+    );
     Ok(())
 }
 
@@ -79,7 +83,7 @@ pub async fn delete_collection(ctx: &Ctx<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Clients that read, add one and write back, until the server takes it.
+/// Clients that read, increment and write back, retrying on conflict.
 pub async fn concurrent_updates_lose_nothing(ctx: &Ctx<'_>) -> Result<()> {
     const EACH: usize = 5;
     ctx.create("counter", "0").await?;

@@ -1,4 +1,4 @@
-//! Importing images from an archive: as `docker save` writes them, or in the OCI layout.
+//! Imports images from an archive: as `docker save` writes it, or in the OCI layout.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,9 +12,9 @@ use super::{Descriptor, Image, ImageStore, Manifest, Reference, StoreError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    #[error("read {0}")]
+    #[error("failed to read {0}")]
     Read(PathBuf, #[source] io::Error),
-    #[error("{0} is neither an archive of images nor an OCI layout")]
+    #[error("{0} is neither an image archive nor an OCI layout")]
     NoImages(PathBuf),
     #[error("the archive has no {0}")]
     Missing(String),
@@ -30,21 +30,21 @@ pub enum ImportError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Saved {
+struct DockerManifestEntry {
     config: String,
     #[serde(default)]
     repo_tags: Option<Vec<String>>,
     layers: Vec<String>,
 }
 
-/// Where each member of the archive is.
+/// Byte range of each member of the archive.
 struct Members {
     path: PathBuf,
-    places: BTreeMap<PathBuf, (u64, u64)>,
+    ranges: BTreeMap<PathBuf, (u64, u64)>,
     links: BTreeMap<PathBuf, PathBuf>,
 }
 
-/// A document in an archive, not a layer: what is larger is none.
+/// Size limit of a document in an archive, as opposed to a layer.
 const LARGEST_DOCUMENT: u64 = 16 << 20;
 
 fn clean(path: &Path) -> PathBuf {
@@ -69,30 +69,30 @@ impl Members {
             return Err(ImportError::Compressed(path.to_owned()));
         }
         file.rewind().map_err(read)?;
-        let (mut places, mut links) = (BTreeMap::new(), BTreeMap::new());
+        let (mut ranges, mut links) = (BTreeMap::new(), BTreeMap::new());
         let mut archive = tar::Archive::new(file);
         for entry in archive.entries_with_seek().map_err(read)? {
             let entry = entry.map_err(read)?;
             let name = clean(&entry.path().map_err(read)?);
             if entry.header().entry_type().is_file() {
-                places.insert(name, (entry.raw_file_position(), entry.size()));
+                ranges.insert(name, (entry.raw_file_position(), entry.size()));
             } else if let Some(to) = entry.link_name().map_err(read)? {
                 let hard = entry.header().entry_type().is_hard_link();
                 let base = if hard { Path::new("") } else { name.parent().unwrap_or(Path::new("")) };
                 links.insert(name.clone(), clean(&base.join(to)));
             }
         }
-        Ok(Self { path: path.to_owned(), places, links })
+        Ok(Self { path: path.to_owned(), ranges, links })
     }
 
-    fn place(&self, name: &str) -> Result<(u64, u64), ImportError> {
+    fn byte_range(&self, name: &str) -> Result<(u64, u64), ImportError> {
         let name = clean(Path::new(name));
         let name = self.links.get(&name).unwrap_or(&name);
-        self.places.get(name).copied().ok_or_else(|| ImportError::Missing(name.display().to_string()))
+        self.ranges.get(name).copied().ok_or_else(|| ImportError::Missing(name.display().to_string()))
     }
 
     fn document(&self, name: &str) -> Result<Vec<u8>, ImportError> {
-        let (offset, size) = self.place(name)?;
+        let (offset, size) = self.byte_range(name)?;
         let read = |error| ImportError::Read(self.path.clone(), error);
         if size > LARGEST_DOCUMENT {
             return Err(read(io::Error::other(format!("{name} is too large"))));
@@ -118,23 +118,23 @@ impl ImageStore {
     /// Imports all images of an archive.
     pub fn import(&self, path: &Path) -> Result<Vec<Image>, ImportError> {
         let members = Members::scan(path)?;
-        if members.place("manifest.json").is_ok() {
-            let saved: Vec<Saved> = members.json("manifest.json")?;
+        if members.byte_range("manifest.json").is_ok() {
+            let saved: Vec<DockerManifestEntry> = members.json("manifest.json")?;
             return saved.iter().map(|saved| self.import_saved(&members, saved)).collect();
         }
-        if members.place("index.json").is_ok() {
+        if members.byte_range("index.json").is_ok() {
             let index: Manifest = members.json("index.json")?;
             return index.manifests.iter().map(|entry| self.import_entry(&members, entry)).collect();
         }
         Err(ImportError::NoImages(path.to_owned()))
     }
 
-    fn import_saved(&self, members: &Members, saved: &Saved) -> Result<Image, ImportError> {
+    fn import_saved(&self, members: &Members, saved: &DockerManifestEntry) -> Result<Image, ImportError> {
         let config = members.document(&saved.config)?;
         let tags = saved.repo_tags.iter().flatten().filter_map(|tag| Reference::parse(tag).ok());
         self.add(&config, tags.map(|tag| tag.to_string()), [], |at| {
             let name = saved.layers.get(at).ok_or_else(|| ImportError::Missing(format!("layer {at}")))?;
-            Ok(Archive { path: members.path.clone(), range: Some(members.place(name)?) })
+            Ok(Archive { path: members.path.clone(), range: Some(members.byte_range(name)?) })
         })
     }
 
@@ -154,7 +154,7 @@ impl ImageStore {
         let digest = reference.as_ref().map(|reference| reference.with_digest(&entry.digest));
         self.add(&config, reference.map(|reference| reference.to_string()), digest, |at| {
             let layer = manifest.layers.get(at).ok_or_else(|| ImportError::Missing(format!("layer {at}")))?;
-            Ok(Archive { path: members.path.clone(), range: Some(members.place(&blob(&layer.digest))?) })
+            Ok(Archive { path: members.path.clone(), range: Some(members.byte_range(&blob(&layer.digest))?) })
         })
     }
 }

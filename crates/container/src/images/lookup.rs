@@ -1,4 +1,4 @@
-//! Whether an image has a path, found in its layers without mounting them.
+//! Looks up paths of an image in its layers, without mounting them.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -8,15 +8,15 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::shim::spec::Root;
 
-/// As many as the kernel follows.
-const MOST_LINKS: usize = 40;
+/// Limit of symbolic links, as in the kernel.
+const MAX_LINKS: usize = 40;
 
-/// Whether the image has this path, by links too. The way never leads out of the image.
+/// Reports whether the image has this path, following links. The lookup never leaves the image.
 pub(crate) fn contains(root: &Root, path: &Path) -> io::Result<bool> {
     let layers: Vec<PathBuf> = root.layers.iter().map(|name| root.store.join(name)).collect();
     let mut left = VecDeque::new();
     prepend(&mut left, path);
-    // The directories from the root to here: each as all the layers that have a part of it, the topmost first.
+    // The directories from the root to the current one, each as the layers that contain a part of it, topmost first.
     let mut way = vec![layers];
     let mut links = 0;
     while let Some(name) = left.pop_front() {
@@ -25,12 +25,12 @@ pub(crate) fn contains(root: &Root, path: &Path) -> io::Result<bool> {
             continue;
         }
         match find(way.last().map_or(&[], Vec::as_slice), &name)? {
-            Found::Nothing => return Ok(false),
-            Found::Directory(parts) => way.push(parts),
-            Found::File => return Ok(left.is_empty()),
-            Found::Link(target) => {
+            LookupResult::Nothing => return Ok(false),
+            LookupResult::Directory(parts) => way.push(parts),
+            LookupResult::File => return Ok(left.is_empty()),
+            LookupResult::Link(target) => {
                 links += 1;
-                if links > MOST_LINKS {
+                if links > MAX_LINKS {
                     return Ok(false);
                 }
                 if target.is_absolute() {
@@ -53,15 +53,15 @@ fn prepend(left: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-enum Found {
+enum LookupResult {
     Nothing,
     Directory(Vec<PathBuf>),
     File,
     Link(PathBuf),
 }
 
-/// What a name is in a directory: the uppermost layer that has it decides, and directories show what is below them.
-fn find(directory: &[PathBuf], name: &OsString) -> io::Result<Found> {
+/// Looks up a name in a directory: the topmost layer that has it wins; directories are merged with those below.
+fn find(directory: &[PathBuf], name: &OsString) -> io::Result<LookupResult> {
     let mut parts = Vec::new();
     for layer in directory {
         let path = layer.join(name);
@@ -77,18 +77,18 @@ fn find(directory: &[PathBuf], name: &OsString) -> io::Result<Found> {
             }
             continue;
         }
-        // A file below a directory is hidden by it, as is everything below a removed name.
+        // A directory hides a file below it; a whiteout hides everything below it.
         return Ok(match () {
-            () if !parts.is_empty() => Found::Directory(parts),
-            () if found.file_type().is_char_device() && found.rdev() == 0 => Found::Nothing,
-            () if found.is_symlink() => Found::Link(std::fs::read_link(&path)?),
-            () => Found::File,
+            () if !parts.is_empty() => LookupResult::Directory(parts),
+            () if found.file_type().is_char_device() && found.rdev() == 0 => LookupResult::Nothing,
+            () if found.is_symlink() => LookupResult::Link(std::fs::read_link(&path)?),
+            () => LookupResult::File,
         });
     }
-    Ok(if parts.is_empty() { Found::Nothing } else { Found::Directory(parts) })
+    Ok(if parts.is_empty() { LookupResult::Nothing } else { LookupResult::Directory(parts) })
 }
 
-/// Whether a directory hides what layers below have of it.
+/// Reports whether a directory hides the content of lower layers.
 fn is_opaque(path: &Path) -> bool {
     let mut value = [0; 1];
     rustix::fs::lgetxattr(path, c"trusted.overlay.opaque", &mut value).is_ok_and(|_| value == *b"y")
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_an_image() {
+    fn image_paths_with_links_and_whiteouts_are_resolved() {
         let directory = tempfile::tempdir().unwrap();
         let store = directory.path();
         for made in ["low/etc/deep", "low/gone", "low/both", "top/both", "top/etc"] {
@@ -138,7 +138,7 @@ mod tests {
         for path in ["nothing", "etc/passwd/below", "round", "etc/deep/x", "low/etc"] {
             assert!(!has(path), "{path:?}");
         }
-        // Only root makes what removes; where it may not, that is not looked at.
+        // Whiteouts need root; without it they are not tested.
         let mode = rustix::fs::Mode::empty();
         let removed = store.join("top/gone");
         let kind = rustix::fs::FileType::CharacterDevice;

@@ -24,7 +24,7 @@ pub struct Platform {
     pub variant: String,
 }
 
-/// An image's manifest, or an index of manifests: whichever of the two it is, the other's fields are empty.
+/// An image's manifest or an index of manifests; the fields of the other form are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Manifest {
@@ -34,11 +34,11 @@ pub struct Manifest {
     pub manifests: Vec<Descriptor>,
 }
 
-/// How this machine's architecture is called in images.
+/// Name of this machine's architecture in images.
 pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
 
 impl Manifest {
-    /// Of an index: the manifest for this machine. Of several that fit, the one that asks least of the processor.
+    /// Selects this machine's manifest from an index; of several, the one with the lowest processor level.
     #[must_use]
     pub fn for_this_machine(&self) -> Option<&Descriptor> {
         const PLAIN: &[&str] = &["", "v1", "v8"];
@@ -77,7 +77,7 @@ pub struct RootFs {
     pub diff_ids: Vec<String>,
 }
 
-/// How its containers run, unless told otherwise.
+/// Default process settings of the image's containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RunConfig {
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn platforms() {
+    fn index_selects_manifest_of_this_architecture() {
         let index: Manifest = serde_json::from_value(serde_json::json!({"manifests": [
             {"digest": "a", "platform": {"os": "windows", "architecture": ARCHITECTURE}},
             {"digest": "b", "platform": {"os": "linux", "architecture": ARCHITECTURE, "variant": "v8"}},
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_are_nothing() {
+    fn config_null_members_are_defaults() {
         let config: ImageConfig = serde_json::from_str(
             r#"{"config":{"Cmd":null,"Env":["A=b"],"Labels":null},"rootfs":{"diff_ids":["x"]}}"#,
         )

@@ -1,4 +1,4 @@
-//! Images: what they are called, what is in them, and their layers, unpacked and shared.
+//! Images: references, manifests, and layers, which are unpacked once and shared.
 
 mod import;
 mod lookup;
@@ -12,4 +12,4 @@ pub(crate) use lookup::contains;
 pub use manifest::{ARCHITECTURE, Descriptor, ImageConfig, Manifest, RunConfig};
 pub use pull::{PullError, Puller};
 pub use reference::{BadReference, Reference, is_digest};
-pub use store::{Held, Image, ImageStore, Layer, StoreError};
+pub use store::{Image, ImageStore, Layer, LayerGuard, StoreError};

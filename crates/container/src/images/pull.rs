@@ -1,5 +1,5 @@
-//! Pulling: from a name to an image in the store. Layers come several at a time and are unpacked in their order while
-//! later ones still come; an image is there whole or not at all.
+//! Pulls images into the store. Several layers are downloaded concurrently and unpacked in order while later ones are
+//! still downloading; an image is stored completely or not at all.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::store::Archive;
 use super::{BadReference, Descriptor, ImageConfig, ImageStore, Manifest, Reference, StoreError, is_digest};
 use crate::registry::{
-    Blob, Credentials, HostsError, Patience, Progress, Registries, RegistryError, Source, connections,
+    Blob, Credentials, HostsError, Progress, Registries, RegistryError, Source, Timeouts, connections,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -39,49 +39,49 @@ pub enum PullError {
     NoSpace { needed: u64, free: u64 },
     #[error("failed to extract layer: {0}")]
     Store(#[from] StoreError),
-    #[error("prepare the download: {0}")]
+    #[error("failed to prepare the download: {0}")]
     Prepare(#[from] std::io::Error),
-    #[error("the download was given up")]
+    #[error("download interrupted")]
     Interrupted,
 }
 
 impl PullError {
-    /// Whether the registry said that there is no such thing.
+    /// True if the registry has no such image.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_) | Self::Platform)
     }
 }
 
-/// Layers that come at a time.
-const AT_ONCE: usize = 3;
-/// What registries take for a manifest.
+/// Concurrent layer downloads.
+const MAX_CONCURRENT_DOWNLOADS: usize = 3;
+/// Size limit that registries apply to manifests.
 const LARGEST_MANIFEST: usize = 4 << 20;
 const LARGEST_CONFIG: u64 = 16 << 20;
-/// Indexes in indexes.
-const DEEPEST: usize = 3;
+/// Nesting limit of indexes.
+const MAX_INDEX_DEPTH: usize = 3;
 
 /// One pull.
 pub struct Puller {
     pub store: Arc<ImageStore>,
     pub registries: Registries,
     pub credentials: Option<Credentials>,
-    pub patience: Patience,
+    pub timeouts: Timeouts,
     pub progress: Arc<Progress>,
 }
 
-/// A directory that goes with its owner.
-struct Directory(PathBuf);
+/// A directory that is removed on drop.
+struct TempDirectory(PathBuf);
 
-impl Drop for Directory {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// What a manifest says that is about to be pulled.
-struct Plan {
-    /// Of what the name stands for: the index, if it is one.
+/// Content of the manifest to pull.
+struct PullPlan {
+    /// Digest that the name resolves to: the index's, if it is one.
     digest: String,
     config: Vec<u8>,
     parsed: ImageConfig,
@@ -89,18 +89,18 @@ struct Plan {
 }
 
 impl Puller {
-    /// Pulls an image; the answer is its id.
+    /// Pulls an image and returns its id.
     pub async fn pull(&self, name: &str) -> Result<String, PullError> {
         let reference = Reference::parse(name)?;
         let endpoints = self.registries.endpoints(&reference.registry)?;
-        let open = connections(self.patience, &endpoints);
+        let open = connections(self.timeouts, &endpoints);
         let mut sources: Vec<Source> = endpoints
             .into_iter()
             .map(|endpoint| Source::new(endpoint, &reference.repository, self.credentials.as_ref(), &open))
             .collect();
-        let directory = Directory(self.store.downloads()?);
+        let directory = TempDirectory(self.store.downloads()?);
         let (at, manifest) = self.resolve(&reference, &sources).await?;
-        // Whoever had the manifest is asked for the rest first.
+        // The source that had the manifest is tried first for the rest.
         sources.rotate_left(at);
         let digest = digest_of(&manifest);
         let tag = reference.digest.is_none().then(|| reference.to_string());
@@ -114,7 +114,7 @@ impl Puller {
         self.fetch(plan, &reference, tag, sources, directory).await
     }
 
-    /// The manifest, and which source had it.
+    /// Fetches the manifest; also returns the index of the source that had it.
     async fn resolve(
         &self,
         reference: &Reference,
@@ -138,7 +138,7 @@ impl Puller {
                 Err(source) => outcome = Err(PullError::Resolve { name: reference.to_string(), source }),
             }
             if let Err(error) = &outcome {
-                tracing::debug!(%error, host = source.host(), "no manifest");
+                tracing::debug!(%error, host = source.host(), "failed to fetch manifest");
             }
         }
         outcome
@@ -149,10 +149,10 @@ impl Puller {
         digest: String,
         mut manifest: Vec<u8>,
         sources: &[Source],
-        directory: &Directory,
-    ) -> Result<Plan, PullError> {
+        directory: &TempDirectory,
+    ) -> Result<PullPlan, PullError> {
         let mut at = digest.clone();
-        for _ in 0..DEEPEST {
+        for _ in 0..MAX_INDEX_DEPTH {
             let parsed: Manifest = parse("manifest", &at, &manifest)?;
             let Some(config) = &parsed.config else {
                 if parsed.manifests.is_empty() {
@@ -179,22 +179,22 @@ impl Puller {
                 let reason = format!("it names {named} layers, the manifest {layers}");
                 return Err(PullError::Document { what: "config", digest: at, reason });
             }
-            return Ok(Plan { digest, config: bytes, parsed: config, layers: parsed.layers });
+            return Ok(PullPlan { digest, config: bytes, parsed: config, layers: parsed.layers });
         }
         Err(PullError::Document {
             what: "index",
             digest: at,
-            reason: "it leads to ever more indexes".to_owned(),
+            reason: "indexes are nested too deep".to_owned(),
         })
     }
 
-    /// A manifest or configuration, by digest.
+    /// Fetches a manifest or configuration by digest.
     async fn document(
         &self,
         what: &'static str,
         sources: &[Source],
         wanted: &Descriptor,
-        directory: &Directory,
+        directory: &TempDirectory,
     ) -> Result<Vec<u8>, PullError> {
         let failed = |source| PullError::Blob { what, digest: wanted.digest.clone(), source };
         if what != "manifest" {
@@ -218,14 +218,14 @@ impl Puller {
 
     async fn fetch(
         &self,
-        plan: Plan,
+        plan: PullPlan,
         reference: &Reference,
         tag: Option<String>,
         sources: Vec<Source>,
-        directory: Directory,
+        directory: TempDirectory,
     ) -> Result<String, PullError> {
         let chains = ImageStore::chains(&plan.parsed);
-        // From here on nobody sweeps what is there of it.
+        // From here on the layers are protected from garbage collection.
         let _held = self.store.hold(&chains);
         let missing: Vec<usize> =
             (0..chains.len()).filter(|at| !self.store.has_layer(&chains[*at])).collect();
@@ -236,8 +236,8 @@ impl Puller {
         }
         self.progress.total.store(needed, Ordering::Relaxed);
         self.progress.layers.store(missing.len() as u64, Ordering::Relaxed);
-        tracing::info!(image = %reference, layers = missing.len(), bytes = needed, "pulling");
-        let (mut come, mut wait) = (Vec::new(), BTreeMap::new());
+        tracing::info!(image = %reference, layers = missing.len(), bytes = needed, "pulling image");
+        let (mut queued, mut wait) = (Vec::new(), BTreeMap::new());
         for at in missing {
             let (sender, receiver) = oneshot::channel::<PathBuf>();
             let layer = &plan.layers[at];
@@ -246,7 +246,7 @@ impl Puller {
                 size: layer.size,
                 path: directory.0.join(format!("{at}")),
             };
-            come.push((blob, sender));
+            queued.push((blob, sender));
             wait.insert(at, receiver);
         }
         let store = Arc::clone(&self.store);
@@ -254,7 +254,7 @@ impl Puller {
         let mut before: Option<PathBuf> = None;
         let mut adding = tokio::task::spawn_blocking(move || {
             store.add(&plan.config, tag, [digest], |at| {
-                // The one before is unpacked.
+                // The previous layer has been unpacked.
                 if let Some(path) = before.take() {
                     let _ = std::fs::remove_file(path);
                 }
@@ -265,14 +265,14 @@ impl Puller {
             })
         });
         let added = {
-            let coming = self.download(come, &sources);
-            tokio::pin!(coming);
+            let downloading = self.download(queued, &sources);
+            tokio::pin!(downloading);
             tokio::select! {
-                outcome = &mut coming => match outcome {
+                outcome = &mut downloading => match outcome {
                     Ok(()) => (&mut adding).await,
                     Err(error) => {
-                        // Dropping what the rest would have come through ends the unpacking too.
-                        coming.set(self.download(Vec::new(), &sources));
+                        // Dropping the senders of the remaining layers ends the unpacking too.
+                        downloading.set(self.download(Vec::new(), &sources));
                         let _ = (&mut adding).await;
                         return Err(error);
                     }
@@ -291,12 +291,12 @@ impl Puller {
         sources: &[Source],
     ) -> Result<(), PullError> {
         let mut waiting = blobs.into_iter();
-        let mut coming = FuturesUnordered::new();
+        let mut downloading = FuturesUnordered::new();
         loop {
-            while coming.len() < AT_ONCE
+            while downloading.len() < MAX_CONCURRENT_DOWNLOADS
                 && let Some((blob, sender)) = waiting.next()
             {
-                coming.push(async move {
+                downloading.push(async move {
                     let fetched = blob.fetch(sources, &self.progress).await;
                     fetched.map_err(|source| PullError::Blob {
                         what: "layer",
@@ -304,13 +304,13 @@ impl Puller {
                         source,
                     })?;
                     self.progress.layers_done.fetch_add(1, Ordering::Relaxed);
-                    tracing::debug!(digest = blob.digest, bytes = blob.size, "layer here");
-                    // If nobody wants it any more, whoever did says why.
+                    tracing::debug!(digest = blob.digest, bytes = blob.size, "layer downloaded");
+                    // A closed receiver means that unpacking failed; that error is reported instead.
                     let _ = sender.send(blob.path);
                     Ok::<(), PullError>(())
                 });
             }
-            match coming.next().await {
+            match downloading.next().await {
                 Some(outcome) => outcome?,
                 None => return Ok(()),
             }
@@ -322,7 +322,7 @@ fn digest_of(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
 
-/// A descriptor whose digest is one: it becomes part of addresses.
+/// Checks that the digest is well-formed, since it becomes part of URLs.
 fn checked(descriptor: &Descriptor) -> Result<&Descriptor, PullError> {
     if is_digest(&descriptor.digest) {
         return Ok(descriptor);
@@ -343,7 +343,7 @@ fn parse<T: for<'de> serde::Deserialize<'de>>(
     })
 }
 
-/// Archives, compressed or not; how is seen when they are unpacked.
+/// Archives, compressed or not; the compression is detected on unpacking.
 fn is_layer(media_type: &str) -> bool {
     const KINDS: &[&str] = &[
         "application/vnd.oci.image.layer.v1.tar",
@@ -365,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn media_types() {
+    fn media_types_of_layers_are_recognized() {
         for good in [
             "application/vnd.oci.image.layer.v1.tar+gzip",
             "application/vnd.oci.image.layer.v1.tar+zstd",
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_become_addresses() {
+    fn digest_malformed_is_rejected() {
         let with =
             |digest: &str| checked(&Descriptor { digest: digest.to_owned(), ..Default::default() }).is_ok();
         assert!(with(&format!("sha256:{}", "a".repeat(64))));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A name, made whole: registry, repository, and a tag or digest.
+/// A complete image reference: registry, repository, and a tag or digest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
     pub registry: String,
@@ -12,13 +12,13 @@ pub struct Reference {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name of an image")]
+#[error("{0:?} is not a valid image name")]
 pub struct BadReference(pub String);
 
 const DEFAULT_REGISTRY: &str = "docker.io";
 
 impl Reference {
-    /// Parses a name and fills in what it leaves out, as every client of registries does.
+    /// Parses a name and fills in omitted parts, as all registry clients do.
     pub fn parse(name: &str) -> Result<Self, BadReference> {
         let wrong = || BadReference(name.to_owned());
         let (rest, digest) = match name.split_once('@') {
@@ -73,7 +73,7 @@ impl Reference {
         format!("{}/{}", self.registry, self.repository)
     }
 
-    /// With a digest instead of tags.
+    /// The name with a digest instead of tags.
     #[must_use]
     pub fn with_digest(&self, digest: &str) -> String {
         format!("{}@{digest}", self.name())
@@ -91,7 +91,7 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Whether this is `sha256:` and 64 digits.
+/// Reports whether this is `sha256:` and 64 hex digits.
 #[must_use]
 pub fn is_digest(text: &str) -> bool {
     text.strip_prefix("sha256:").is_some_and(|hex| {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn reference_omitted_parts_get_defaults() {
         let digest = format!("sha256:{}", "0".repeat(64));
         for (name, whole) in [
             ("busybox", "docker.io/library/busybox:latest"),

@@ -1,4 +1,4 @@
-//! Images on disk: `images.json` says what there is, `layers/` holds the unpacked layers, each once.
+//! Images on disk: `images.json` is the index, `layers/` holds the unpacked layers, each once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,7 +14,7 @@ use crate::shim::spec::Root;
 use crate::shim::unpack::UnpackSpec;
 use crate::shim::{Report, Task};
 
-/// A layer on top of certain others.
+/// A layer on top of specific lower layers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
     /// Its directory in `layers/`.
@@ -28,7 +28,7 @@ pub struct Image {
     pub id: String,
     pub tags: BTreeSet<String>,
     pub digests: BTreeSet<String>,
-    /// The lowest first.
+    /// Lowest first.
     pub layers: Vec<Layer>,
     pub config: ImageConfig,
     #[serde(default)]
@@ -41,7 +41,7 @@ impl Image {
         self.layers.iter().map(|layer| layer.size).sum()
     }
 
-    /// Layers as a container's root wants them.
+    /// Layers in the form that a container's root filesystem needs.
     #[must_use]
     pub fn root(&self, store: &ImageStore, read_only: bool) -> Root {
         let layers = self.layers.iter().rev().map(|layer| layer.name.clone()).collect();
@@ -53,9 +53,9 @@ impl Image {
 pub enum StoreError {
     #[error("image store: {0}")]
     Io(#[from] io::Error),
-    #[error("unpack a layer: {0}")]
+    #[error("failed to unpack layer: {0}")]
     Unpack(#[from] LaunchError),
-    #[error("layer {found} is not the one that the image names, {wanted}")]
+    #[error("layer has digest {found}, the image configuration lists {wanted}")]
     WrongLayer { wanted: String, found: String },
     #[error("the image's configuration is not valid: {0}")]
     Config(serde_json::Error),
@@ -63,10 +63,10 @@ pub enum StoreError {
     TooManyLayers(usize),
 }
 
-/// As many as other runtimes take, and as fit into the options of one mount.
+/// Limit of other runtimes, and of what fits into the options of one mount.
 const MOST_LAYERS: usize = 127;
 
-/// Where the archive of a layer is.
+/// Location of a layer's archive.
 #[derive(Clone, Debug)]
 pub struct Archive {
     pub path: PathBuf,
@@ -79,20 +79,20 @@ pub struct ImageStore {
     root: PathBuf,
     launcher: Launcher,
     images: Mutex<BTreeMap<String, Image>>,
-    /// One layer is unpacked at a time; the disk is no faster otherwise, and none is unpacked twice.
+    /// Serializes unpacking: concurrency would not make the disk faster, and no layer is unpacked twice.
     unpacking: Mutex<()>,
-    /// Layers of images that are being added, with how many images want them: they stay though no image has them yet.
+    /// Reference counts of the layers of images being added; such layers are retained although no image has them yet.
     held: Mutex<BTreeMap<String, usize>>,
 }
 
-/// Keeps layers from being swept while an image that has them is being added.
+/// Protects layers from garbage collection while an image that uses them is being added.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct LayerGuard<'a> {
     store: &'a ImageStore,
     names: Vec<String>,
 }
 
-impl Drop for Held<'_> {
+impl Drop for LayerGuard<'_> {
     fn drop(&mut self) {
         let mut held = self.store.held.lock();
         for name in &self.names {
@@ -104,7 +104,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// A layer's identity: what it contains and what is below it.
+/// Chain id of a layer: identifies its content and the layers below it.
 fn chain(below: &str, diff_id: &str) -> String {
     if below.is_empty() {
         return diff_id.to_owned();
@@ -113,7 +113,7 @@ fn chain(below: &str, diff_id: &str) -> String {
 }
 
 impl ImageStore {
-    /// Opens the store, removing what an interrupted unpack left.
+    /// Opens the store and removes the remains of interrupted unpacking.
     pub fn open(root: &Path, launcher: Launcher) -> io::Result<Self> {
         for part in ["layers", "staging", "downloads"] {
             std::fs::create_dir_all(root.join(part))?;
@@ -150,7 +150,7 @@ impl ImageStore {
         &self.root
     }
 
-    /// An empty directory for what is being downloaded; what a crash leaves in it goes with the next start.
+    /// Creates an empty download directory; remains after a crash are removed at the next start.
     pub fn downloads(&self) -> io::Result<PathBuf> {
         let path = self.root.join("downloads").join(hex::encode(rand::random::<[u8; 8]>()));
         std::fs::create_dir(&path)?;
@@ -162,7 +162,7 @@ impl ImageStore {
         self.images.lock().values().cloned().collect()
     }
 
-    /// By id, beginning of an id, tag or digest.
+    /// Finds an image by id, id prefix, tag or digest.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Image> {
         let images = self.images.lock();
@@ -191,7 +191,7 @@ impl ImageStore {
         base::file::replace(&self.root.join("images.json"), &serde_json::to_vec(images)?, base::file::PRIVATE)
     }
 
-    /// The names of the layers that this image would have, with whether each is there already.
+    /// Chain ids of the layers of an image with this configuration.
     #[must_use]
     pub fn chains(config: &ImageConfig) -> Vec<String> {
         let mut below = String::new();
@@ -203,31 +203,31 @@ impl ImageStore {
         chains
     }
 
-    /// Whether the layer of this identity is unpacked.
+    /// Reports whether the layer with this chain id is unpacked.
     #[must_use]
     pub fn has_layer(&self, chain: &str) -> bool {
         self.layers().join(layer_name(chain)).is_dir()
     }
 
-    /// Keeps these layers, whether they are there already or come now, until the answer is dropped.
+    /// Protects these layers, present or not, until the returned guard is dropped.
     #[must_use]
-    pub fn hold(&self, chains: &[String]) -> Held<'_> {
+    pub fn hold(&self, chains: &[String]) -> LayerGuard<'_> {
         let names: Vec<String> = chains.iter().map(|chain| layer_name(chain)).collect();
         let mut held = self.held.lock();
         for name in &names {
             *held.entry(name.clone()).or_default() += 1;
         }
-        Held { store: self, names }
+        LayerGuard { store: self, names }
     }
 
-    /// Gives an image that is there further names. Says whether it is there.
+    /// Adds names to a stored image. Returns false if there is no such image.
     pub fn name(&self, id: &str, tag: Option<String>, digest: String) -> Result<bool, StoreError> {
         let mut images = self.images.lock();
         if !images.contains_key(id) {
             return Ok(false);
         }
         let before = images.clone();
-        // A tag names one image at a time.
+        // A tag refers to one image only.
         for image in images.values_mut().filter(|image| image.id != id) {
             image.tags.retain(|known| Some(known) != tag.as_ref());
         }
@@ -241,7 +241,7 @@ impl ImageStore {
         Ok(true)
     }
 
-    /// Adds an image: `archive` is asked for the layers that are not there yet, by position, and may take its time.
+    /// Adds an image. `archive` is called with the position of each missing layer and may block.
     pub fn add<E: From<StoreError>>(
         &self,
         config: &[u8],
@@ -263,7 +263,7 @@ impl ImageStore {
             if !self.has_layer(chain) {
                 let archive = archive(at)?;
                 let _one = self.unpacking.lock();
-                // Another image may have brought it meanwhile.
+                // Another image may have added it meanwhile.
                 if !self.has_layer(chain) {
                     let size = self.unpack(&archive, &layers, &config.rootfs.diff_ids[at], &name)?;
                     std::fs::write(&size_file, size.to_string()).map_err(StoreError::from)?;
@@ -275,7 +275,7 @@ impl ImageStore {
         }
         let mut images = self.images.lock();
         let tags: BTreeSet<String> = tags.into_iter().collect();
-        // A tag names one image at a time.
+        // A tag refers to one image only.
         for image in images.values_mut() {
             image.tags.retain(|tag| !tags.contains(tag));
         }
@@ -324,14 +324,14 @@ impl ImageStore {
             Ok(Report::Unpacked { digest, .. }) => {
                 Err(StoreError::WrongLayer { wanted: diff_id.to_owned(), found: digest })
             }
-            Ok(_) => Err(LaunchError::Silent.into()),
+            Ok(_) => Err(LaunchError::NoReport.into()),
             Err(error) => Err(error.into()),
         };
         std::fs::remove_dir_all(&staging)?;
         finished
     }
 
-    /// Removes an image with all its names. Says whether it was there.
+    /// Removes an image with all its names. Returns false if there was none.
     pub fn remove(&self, id: &str) -> Result<bool, StoreError> {
         {
             let mut images = self.images.lock();
@@ -345,7 +345,7 @@ impl ImageStore {
         Ok(true)
     }
 
-    /// Removes layers that no image has. Containers keep theirs: the caller does not remove images in use.
+    /// Removes layers without an image. The caller does not remove images in use, so containers retain their layers.
     fn sweep(&self) -> io::Result<()> {
         let used: BTreeSet<String> = {
             let images = self.images.lock();

@@ -1,5 +1,5 @@
-//! Pod networks by the rules of CNI: the plugins of a configuration list are programs, run one after the other.
-//! Without a configuration of the administrator's there is the built-in network: this binary, run as plugin.
+//! Pod networks by the rules of CNI: the plugins of a configuration list are programs, run in sequence. Without a
+//! configuration by the administrator the built-in network is used: this binary, run as a plugin.
 
 mod plugin;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use plugin::{Command, INTERFACE};
 
-/// The name by which the built-in plugin is known, and the subcommand that it is.
+/// Name of the built-in plugin, and its subcommand.
 pub const BUILT_IN: &str = "ferry";
 pub const SUBCOMMAND: &str = "cni";
 const VERSION: &str = "1.1.0";
@@ -21,17 +21,17 @@ const VERSION: &str = "1.1.0";
 pub enum NetworkError {
     #[error("no network is configured: neither a pod address range nor a file in {0}")]
     NotConfigured(PathBuf),
-    #[error("read network configuration {0}: {1}")]
+    #[error("failed to read network configuration {0}: {1}")]
     Configuration(PathBuf, String),
-    #[error("run network plugin {0}: {1}")]
+    #[error("failed to run network plugin {0}: {1}")]
     Run(String, io::Error),
     #[error("network plugin {plugin} failed: {message}")]
     Plugin { plugin: String, message: String },
-    #[error("network plugin {0} gave no address")]
+    #[error("network plugin {0} returned no address")]
     NoAddress(String),
 }
 
-/// A port of the node that leads to the pod.
+/// A host port that is forwarded to the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
@@ -42,7 +42,7 @@ pub struct PortMapping {
     pub host_ip: String,
 }
 
-/// How much a pod may send and receive, in bits; zero is no limit.
+/// Bandwidth limits of a pod in bits per second; zero is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bandwidth {
@@ -64,32 +64,32 @@ pub struct Pod {
     pub bandwidth: Bandwidth,
 }
 
-/// What a pod got, kept to undo it.
+/// Network attachment of a pod, stored in order to undo it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Attached {
+pub struct Attachment {
     /// The configuration that was used.
     pub configuration: Value,
     pub result: Value,
     pub addresses: Vec<IpAddr>,
 }
 
-/// Where configurations and plugins are.
+/// Locations of configurations and plugins.
 #[derive(Clone, Debug)]
 pub struct Plugins {
     pub configurations: PathBuf,
     pub programs: Vec<PathBuf>,
-    /// The binary that has the built-in plugin.
+    /// The binary that contains the built-in plugin.
     pub built_in: PathBuf,
-    /// Where the built-in plugin remembers addresses.
+    /// Directory in which the built-in plugin records addresses.
     pub state: PathBuf,
     /// The bridge of the built-in network.
     pub bridge: String,
-    /// The ranges of all pods of the cluster; what goes elsewhere leaves with the node's address.
+    /// Pod address ranges of the whole cluster; traffic to other destinations is masqueraded with the node's address.
     pub cluster_ranges: Vec<String>,
 }
 
 impl Plugins {
-    /// The first configuration in the directory, or the built-in one for these address ranges.
+    /// Returns the first configuration in the directory, or the built-in one for these address ranges.
     pub fn configuration(&self, ranges: &[String]) -> Result<Value, NetworkError> {
         let mut files: Vec<PathBuf> = match std::fs::read_dir(&self.configurations) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
@@ -107,7 +107,7 @@ impl Plugins {
             return match parsed["plugins"].as_array() {
                 Some(plugins) if !plugins.is_empty() => Ok(parsed),
                 Some(_) => Err(wrong("it has no plugins".to_owned())),
-                // A single plugin, as older files have it.
+                // A single plugin, the format of older files.
                 None if parsed["type"].is_string() => Ok(
                     json!({"name": parsed["name"], "cniVersion": parsed["cniVersion"], "plugins": [parsed]}),
                 ),
@@ -123,9 +123,9 @@ impl Plugins {
         }]}))
     }
 
-    /// Connects a pod. What was done before a failure is undone.
-    pub fn attach(&self, configuration: Value, pod: &Pod) -> Result<Attached, NetworkError> {
-        let mut attached = Attached { configuration, ..Attached::default() };
+    /// Connects a pod. A failure undoes the completed steps.
+    pub fn attach(&self, configuration: Value, pod: &Pod) -> Result<Attachment, NetworkError> {
+        let mut attached = Attachment { configuration, ..Attachment::default() };
         let plugins = attached.configuration["plugins"].as_array().cloned().unwrap_or_default();
         for plugin in &plugins {
             match self.run(Command::Add, &attached, plugin, Some(pod)) {
@@ -146,8 +146,8 @@ impl Plugins {
         Ok(attached)
     }
 
-    /// Disconnects a pod; it may be done again, and when the network namespace is gone.
-    pub fn detach(&self, attached: &Attached, pod: &Pod) -> Result<(), NetworkError> {
+    /// Disconnects a pod. Idempotent, also without the network namespace.
+    pub fn detach(&self, attached: &Attachment, pod: &Pod) -> Result<(), NetworkError> {
         let plugins = attached.configuration["plugins"].as_array().cloned().unwrap_or_default();
         let mut outcome = Ok(());
         for plugin in plugins.iter().rev() {
@@ -158,20 +158,20 @@ impl Plugins {
         outcome
     }
 
-    /// Whether a pod's connection is as it was made.
-    pub fn check(&self, attached: &Attached, pod: &Pod) -> Result<(), NetworkError> {
+    /// Runs CHECK: compares a pod's attachment with its recorded state.
+    pub fn check(&self, attached: &Attachment, pod: &Pod) -> Result<(), NetworkError> {
         if attached.configuration["disableCheck"] == true {
             return Ok(());
         }
         self.run_all(Command::Check, attached, Some(pod))
     }
 
-    /// Whether the plugins can connect pods. Only newer ones can tell; of others nothing is known.
+    /// Runs STATUS: reports whether the plugins can connect pods. Older plugins do not support it and count as ready.
     pub fn status(&self, configuration: &Value) -> Result<(), NetworkError> {
-        self.run_all(Command::Status, &just(configuration), None)
+        self.run_all(Command::Status, &configuration_only(configuration), None)
     }
 
-    /// Lets the plugins remove what they have of pods that are not in `sandboxes`: what a crash left.
+    /// Runs GC: the plugins remove resources of pods that are not in `sandboxes`, such as remains of a crash.
     pub fn collect(&self, configuration: &Value, sandboxes: &[String]) -> Result<(), NetworkError> {
         if configuration["disableGC"] == true {
             return Ok(());
@@ -182,12 +182,17 @@ impl Plugins {
         for plugin in configuration["plugins"].as_array_mut().into_iter().flatten() {
             plugin["cni.dev/valid-attachments"] = json!(valid);
         }
-        self.run_all(Command::Collect, &just(&configuration), None)
+        self.run_all(Command::Collect, &configuration_only(&configuration), None)
     }
 
-    /// All plugins, in their order, if their version knows the command.
-    fn run_all(&self, command: Command, attached: &Attached, pod: Option<&Pod>) -> Result<(), NetworkError> {
-        if !command.is_known_to(&attached.configuration["cniVersion"]) {
+    /// Runs all plugins in order, if their version supports the command.
+    fn run_all(
+        &self,
+        command: Command,
+        attached: &Attachment,
+        pod: Option<&Pod>,
+    ) -> Result<(), NetworkError> {
+        if !command.is_supported_by(&attached.configuration["cniVersion"]) {
             return Ok(());
         }
         for plugin in attached.configuration["plugins"].as_array().into_iter().flatten() {
@@ -197,8 +202,8 @@ impl Plugins {
     }
 }
 
-fn just(configuration: &Value) -> Attached {
-    Attached { configuration: configuration.clone(), ..Attached::default() }
+fn configuration_only(configuration: &Value) -> Attachment {
+    Attachment { configuration: configuration.clone(), ..Attachment::default() }
 }
 
 #[cfg(test)]
@@ -225,14 +230,14 @@ mod tests {
         let draft = path.with_extension("draft");
         std::fs::write(&draft, format!("#!/bin/sh\n{body}\n")).unwrap();
         std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(0o755)).unwrap();
-        // Copied by another process: what this one has open for writing, the child of another test may have as well
-        // for a moment, and nobody can run it then.
+        // Copied by another process: a file that this process has open for writing may be inherited by the child of
+        // another test for a moment, and cannot be executed then.
         let copied = std::process::Command::new("cp").arg("-p").arg(&draft).arg(&path).status().unwrap();
         assert!(copied.success());
     }
 
     #[test]
-    fn configurations() {
+    fn configuration_first_file_or_built_in_is_used() {
         let dir = tempfile::tempdir().unwrap();
         let plugins = plugins(dir.path());
         assert!(matches!(plugins.configuration(&[]), Err(NetworkError::NotConfigured(_))));
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_are_chained_and_undone_in_reverse() {
+    fn plugins_run_in_order_and_are_undone_in_reverse() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         let note = format!("read -r input; echo \"$CNI_COMMAND {{}} $input\" >> {}", log.display());
@@ -279,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_commands_are_for_newer_plugins() {
+    fn plugin_of_old_version_skips_newer_commands() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         let note = format!("read -r input; echo \"$CNI_COMMAND $input\" >> {}", log.display());
@@ -290,7 +295,7 @@ mod tests {
         for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
             plugins.status(&list(version)).unwrap();
             plugins.collect(&list(version), &["s1".to_owned()]).unwrap();
-            plugins.check(&just(&list(version)), &Pod::default()).unwrap();
+            plugins.check(&configuration_only(&list(version)), &Pod::default()).unwrap();
         }
         let text = std::fs::read_to_string(&log).unwrap();
         let commands: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
@@ -302,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_undone_and_explained() {
+    fn plugin_failure_is_undone_and_reported() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         script(dir.path(), "good", &format!("echo $CNI_COMMAND >> {}; echo '{{}}'", log.display()));

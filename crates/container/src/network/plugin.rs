@@ -1,4 +1,4 @@
-//! Running one plugin: a program that is told what to do in its environment and on its standard input.
+//! Runs one plugin: a program that takes its command from the environment and its configuration from stdin.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use super::{Attached, BUILT_IN, Bandwidth, NetworkError, Plugins, Pod, SUBCOMMAND};
+use super::{Attachment, BUILT_IN, Bandwidth, NetworkError, Plugins, Pod, SUBCOMMAND};
 
-/// What the pod's interface is called inside.
+/// Name of the interface in the pod.
 pub(super) const INTERFACE: &str = "eth0";
 
-/// What a plugin can be told.
+/// CNI commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Add,
@@ -32,8 +32,8 @@ impl Command {
         }
     }
 
-    /// Whether plugins of this version of the specification know it.
-    pub(super) fn is_known_to(self, version: &Value) -> bool {
+    /// Reports whether plugins of this version of the specification support the command.
+    pub(super) fn is_supported_by(self, version: &Value) -> bool {
         let mut numbers =
             version.as_str().unwrap_or("0.1.0").split('.').map(|part| part.parse::<u32>().unwrap_or(0));
         let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -57,11 +57,11 @@ impl Plugins {
         found.map(|path| (path, Vec::new()))
     }
 
-    /// Runs one plugin of a list, for a pod or for itself.
+    /// Runs one plugin of a list, for a pod or for the plugin itself.
     pub(super) fn run(
         &self,
         command: Command,
-        attached: &Attached,
+        attached: &Attachment,
         plugin: &Value,
         pod: Option<&Pod>,
     ) -> Result<Value, NetworkError> {
@@ -97,7 +97,7 @@ impl Plugins {
         let failed = |error| NetworkError::Run(kind.clone(), error);
         let mut child = process.spawn().map_err(failed)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A plugin that does not read its input says why on its way out.
+            // A plugin that does not read stdin reports its error on stdout.
             let _ = stdin.write_all(input.to_string().as_bytes());
         }
         let output = child.wait_with_output().map_err(failed)?;
@@ -117,8 +117,8 @@ impl Plugins {
     }
 }
 
-/// What a plugin reads: its configuration, the network's name, what plugins before it did, and what it asked for.
-fn request(attached: &Attached, plugin: &Value, pod: Option<&Pod>) -> Value {
+/// Input of a plugin: its configuration, the network's name, the previous result, and the capabilities it requested.
+fn request(attached: &Attachment, plugin: &Value, pod: Option<&Pod>) -> Value {
     let mut input = plugin.clone();
     input["name"] = attached.configuration["name"].clone();
     input["cniVersion"] = match &attached.configuration["cniVersion"] {

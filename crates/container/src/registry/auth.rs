@@ -1,4 +1,4 @@
-//! Convincing a registry: passwords, and tokens from where it sends us.
+//! Registry authentication: passwords, and tokens from the realm that the registry names.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
@@ -10,29 +10,29 @@ use super::challenge::Challenge;
 use super::http::{Call, Connections, Origin};
 use super::source::RegistryError;
 
-/// Who asks. What is empty is not given.
+/// Registry credentials. Empty fields are not set.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Credentials {
     pub username: String,
     pub password: String,
-    /// `username:password` in base64, instead of the two.
+    /// `username:password` in base64, an alternative to the two fields.
     pub auth: String,
-    /// Buys tokens where a password would.
+    /// Identity token, exchanged for access tokens like a password.
     pub identity_token: String,
-    /// A token that is shown as it is.
+    /// Registry token, sent unmodified.
     pub registry_token: String,
 }
 
 impl std::fmt::Debug for Credentials {
-    /// Nothing secret goes into logs.
+    /// Leaves secrets out of logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Credentials of {:?}", self.username)
     }
 }
 
-/// A token server's answers are short.
-const LARGEST_ANSWER: usize = 1 << 20;
+/// Size limit of a token server's response.
+const MAX_TOKEN_RESPONSE: usize = 1 << 20;
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -42,7 +42,7 @@ struct Token {
 }
 
 impl Credentials {
-    /// Name and password, from whichever form they were given in.
+    /// User name and password, from whichever form is set.
     fn pair(&self) -> Option<(String, String)> {
         if !self.auth.is_empty() {
             let bytes = STANDARD.decode(&self.auth).or_else(|_| URL_SAFE.decode(&self.auth)).ok()?;
@@ -58,8 +58,8 @@ impl Credentials {
         secret(&format!("Basic {}", STANDARD.encode(format!("{name}:{password}"))))
     }
 
-    /// What to show without being asked.
-    pub(super) fn at_first(&self) -> Option<HeaderValue> {
+    /// `Authorization` header to send before any challenge.
+    pub(super) fn preemptive_header(&self) -> Option<HeaderValue> {
         if self.registry_token.is_empty() { None } else { secret(&format!("Bearer {}", self.registry_token)) }
     }
 }
@@ -70,20 +70,20 @@ fn secret(text: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Answers a challenge; `None` if there is nothing to answer with.
+/// Answers a challenge; `None` without suitable credentials.
 pub(super) async fn answer(
     challenge: &Challenge,
     credentials: Option<&Credentials>,
     repository: &str,
-    asked: &Origin,
+    requested: &Origin,
     connections: &Connections,
 ) -> Result<Option<HeaderValue>, RegistryError> {
     let Challenge::Bearer { realm, service, scope } = challenge else {
         return Ok(credentials.and_then(Credentials::basic));
     };
     let origin = Origin::of(realm).ok_or_else(|| RegistryError::Realm(realm.clone()))?;
-    // A registry that is asked safely must not make us say passwords where others can hear them.
-    if asked.secure && !origin.secure {
+    // A registry used over TLS must not make the client send passwords in plain text.
+    if requested.secure && !origin.secure {
         return Err(RegistryError::Realm(realm.clone()));
     }
     let scope = if scope.is_empty() { format!("repository:{repository}:pull") } else { scope.clone() };
@@ -119,14 +119,14 @@ pub(super) async fn answer(
     let method = call.method.clone();
     let answer = connections.send(call).await.map_err(|error| failed(error.to_string()))?;
     let status = answer.status();
-    let body = answer.bytes(LARGEST_ANSWER).await.map_err(|error| failed(error.to_string()))?;
+    let body = answer.bytes(MAX_TOKEN_RESPONSE).await.map_err(|error| failed(error.to_string()))?;
     if !status.is_success() {
         return Err(failed(format!("unexpected status from {method} request to {url}: {status}")));
     }
     let token: Token = serde_json::from_slice(&body).map_err(|error| failed(error.to_string()))?;
     let token = if token.token.is_empty() { token.access_token } else { token.token };
     if token.is_empty() {
-        return Err(failed("the answer has no token".to_owned()));
+        return Err(failed("the response has no token".to_owned()));
     }
     Ok(secret(&format!("Bearer {token}")))
 }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs() {
+    fn credentials_all_forms_yield_user_and_password() {
         let plain = Credentials { username: "a".into(), password: "b:c".into(), ..Default::default() };
         assert_eq!(plain.pair(), Some(("a".into(), "b:c".into())));
         let joined = Credentials { auth: STANDARD.encode("a:b:c"), ..Default::default() };

@@ -1,13 +1,13 @@
-//! What a server asks for when it answers 401: the `WWW-Authenticate` header.
+//! The `WWW-Authenticate` header of 401 responses.
 
 use http::HeaderMap;
 use http::header::WWW_AUTHENTICATE;
 
-/// How a server wants to be convinced.
+/// Authentication scheme that a server requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
     Basic,
-    /// With a token from somewhere else.
+    /// A token from another server.
     Bearer {
         realm: String,
         service: String,
@@ -16,7 +16,7 @@ pub enum Challenge {
 }
 
 impl Challenge {
-    /// The best of those in the headers.
+    /// Selects the strongest challenge in the headers.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let mut found = None;
         for value in headers.get_all(WWW_AUTHENTICATE) {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers() {
+    fn challenge_headers_are_parsed() {
         let bearer = |realm: &str, service: &str, scope: &str| {
             Some(Challenge::Bearer { realm: realm.into(), service: service.into(), scope: scope.into() })
         };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_better_than_a_password() {
+    fn challenge_bearer_is_preferred_to_basic() {
         let mut headers = HeaderMap::new();
         headers.append(WWW_AUTHENTICATE, "Basic realm=\"x\"".parse().unwrap());
         assert_eq!(Challenge::of(&headers), Some(Challenge::Basic));

@@ -1,4 +1,4 @@
-//! Blobs into files: hashed while they come, taken up where a connection broke off.
+//! Downloads blobs into files: hashed while streaming, resumed after interruptions.
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -14,14 +14,14 @@ use tokio::sync::mpsc;
 use super::http::HttpError;
 use super::source::{RegistryError, Source};
 
-/// Failures in a row that bring nothing new before a server is given up.
-const ATTEMPTS: u32 = 5;
-/// Failures altogether: one who sends a byte at a time is given up too.
-const ALL_ATTEMPTS: u32 = 50;
-/// Pieces that wait to be written.
+/// Consecutive failures without progress before a server is abandoned.
+const MAX_STALLED_ATTEMPTS: u32 = 5;
+/// Failures in total, so that a server that sends a byte at a time is abandoned too.
+const MAX_ATTEMPTS: u32 = 50;
+/// Chunks that wait to be written.
 const QUEUE: usize = 16;
 
-/// How far a pull is; many may write and read it.
+/// Progress of a pull, shared by writers and readers.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub done: AtomicU64,
@@ -30,7 +30,7 @@ pub struct Progress {
     pub layers: AtomicU64,
 }
 
-/// What to fetch, and where to put it.
+/// A blob to download, and its destination.
 #[derive(Clone, Debug)]
 pub struct Blob {
     pub digest: String,
@@ -38,14 +38,14 @@ pub struct Blob {
     pub path: PathBuf,
 }
 
-enum Piece {
+enum Chunk {
     Data(Bytes),
-    /// What came before is void.
+    /// Discards the data received so far.
     Restart,
 }
 
 impl Blob {
-    /// Fetches from the first source that has it. The file is whole and has its digest, or there is an error.
+    /// Fetches from the first source that has the blob. On success the file is complete and its digest verified.
     pub async fn fetch(&self, sources: &[Source], progress: &Progress) -> Result<(), RegistryError> {
         let mut outcome = Err(RegistryError::NotFound);
         for source in sources {
@@ -53,7 +53,9 @@ impl Blob {
             outcome = self.fetch_from(source, &mut done, progress).await;
             match &outcome {
                 Ok(()) => return Ok(()),
-                Err(error) => tracing::debug!(%error, host = source.host(), digest = self.digest, "no blob"),
+                Err(error) => {
+                    tracing::debug!(%error, host = source.host(), digest = self.digest, "failed to fetch blob")
+                }
             }
             progress.done.fetch_sub(done, Ordering::Relaxed);
         }
@@ -69,10 +71,10 @@ impl Blob {
         let file = File::create(&self.path).map_err(RegistryError::Write)?;
         let (sender, receiver) = mpsc::channel(QUEUE);
         let writing = tokio::task::spawn_blocking(move || write(file, receiver));
-        let streamed = self.persevere(source, &sender, done, progress).await;
+        let streamed = self.fetch_with_retries(source, &sender, done, progress).await;
         drop(sender);
         let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        // A full disk is the cause, not that nobody listened any more.
+        // A full disk is the cause, not the closed channel.
         let found = written.map_err(RegistryError::Write)?;
         streamed?;
         if found != self.digest {
@@ -81,10 +83,10 @@ impl Blob {
         Ok(())
     }
 
-    async fn persevere(
+    async fn fetch_with_retries(
         &self,
         source: &Source,
-        to: &mpsc::Sender<Piece>,
+        to: &mpsc::Sender<Chunk>,
         done: &mut u64,
         progress: &Progress,
     ) -> Result<(), RegistryError> {
@@ -97,20 +99,21 @@ impl Blob {
             };
             idle = if *done > before { 0 } else { idle + 1 };
             all += 1;
-            if !error.is_transient() || idle >= ATTEMPTS || all >= ALL_ATTEMPTS || to.is_closed() {
+            if !error.is_transient() || idle >= MAX_STALLED_ATTEMPTS || all >= MAX_ATTEMPTS || to.is_closed()
+            {
                 return Err(error);
             }
             let pause = source.pause(idle, &error);
-            tracing::info!(%error, host = source.host(), digest = self.digest, have = *done, "a blob broke off; again in {pause:?}");
+            tracing::info!(%error, host = source.host(), digest = self.digest, have = *done, "blob download interrupted, retrying in {pause:?}");
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// One attempt, from where the last one ended.
+    /// One attempt, from the end of the previous one.
     async fn stream(
         &self,
         source: &Source,
-        to: &mpsc::Sender<Piece>,
+        to: &mpsc::Sender<Chunk>,
         done: &mut u64,
         progress: &Progress,
     ) -> Result<(), RegistryError> {
@@ -122,10 +125,10 @@ impl Blob {
                 == Some(*done);
         let gone = || RegistryError::Write(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
         if *done > 0 && !resumed {
-            // This server knows no ranges.
+            // This server does not support ranges.
             progress.done.fetch_sub(*done, Ordering::Relaxed);
             *done = 0;
-            to.send(Piece::Restart).await.map_err(|_| gone())?;
+            to.send(Chunk::Restart).await.map_err(|_| gone())?;
         }
         let broken = |error| source.broken("blobs", &self.digest, error);
         while let Some(piece) = answer.piece().await.map_err(broken)? {
@@ -135,15 +138,15 @@ impl Blob {
             }
             *done += length;
             progress.done.fetch_add(length, Ordering::Relaxed);
-            to.send(Piece::Data(piece)).await.map_err(|_| gone())?;
+            to.send(Chunk::Data(piece)).await.map_err(|_| gone())?;
         }
         if *done < self.size {
-            return Err(broken(HttpError::Broken("unexpected EOF".to_owned())));
+            return Err(broken(HttpError::Interrupted("unexpected EOF".to_owned())));
         }
         Ok(())
     }
 
-    /// A small blob, in memory.
+    /// Fetches a small blob into memory.
     pub async fn read(&self, sources: &[Source], limit: u64) -> Result<Vec<u8>, RegistryError> {
         if self.size > limit {
             return Err(RegistryError::TooLong(limit));
@@ -153,16 +156,16 @@ impl Blob {
     }
 }
 
-/// Writes what comes, and says which digest it has.
-fn write(mut file: File, mut pieces: mpsc::Receiver<Piece>) -> std::io::Result<String> {
+/// Writes incoming chunks and returns their digest.
+fn write(mut file: File, mut pieces: mpsc::Receiver<Chunk>) -> std::io::Result<String> {
     let mut hash = Sha256::new();
     while let Some(piece) = pieces.blocking_recv() {
         match piece {
-            Piece::Data(data) => {
+            Chunk::Data(data) => {
                 hash.update(&data);
                 file.write_all(&data)?;
             }
-            Piece::Restart => {
+            Chunk::Restart => {
                 hash = Sha256::new();
                 file.set_len(0)?;
                 file.rewind()?;

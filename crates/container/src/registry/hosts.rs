@@ -1,5 +1,5 @@
-//! `registries.yaml`: mirrors, credentials and trust per registry. A registry that it does not name is asked at its own
-//! address over TLS; nothing is insecure unless the file says so. See `docs/images.md`.
+//! `registries.yaml`: mirrors, credentials and trust per registry. A registry that is not listed is contacted at its
+//! own address over TLS; nothing is insecure unless the file enables it. See `docs/images.md`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use super::auth::Credentials;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HostsError {
-    #[error("read {}: {reason}", .path.display())]
+    #[error("failed to read {}: {reason}", .path.display())]
     Read { path: PathBuf, reason: String },
-    #[error("{url:?} is no address of a registry: {reason}")]
+    #[error("{url:?} is not a registry URL: {reason}")]
     Url { url: String, reason: &'static str },
 }
 
@@ -20,7 +20,7 @@ pub enum HostsError {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Registries {
-    /// By the registry's name in images; `*` is for all that have none of their own.
+    /// By the registry's name in image references; `*` applies to registries without an entry.
     mirrors: BTreeMap<String, Mirror>,
     /// By host, with its port if it has one: registries and mirrors alike.
     configs: BTreeMap<String, HostConfig>,
@@ -29,7 +29,7 @@ pub struct Registries {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Mirror {
-    /// Asked in this order, and the registry itself last.
+    /// Tried in this order, the registry itself last.
     #[serde(alias = "endpoints")]
     endpoint: Vec<String>,
 }
@@ -41,33 +41,33 @@ struct HostConfig {
     tls: Tls,
 }
 
-/// Whom to trust, and what to show.
+/// Trusted authorities and client credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// Authorities besides the system's.
+    /// Authorities in addition to the system's.
     pub ca_file: Option<PathBuf>,
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
     pub insecure_skip_verify: bool,
 }
 
-/// A server that is asked for images.
+/// A server that images are pulled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub secure: bool,
     pub host: String,
     pub port: u16,
-    /// What precedes `/v2`.
+    /// Path prefix before `/v2`.
     pub prefix: String,
-    /// The registry that it stands in for, if it is a mirror.
+    /// The registry that it mirrors, if it is a mirror.
     pub mirrors: Option<String>,
     pub tls: Tls,
     pub credentials: Option<Credentials>,
 }
 
 impl Endpoint {
-    /// `host` or `host:port`, as people write it.
+    /// Parses `host` or `host:port`.
     #[must_use]
     pub fn authority(&self) -> String {
         authority(self.secure, &self.host, self.port)
@@ -75,13 +75,13 @@ impl Endpoint {
 
     fn parse(url: &str, mirrors: Option<&str>) -> Result<Self, HostsError> {
         let wrong = |reason| HostsError::Url { url: url.to_owned(), reason };
-        let uri: ::http::Uri = url.parse().map_err(|_| wrong("it cannot be read"))?;
+        let uri: ::http::Uri = url.parse().map_err(|_| wrong("it cannot be parsed"))?;
         let secure = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
             _ => return Err(wrong("it must begin with https:// or http://")),
         };
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it names no host"))?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("it has no host"))?;
         let prefix = uri.path().trim_end_matches('/');
         Ok(Self {
             secure,
@@ -99,13 +99,13 @@ pub(super) fn authority(secure: bool, host: &str, port: u16) -> String {
     if port == if secure { 443 } else { 80 } { host.to_owned() } else { format!("{host}:{port}") }
 }
 
-/// The servers behind names that are not the names of servers.
+/// Server of a registry, where its name is not a host name.
 fn server_of(registry: &str) -> &str {
     if registry == "docker.io" { "registry-1.docker.io" } else { registry }
 }
 
 impl Registries {
-    /// Reads the file; none is an empty one.
+    /// Reads the file; a missing one is empty.
     pub fn read(path: &Path) -> Result<Self, HostsError> {
         let wrong = |reason: String| HostsError::Read { path: path.to_owned(), reason };
         let text = match std::fs::read(path) {
@@ -130,7 +130,7 @@ impl Registries {
         Ok(parsed)
     }
 
-    /// Where to ask for images of a registry, in order: its mirrors, then itself.
+    /// Endpoints for images of a registry, in order: its mirrors, then the registry itself.
     pub fn endpoints(&self, registry: &str) -> Result<Vec<Endpoint>, HostsError> {
         let mirror = self.mirrors.get(registry).or_else(|| self.mirrors.get("*"));
         let mut found: Vec<Endpoint> = Vec::new();
@@ -139,7 +139,7 @@ impl Registries {
         }
         let server = server_of(registry);
         let own = Endpoint::parse(&format!("https://{server}"), None)?;
-        // A registry that is named with a scheme of its own is asked that way only.
+        // A registry with an explicit scheme is contacted with that scheme only.
         match found.iter_mut().find(|endpoint| {
             endpoint.host == own.host
                 && endpoint.prefix.is_empty()
@@ -151,7 +151,7 @@ impl Registries {
         for endpoint in &mut found {
             let authority = endpoint.authority();
             let config = self.configs.get(&authority).or_else(|| {
-                // `docker.io` stands for its server, and a port may be left out.
+                // `docker.io` is an alias of its server, and a port may be omitted.
                 let names = [registry, endpoint.host.as_str()];
                 let skip = usize::from(endpoint.mirrors.is_some());
                 names.iter().skip(skip).find_map(|name| self.configs.get(*name))
@@ -185,7 +185,7 @@ configs:
 "#;
 
     #[test]
-    fn mirrors_come_first_and_nothing_is_insecure_by_itself() {
+    fn endpoints_list_mirrors_first_and_default_to_tls() {
         let file = Registries::parse(FILE.as_bytes()).unwrap();
         let hub = file.endpoints("docker.io").unwrap();
         assert_eq!(
@@ -203,7 +203,7 @@ configs:
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn registries_file_mistakes_are_errors() {
         for bad in ["mirrors: {x: {endpoint: [ftp://x]}}", "mirrors: {x: {endpint: []}}", "configs: [", "- a"]
         {
             assert!(Registries::parse(bad.as_bytes()).is_err(), "{bad}");

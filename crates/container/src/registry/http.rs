@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base::egress::LookupError;
 use base::http::{Client, Limits, Origin as Server, Response};
 use bytes::Bytes;
 use http::header::{
@@ -15,18 +16,18 @@ use parking_lot::Mutex;
 use super::hosts::{self, Tls};
 use super::tls;
 
-/// How long to wait for what.
+/// Timeouts of requests.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     pub connect: Duration,
     pub answer: Duration,
-    /// Between two pieces of an answer.
+    /// Between two chunks of a response.
     pub silence: Duration,
-    /// Before the first repetition of what failed; later ones wait longer.
+    /// Delay before the first retry; later ones are longer.
     pub again: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(30),
@@ -37,32 +38,32 @@ impl Default for Patience {
     }
 }
 
-/// Connections kept while nobody uses them.
+/// Idle connections that are retained.
 const MAX_IDLE: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    #[error("{0:?} is no address")]
+    #[error("{0:?} is not a valid URL")]
     Url(String),
     #[error("dial tcp: lookup {0}: no such host")]
     Lookup(String),
     #[error("dial tcp {address}: connect: {reason}")]
     Connect { address: String, reason: String },
     #[error("dial tcp {0}: i/o timeout")]
-    Slow(String),
+    ConnectTimeout(String),
     #[error("{0}")]
     Tls(String),
     #[error("net/http: timeout awaiting response headers")]
-    NoAnswer,
-    #[error("the answer broke off: {0}")]
-    Broken(String),
+    NoResponse,
+    #[error("response interrupted: {0}")]
+    Interrupted(String),
     #[error("no data for {0:?}")]
     Silence(Duration),
-    #[error("the answer is longer than {0} bytes")]
+    #[error("the response is longer than {0} bytes")]
     TooLong(usize),
 }
 
-/// A server: what requests to the same one have in common.
+/// A server: settings shared by requests to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     pub secure: bool,
@@ -87,51 +88,51 @@ impl Origin {
     }
 }
 
-/// What to ask.
+/// Request to a server.
 #[derive(Clone, Default)]
 pub struct Call {
     pub method: Method,
     pub url: String,
     pub authorization: Option<HeaderValue>,
     pub accept: Option<&'static str>,
-    /// The first byte that is wanted.
+    /// First byte of the requested range.
     pub from: u64,
     pub form: Option<String>,
 }
 
 /// Open connections to registries and the servers that they redirect to.
 pub struct Connections {
-    patience: Patience,
+    timeouts: Timeouts,
     trust: BTreeMap<String, Tls>,
     client: Client,
-    /// Servers by their authority: their TLS configuration is read from files once.
+    /// Servers by authority: their TLS configuration is read from files once.
     servers: Mutex<BTreeMap<String, Server>>,
 }
 
-/// A response whose body comes piece by piece.
-pub struct Answer {
+/// A response with a streaming body.
+pub struct StreamingResponse {
     response: Response,
 }
 
 impl Connections {
-    /// `trust` is by host, with its port if it is not the usual one.
-    pub fn new(patience: Patience, trust: BTreeMap<String, Tls>) -> Self {
+    /// `trust` is by host, with its port if it is not the default.
+    pub fn new(timeouts: Timeouts, trust: BTreeMap<String, Tls>) -> Self {
         let limits = Limits {
-            connect: patience.connect,
-            response: patience.answer,
-            silence: patience.silence,
+            connect: timeouts.connect,
+            response: timeouts.answer,
+            silence: timeouts.silence,
             max_idle: MAX_IDLE,
             ..Limits::default()
         };
-        Self { patience, trust, client: Client::new(limits), servers: Mutex::default() }
+        Self { timeouts, trust, client: Client::new(limits), servers: Mutex::default() }
     }
 
-    pub fn patience(&self) -> Patience {
-        self.patience
+    pub fn timeouts(&self) -> Timeouts {
+        self.timeouts
     }
 
-    /// Sends a request; redirects and refusals are the caller's.
-    pub async fn send(&self, call: Call) -> Result<Answer, HttpError> {
+    /// Sends a request; the caller handles redirects and error statuses.
+    pub async fn send(&self, call: Call) -> Result<StreamingResponse, HttpError> {
         let bad = || HttpError::Url(call.url.clone());
         let origin = Origin::of(&call.url).ok_or_else(bad)?;
         let uri: Uri = call.url.parse().map_err(|_| bad())?;
@@ -144,7 +145,7 @@ impl Connections {
         };
         header(HOST, HeaderValue::try_from(hosts::authority(origin.secure, &origin.host, origin.port)));
         header(USER_AGENT, Ok(HeaderValue::from_static(concat!("ferry/", env!("CARGO_PKG_VERSION")))));
-        // What is compressed on the way would not have the digest that it should have.
+        // Compressed transfers would not match the digest.
         header(ACCEPT_ENCODING, Ok(HeaderValue::from_static("identity")));
         header(ACCEPT, Ok(HeaderValue::from_static(call.accept.unwrap_or("*/*"))));
         if let Some(authorization) = call.authorization.clone() {
@@ -159,7 +160,7 @@ impl Connections {
         let body = Full::new(Bytes::from(call.form.clone().unwrap_or_default()));
         let request = request.body(body).map_err(|_| bad())?;
         let response = self.client.send(&self.server(&origin)?, request).await;
-        Ok(Answer { response: response.map_err(|error| explain(&origin, error))? })
+        Ok(StreamingResponse { response: response.map_err(|error| explain(&origin, error))? })
     }
 
     fn server(&self, origin: &Origin) -> Result<Server, HttpError> {
@@ -179,30 +180,30 @@ impl Connections {
     }
 }
 
-/// The error of a request in the words that pulls report.
+/// Converts a request's error to the text that pulls report.
 fn explain(origin: &Origin, error: base::http::HttpError) -> HttpError {
     use base::http::HttpError as Error;
     let address = || format!("{}:{}", origin.host, origin.port);
     match error {
         Error::Connect { source, .. } => unreachable(origin.bare_host(), &address(), &source),
-        Error::ConnectTimeout { .. } => HttpError::Slow(address()),
+        Error::ConnectTimeout { .. } => HttpError::ConnectTimeout(address()),
         Error::Tls { source, .. } => HttpError::Tls(tls::explain(&source)),
-        Error::Exchange(source) => HttpError::Broken(source.to_string()),
-        Error::NoResponse(_) => HttpError::NoAnswer,
+        Error::Exchange(source) => HttpError::Interrupted(source.to_string()),
+        Error::NoResponse(_) => HttpError::NoResponse,
         other => of_body(other),
     }
 }
 
 fn unreachable(host: &str, address: &str, error: &std::io::Error) -> HttpError {
-    let text = error.to_string();
-    if text.contains("lookup address information") {
+    if LookupError::is_cause_of(error) {
         return HttpError::Lookup(host.to_owned());
     }
+    let text = error.to_string();
     let reason = text.split(" (os error").next().unwrap_or_default().to_lowercase();
     HttpError::Connect { address: address.to_owned(), reason }
 }
 
-impl Answer {
+impl StreamingResponse {
     pub fn status(&self) -> StatusCode {
         self.response.status
     }
@@ -215,12 +216,12 @@ impl Answer {
         self.response.header(name)
     }
 
-    /// The next piece; `None` at the end.
+    /// The next chunk; `None` at the end.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, HttpError> {
         self.response.piece().await.map_err(of_body)
     }
 
-    /// All of it, if it is not longer than `limit`.
+    /// The whole body, if it is not longer than `limit`.
     pub async fn bytes(self, limit: usize) -> Result<Vec<u8>, HttpError> {
         self.response.bytes(limit).await.map(Vec::from).map_err(of_body)
     }
@@ -229,10 +230,10 @@ impl Answer {
 fn of_body(error: base::http::HttpError) -> HttpError {
     use base::http::HttpError as Error;
     match error {
-        Error::Body(source) => HttpError::Broken(broken(&source)),
+        Error::Body(source) => HttpError::Interrupted(broken(&source)),
         Error::Silence(limit) => HttpError::Silence(limit),
         Error::TooLong(limit) => HttpError::TooLong(limit),
-        other => HttpError::Broken(other.to_string()),
+        other => HttpError::Interrupted(other.to_string()),
     }
 }
 

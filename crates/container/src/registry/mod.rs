@@ -1,7 +1,7 @@
-//! Registries: where they are, how they are asked, and how blobs come from them.
+//! Registries: endpoints, requests, and blob downloads.
 //!
-//! The protocol is the distribution API, version 2. Nothing here knows about images: manifests are bytes, and blobs are
-//! files whose digest was checked while they came.
+//! The protocol is the distribution API, version 2. This module is independent of images: manifests are bytes, and
+//! blobs are files whose digest was verified while downloading.
 
 mod auth;
 mod challenge;
@@ -14,16 +14,16 @@ mod tls;
 pub use auth::Credentials;
 pub use download::{Blob, Progress};
 pub use hosts::{Endpoint, HostsError, Registries};
-pub use http::{Connections, Patience};
+pub use http::{Connections, Timeouts};
 pub use source::{RegistryError, Source};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Connections for these servers, with the trust that each is given.
+/// Connections to these servers, with the trust configured for each.
 #[must_use]
-pub fn connections(patience: Patience, endpoints: &[Endpoint]) -> Arc<Connections> {
+pub fn connections(timeouts: Timeouts, endpoints: &[Endpoint]) -> Arc<Connections> {
     let trust: BTreeMap<_, _> =
         endpoints.iter().map(|endpoint| (endpoint.authority(), endpoint.tls.clone())).collect();
-    Arc::new(Connections::new(patience, trust))
+    Arc::new(Connections::new(timeouts, trust))
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::backoff::Backoff;
 use http::header::{LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode, Uri};
 use parking_lot::Mutex;
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use super::auth::{self, Credentials};
 use super::challenge::Challenge;
 use super::hosts::{Endpoint, authority};
-use super::http::{Answer, Call, Connections, HttpError, Origin};
+use super::http::{Call, Connections, HttpError, Origin, StreamingResponse};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
@@ -23,22 +24,22 @@ pub enum RegistryError {
     Denied(String),
     #[error("failed to authorize: failed to fetch {kind} token: {reason}")]
     Token { kind: &'static str, reason: String },
-    #[error("failed to authorize: the registry sends us to {0:?}, which is no safe place for credentials")]
+    #[error("failed to authorize: the registry's token realm {0:?} is not safe for credentials")]
     Realm(String),
     #[error("unexpected status from GET request to {url}: {status}{message}")]
     Status { url: String, status: StatusCode, message: String, retry_after: Option<u64> },
-    #[error("too many redirects, or one to a place that is not safe: {0}")]
+    #[error("too many redirects, or an insecure redirect: {0}")]
     Redirect(String),
     #[error("unexpected commit digest {found}, expected {wanted}: failed precondition")]
     Digest { found: String, wanted: String },
     #[error("unexpected size: the server sends more than the {0} bytes that the manifest names")]
     TooLong(u64),
-    #[error("write the blob: {0}")]
+    #[error("failed to write blob: {0}")]
     Write(std::io::Error),
 }
 
 impl RegistryError {
-    /// Whether asking again may help.
+    /// True if a retry may succeed.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Exchange { source, .. } => !matches!(source, HttpError::Url(_) | HttpError::Tls(_)),
@@ -64,33 +65,33 @@ const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
 const MANIFEST_RETRIES: u32 = 3;
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const MAX_REDIRECTS: usize = 10;
-/// What a server says about a refusal.
-const LARGEST_REFUSAL: usize = 64 << 10;
+/// Size limit of an error response.
+const MAX_ERROR_BODY: usize = 64 << 10;
 
 pub struct Source {
     endpoint: Endpoint,
     repository: String,
     credentials: Option<Credentials>,
     connections: Arc<Connections>,
-    /// What convinced the server last.
+    /// `Authorization` header that the server accepted last.
     authorization: Mutex<Option<HeaderValue>>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Refusals {
-    errors: Vec<Refusal>,
+struct ErrorBody {
+    errors: Vec<ErrorEntry>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Refusal {
+struct ErrorEntry {
     code: String,
     message: String,
 }
 
 impl Source {
-    /// `credentials` are the caller's for the registry itself; a mirror has those of its configuration only.
+    /// `credentials` are the caller's for the registry itself; a mirror uses only those of its configuration.
     #[must_use]
     pub fn new(
         endpoint: Endpoint,
@@ -98,9 +99,9 @@ impl Source {
         credentials: Option<&Credentials>,
         connections: &Arc<Connections>,
     ) -> Self {
-        let given = credentials.filter(|_| endpoint.mirrors.is_none()).cloned();
-        let credentials = given.or_else(|| endpoint.credentials.clone());
-        let authorization = credentials.as_ref().and_then(Credentials::at_first);
+        let explicit = credentials.filter(|_| endpoint.mirrors.is_none()).cloned();
+        let credentials = explicit.or_else(|| endpoint.credentials.clone());
+        let authorization = credentials.as_ref().and_then(Credentials::preemptive_header);
         Self {
             endpoint,
             repository: repository.to_owned(),
@@ -110,15 +111,15 @@ impl Source {
         }
     }
 
-    /// The server, as people write it.
+    /// The server in readable form.
     #[must_use]
     pub fn host(&self) -> String {
         self.endpoint.authority()
     }
 
-    /// How long to wait after so many failures.
+    /// Delay after this many failures.
     pub(super) fn pause(&self, failures: u32, error: &RegistryError) -> Duration {
-        pause(self.connections.patience().again, failures, error.retry_after())
+        pause(self.connections.timeouts().again, failures, error.retry_after())
     }
 
     pub(super) fn broken(&self, kind: &str, name: &str, source: HttpError) -> RegistryError {
@@ -128,12 +129,12 @@ impl Source {
     fn url(&self, kind: &str, name: &str) -> String {
         let Endpoint { secure, host, port, prefix, mirrors, .. } = &self.endpoint;
         let scheme = if *secure { "https" } else { "http" };
-        let place = authority(*secure, host, *port);
+        let server = authority(*secure, host, *port);
         let on_behalf = mirrors.as_ref().map(|registry| format!("?ns={registry}")).unwrap_or_default();
-        format!("{scheme}://{place}{prefix}/v2/{}/{kind}/{name}{on_behalf}", self.repository)
+        format!("{scheme}://{server}{prefix}/v2/{}/{kind}/{name}{on_behalf}", self.repository)
     }
 
-    /// A manifest's bytes, by tag or digest. A server that is too busy is asked again.
+    /// Fetches a manifest by tag or digest. Retries while the server is too busy.
     pub async fn manifest(&self, name: &str, limit: usize) -> Result<Vec<u8>, RegistryError> {
         let url = self.url("manifests", name);
         let mut failures = 0;
@@ -151,29 +152,34 @@ impl Source {
         answer.bytes(limit).await.map_err(|error| self.broken("manifests", name, error))
     }
 
-    /// The beginning of a blob, or its rest from a position on if the server can do that.
-    pub(super) async fn blob(&self, digest: &str, from: u64) -> Result<Answer, RegistryError> {
+    /// Opens a blob from the start, or from an offset if the server supports ranges.
+    pub(super) async fn blob(&self, digest: &str, from: u64) -> Result<StreamingResponse, RegistryError> {
         self.get(&self.url("blobs", digest), None, from).await
     }
 
-    async fn get(&self, url: &str, accept: Option<&'static str>, from: u64) -> Result<Answer, RegistryError> {
+    async fn get(
+        &self,
+        url: &str,
+        accept: Option<&'static str>,
+        from: u64,
+    ) -> Result<StreamingResponse, RegistryError> {
         let home = Origin::of(url);
-        let (mut place, mut redirects, mut convinced) = (url.to_owned(), 0, false);
+        let (mut server, mut redirects, mut convinced) = (url.to_owned(), 0, false);
         loop {
-            let origin = Origin::of(&place);
-            // What convinces the registry is nobody else's business.
+            let origin = Origin::of(&server);
+            // The registry's credentials must not be sent to other servers.
             let at_home = origin == home;
             let authorization = self.authorization.lock().clone().filter(|_| at_home);
             let call =
-                Call { method: Method::GET, url: place.clone(), authorization, accept, from, form: None };
-            let exchange = |source| RegistryError::Exchange { url: shown(&place), source };
+                Call { method: Method::GET, url: server.clone(), authorization, accept, from, form: None };
+            let exchange = |source| RegistryError::Exchange { url: shown(&server), source };
             let answer = self.connections.send(call).await.map_err(exchange)?;
             let status = answer.status();
             if status.is_success() {
                 return Ok(answer);
             }
             if status.is_redirection()
-                && let Some(to) = answer.header(LOCATION).and_then(|to| join(&place, to))
+                && let Some(to) = answer.header(LOCATION).and_then(|to| join(&server, to))
             {
                 redirects += 1;
                 let falls = home.as_ref().is_some_and(|home| home.secure)
@@ -181,7 +187,7 @@ impl Source {
                 if redirects > MAX_REDIRECTS || falls {
                     return Err(RegistryError::Redirect(shown(&to)));
                 }
-                place = to;
+                server = to;
                 continue;
             }
             if status == StatusCode::UNAUTHORIZED
@@ -196,44 +202,47 @@ impl Source {
                         .await?;
                 if found.is_some() {
                     *self.authorization.lock() = found;
-                    place = url.to_owned();
+                    server = url.to_owned();
                     continue;
                 }
             }
-            return Err(refusal(&place, answer).await);
+            return Err(response_error(&server, answer).await);
         }
     }
 }
 
-/// Longer after every failure, never shorter than the server asks, and bounded.
-fn pause(first: Duration, failures: u32, asked: Option<u64>) -> Duration {
-    let longer = first.saturating_mul(1 << failures.min(6));
-    longer.max(Duration::from_secs(asked.unwrap_or(0))).min(LONGEST_PAUSE)
+/// Grows with every failure, at least the server's `Retry-After`, and bounded.
+fn pause(first: Duration, failures: u32, requested: Option<u64>) -> Duration {
+    let backoff = Backoff::new(first, first.saturating_mul(64));
+    backoff
+        .after(failures.saturating_add(1))
+        .max(Duration::from_secs(requested.unwrap_or(0)))
+        .min(LONGEST_PAUSE)
 }
 
-/// An address without what a server may have signed into it.
+/// A URL without its query, which may contain a signature.
 fn shown(url: &str) -> String {
     url.split('?').next().unwrap_or_default().to_owned()
 }
 
-/// Where a redirect leads: it may name a path only.
+/// Target of a redirect, which may be a path only.
 fn join(from: &str, to: &str) -> Option<String> {
     if Origin::of(to).is_some() {
         return Some(to.to_owned());
     }
     let base: Uri = from.parse().ok()?;
-    let (scheme, place) = (base.scheme_str()?, base.authority()?);
-    to.starts_with('/').then(|| format!("{scheme}://{place}{to}"))
+    let (scheme, server) = (base.scheme_str()?, base.authority()?);
+    to.starts_with('/').then(|| format!("{scheme}://{server}{to}"))
 }
 
-async fn refusal(url: &str, answer: Answer) -> RegistryError {
+async fn response_error(url: &str, answer: StreamingResponse) -> RegistryError {
     let status = answer.status();
     let retry_after = answer.header(RETRY_AFTER).and_then(|text| text.trim().parse().ok());
-    let body = answer.bytes(LARGEST_REFUSAL).await.unwrap_or_default();
-    let said: Refusals = serde_json::from_slice(&body).unwrap_or_default();
-    let message = said.errors.first().map(|refusal| match refusal.message.as_str() {
-        "" => refusal.code.to_lowercase(),
-        message => format!("{}: {message}", refusal.code.to_lowercase()),
+    let body = answer.bytes(MAX_ERROR_BODY).await.unwrap_or_default();
+    let parsed: ErrorBody = serde_json::from_slice(&body).unwrap_or_default();
+    let message = parsed.errors.first().map(|entry| match entry.message.as_str() {
+        "" => entry.code.to_lowercase(),
+        message => format!("{}: {message}", entry.code.to_lowercase()),
     });
     match status {
         StatusCode::NOT_FOUND => RegistryError::NotFound,
@@ -255,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_are_bounded() {
+    fn retry_delay_is_bounded() {
         let first = Duration::from_millis(500);
         assert_eq!(pause(first, 0, None), first);
         assert_eq!(pause(first, 2, None), Duration::from_secs(2));
@@ -264,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects() {
+    fn redirect_target_is_resolved() {
         for (to, wanted) in [
             ("https://cdn/x?sig=1", Some("https://cdn/x?sig=1")),
             ("/v2/other", Some("http://r:5000/v2/other")),

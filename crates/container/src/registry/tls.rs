@@ -11,7 +11,7 @@ use rustls_pki_types::pem::PemObject as _;
 use super::hosts::Tls;
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))
+    std::fs::read(path).map_err(|error| format!("failed to read {}: {error}", path.display()))
 }
 
 pub(super) fn config(tls: &Tls) -> Result<Arc<ClientConfig>, String> {
@@ -21,7 +21,7 @@ pub(super) fn config(tls: &Tls) -> Result<Arc<ClientConfig>, String> {
         Some(path) => {
             let own = read(path)?;
             if CertificateDer::pem_slice_iter(&own).flatten().next().is_none() {
-                return Err(format!("{} holds no certificate", path.display()));
+                return Err(format!("{} contains no certificate", path.display()));
             }
             Authorities::SystemAnd(own)
         }
@@ -34,7 +34,7 @@ pub(super) fn config(tls: &Tls) -> Result<Arc<ClientConfig>, String> {
     trust.config().map_err(|error| error.to_string())
 }
 
-/// A failed handshake, in the words that people search for.
+/// Error text of a failed handshake, as Go words it.
 pub(super) fn explain(error: &std::io::Error) -> String {
     use rustls::{CertificateError, Error, InvalidMessage};
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());

@@ -15,15 +15,15 @@ use tokio::sync::watch;
 
 use super::records::{self, Container, ContainerMeta, Exited, Phase};
 use super::{Doing, Runtime, RuntimeError, now};
-use crate::launch::{self, hear};
+use crate::launch::{self, read_report};
 use crate::shim::{Started, Task};
 
-/// How long a killed container may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The code of a container that never ran, as other runtimes have it.
+/// Time limit for a killed container to exit.
+const KILL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Exit code of a container that never ran, as in other runtimes.
 const NEVER_RAN: i32 = 128;
-/// The code of a container whose end nobody saw.
-const UNSEEN: i32 = 255;
+/// Exit code of a container whose exit was not observed.
+const UNKNOWN_EXIT_CODE: i32 = 255;
 
 impl Runtime {
     pub(super) async fn start_container(
@@ -43,7 +43,7 @@ impl Runtime {
                 let lock = launch::lock(&directory).doing(|| "lock the container".to_owned())?;
                 let log = directory.join("shim.log");
                 let socket = runtime.launcher.spawn(Task::Container, &directory, &log, Some(lock))?;
-                Ok(hear(&mut BufReader::new(&socket))?)
+                Ok(read_report(&mut BufReader::new(&socket))?)
             })
             .await;
         if let Err(error) = outcome {
@@ -70,7 +70,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Follows a container's shim to its end.
+    /// Watches a container's shim until it exits.
     fn watch(self: &Arc<Self>, container: Arc<Container>, started: &Started) {
         let opened = Pid::from_raw(started.shim_pid)
             .ok_or(rustix::io::Errno::SRCH)
@@ -83,34 +83,35 @@ impl Runtime {
             {
                 match watchable(descriptor) {
                     Ok(shim) => {
-                        tokio::select! {
-                            _ = shim.readable() => {}
-                            () = runtime.tasks.stopping() => return,
+                        if runtime.tasks.until_stopped(shim.readable()).await.is_none() {
+                            return;
                         }
                     }
                     Err(error) => {
-                        tracing::error!(%error, "a container cannot be watched");
+                        tracing::error!(%error, "failed to watch container process");
                         return;
                     }
                 }
             }
             let ours = Arc::clone(&container);
-            let ended = runtime.blocking(move |runtime| runtime.conclude(&ours, &started)).await;
+            let ended = runtime.blocking(move |runtime| runtime.record_exit(&ours, &started)).await;
             match ended {
                 Ok(phase) => {
                     container.phase.send_replace(phase);
                     runtime.emit(&container, ContainerEventType::ContainerStoppedEvent);
                     if !runtime.state.read().containers.values().any(|other| other.running().is_some()) {
-                        sys::cgroups::apart::remove_if_empty(crate::shim::GROUP);
+                        sys::cgroups::detach::remove_if_empty(crate::shim::GROUP);
                     }
                 }
-                Err(error) => tracing::error!(%error, container = container.meta.id, "no end of a container"),
+                Err(error) => {
+                    tracing::error!(%error, container = container.meta.id, "failed to record container exit")
+                }
             }
         });
     }
 
-    /// After the shim: reads how the container ended. If the shim did not come to tell, cleans up in its place.
-    fn conclude(&self, container: &Container, started: &Started) -> Result<Phase, RuntimeError> {
+    /// After the shim's exit: reads the container's exit record. If the shim left none, cleans up in its place.
+    fn record_exit(&self, container: &Container, started: &Started) -> Result<Phase, RuntimeError> {
         let path = container.directory.join("exit");
         if let Some(exited) = records::read(&path)? {
             return Ok(Phase::Exited { started: started.at, exited });
@@ -118,20 +119,20 @@ impl Runtime {
         let group =
             Hierarchy::detect().doing(|| "find the control groups".to_owned())?.group(&container.meta.cgroup);
         if let Some(group) = group {
-            group.kill(PATIENCE).doing(|| "end a container without a shim".to_owned())?;
+            group.kill(KILL_TIMEOUT).doing(|| "end a container without a shim".to_owned())?;
             group.remove().doing(|| "remove a control group".to_owned())?;
         }
         let exited = Exited {
-            code: UNSEEN,
+            code: UNKNOWN_EXIT_CODE,
             at: now(),
-            message: "the container's shim ended before it".to_owned(),
+            message: "the container's shim exited before the container".to_owned(),
             ..Exited::default()
         };
         records::write(&path, &exited)?;
         Ok(Phase::Exited { started: started.at, exited })
     }
 
-    /// Asks a container to end, and after the grace makes it.
+    /// Sends the stop signal to a container, and kills it after the grace period.
     pub(super) async fn stop_container(
         self: &Arc<Self>,
         container: &Arc<Container>,
@@ -140,7 +141,7 @@ impl Runtime {
         let Some(started) = container.running() else { return Ok(()) };
         let mut phase = container.phase.subscribe();
         let signal = |number: i32| {
-            // The id may be another's by now.
+            // The pid may have been reused by now.
             if process::start_time(started.pid).ok() == Some(started.start_time) {
                 process::kill(started.pid, number).doing(|| "signal the container".to_owned())
             } else {
@@ -156,10 +157,10 @@ impl Runtime {
             }
         }
         signal(9)?;
-        if ended(&mut phase, PATIENCE).await {
+        if ended(&mut phase, KILL_TIMEOUT).await {
             return Ok(());
         }
-        Err(RuntimeError::TimedOut(format!("container {} does not end", container.meta.id)))
+        Err(RuntimeError::TimedOut(format!("container {} did not exit after SIGKILL", container.meta.id)))
     }
 
     pub(super) async fn remove_container(
@@ -172,7 +173,7 @@ impl Runtime {
         self.stop_container(container, 0).await?;
         let directory = container.directory.clone();
         self.blocking(move |_| {
-            records::vanish(&directory)?;
+            records::hide_and_remove(&directory)?;
             records::remove_private(&directory)
         })
         .await?;
@@ -182,18 +183,18 @@ impl Runtime {
         Ok(())
     }
 
-    /// Reads the containers that an earlier daemon left, and follows those that run.
-    pub(super) fn find_containers(self: &Arc<Self>) -> Result<(), RuntimeError> {
+    /// Restores the containers of an earlier daemon, and watches those that run.
+    pub(super) fn restore_containers(self: &Arc<Self>) -> Result<(), RuntimeError> {
         let boot = process::boot_id().doing(|| "read the boot id".to_owned())?;
         let directories = records::directories(&self.config.root.join("containers"))?;
-        records::settle_private(&self.config.root, &directories)?;
+        records::migrate_private(&self.config.root, &directories)?;
         for directory in directories {
             let meta: Option<ContainerMeta> = records::read(&directory.join("meta.json"))?;
             let (Some(meta), Some(config)) = (meta, records::read_config(&directory)?) else {
                 records::remove_tree(&directory)?;
                 continue;
             };
-            // A shim that another daemon started may be on its way still.
+            // A shim started by an earlier daemon may still be starting.
             launch::settled(&directory);
             let started: Option<Started> = records::read(&directory.join("started"))?;
             let exited: Option<Exited> = records::read(&directory.join("exit"))?;
@@ -245,7 +246,7 @@ fn watchable(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?)
 }
 
-/// What a container's end is called.
+/// Reason of a container's exit.
 pub(super) fn reason(exited: &Exited) -> &str {
     match exited {
         Exited { reason, .. } if !reason.is_empty() => reason,
@@ -260,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons() {
+    fn exit_reasons_match_codes() {
         let exited = |code, out_of_memory, reason: &str| Exited {
             code,
             out_of_memory,

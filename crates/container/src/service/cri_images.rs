@@ -9,7 +9,7 @@ use cri::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::cri_runtime::{Served, one};
+use super::cri_runtime::{CriService, one};
 use super::stats::usage;
 use super::{Runtime, RuntimeError, now};
 use crate::images;
@@ -34,7 +34,7 @@ fn named(spec: Option<ImageSpec>) -> String {
 }
 
 #[tonic::async_trait]
-impl ImageService for Served {
+impl ImageService for CriService {
     async fn list_images(
         &self,
         request: Request<ListImagesRequest>,
@@ -118,8 +118,7 @@ impl Runtime {
         found.iter().map(describe).collect()
     }
 
-    /// Removes an image with all its names, unless containers use it: their roots, or what they mount, stand on its
-    /// layers.
+    /// Removes an image with all its names, unless containers use its layers as root or through image volumes.
     fn remove_image(&self, name: &str) -> Result<(), RuntimeError> {
         let Some(image) = self.images.find(name) else { return Ok(()) };
         let state = self.state.read();

@@ -9,20 +9,20 @@ use std::time::Duration;
 use cri::server::ResponseStream;
 use cri::v1::*;
 use futures_util::stream;
-use streaming::Wanted;
+use streaming::RequestedStreams;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Response, Status};
 
 use super::records::Container;
 use super::streams::Ticket;
 use super::{Runtime, RuntimeError};
-use crate::attach::Kind;
+use crate::attach::FrameType;
 
-/// The runtime as a server sees it. Clones are the same runtime.
+/// Shared handle to the runtime for the gRPC server.
 #[derive(Clone)]
-pub struct Served(pub Arc<Runtime>);
+pub struct CriService(pub Arc<Runtime>);
 
-impl Deref for Served {
+impl Deref for CriService {
     type Target = Arc<Runtime>;
 
     fn deref(&self) -> &Arc<Runtime> {
@@ -31,10 +31,10 @@ impl Deref for Served {
 }
 
 impl Runtime {
-    /// Serves CRI on a socket until the tasks are told to stop.
+    /// Serves CRI on a socket until shutdown.
     pub fn serve<'a>(self: &'a Arc<Self>, listener: tokio::net::UnixListener) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let served = Arc::new(Served(Arc::clone(self)));
+            let served = Arc::new(CriService(Arc::clone(self)));
             let route = move |request: http::Request<hyper::body::Incoming>| {
                 let served = Arc::clone(&served);
                 let path = request.uri().path();
@@ -54,7 +54,7 @@ impl Runtime {
             let streams = Arc::clone(self);
             let streaming = async move {
                 if let Err(error) = streams.serve_streams().await {
-                    tracing::error!(%error, "exec, attach and port-forward are not served");
+                    tracing::error!(%error, "failed to serve exec, attach and port-forward");
                 }
             };
             tokio::join!(cri::server::serve_routes(listener, route, self.tasks.stopping()), streaming);
@@ -77,7 +77,7 @@ pub(super) fn one<T: Send + 'static>(answer: T) -> Response<ResponseStream<T>> {
 type Reply<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl RuntimeService for Served {
+impl RuntimeService for CriService {
     async fn version(&self, _: Request<VersionRequest>) -> Reply<VersionResponse> {
         Ok(Response::new(VersionResponse {
             version: "0.1.0".to_owned(),
@@ -170,7 +170,7 @@ impl RuntimeService for Served {
         request: Request<StartContainerRequest>,
     ) -> Reply<StartContainerResponse> {
         let container = self.container(&request.into_inner().container_id)?;
-        // A caller that hangs up in the middle leaves no shim behind that nobody knows: what has begun is finished.
+        // A started call is completed even if its caller disconnects, so that no untracked shim remains.
         let (done, outcome) = tokio::sync::oneshot::channel();
         let runtime = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
@@ -224,8 +224,8 @@ impl RuntimeService for Served {
     ) -> Reply<UpdateContainerResourcesResponse> {
         let request = request.into_inner();
         let container = self.container(&request.container_id)?;
-        let asked = request.linux.unwrap_or_default();
-        self.blocking(move |runtime| runtime.update_resources(&container, &asked)).await?;
+        let requested = request.linux.unwrap_or_default();
+        self.blocking(move |runtime| runtime.update_resources(&container, &requested)).await?;
         Ok(Response::new(UpdateContainerResourcesResponse {}))
     }
 
@@ -233,7 +233,7 @@ impl RuntimeService for Served {
         &self,
         request: Request<UpdatePodSandboxResourcesRequest>,
     ) -> Reply<UpdatePodSandboxResourcesResponse> {
-        // The pod's group is the kubelet's, which has set it by now; a sandbox holds nothing else.
+        // The kubelet owns the pod's cgroup and has set its limits by now; a sandbox has no other limits.
         self.sandbox(&request.into_inner().pod_sandbox_id)?;
         Ok(Response::new(UpdatePodSandboxResourcesResponse {}))
     }
@@ -246,7 +246,7 @@ impl RuntimeService for Served {
         if container.running().is_none() {
             return Err(Status::failed_precondition("container is not running"));
         }
-        self.blocking(move |runtime| runtime.ask_shim(&container, Kind::Reopen)).await?;
+        self.blocking(move |runtime| runtime.request_shim(&container, FrameType::Reopen)).await?;
         Ok(Response::new(ReopenContainerLogResponse {}))
     }
 
@@ -254,7 +254,8 @@ impl RuntimeService for Served {
         let request = request.into_inner();
         let container = self.running(&request.container_id)?;
         let (stdin, stdout, stderr) = (request.stdin, request.stdout, request.stderr);
-        let wanted = Wanted { stdin, stdout, stderr: stderr && !request.tty, terminal: request.tty };
+        let wanted =
+            RequestedStreams { stdin, stdout, stderr: stderr && !request.tty, terminal: request.tty };
         let url = self.streaming.address(Ticket::Exec { container, command: request.cmd, wanted })?;
         Ok(Response::new(ExecResponse { url }))
     }
@@ -263,7 +264,8 @@ impl RuntimeService for Served {
         let request = request.into_inner();
         let container = self.running(&request.container_id)?;
         let (stdin, stdout, stderr) = (request.stdin, request.stdout, request.stderr);
-        let wanted = Wanted { stdin, stdout, stderr: stderr && !request.tty, terminal: request.tty };
+        let wanted =
+            RequestedStreams { stdin, stdout, stderr: stderr && !request.tty, terminal: request.tty };
         Ok(Response::new(AttachResponse {
             url: self.streaming.address(Ticket::Attach { container, wanted })?,
         }))
@@ -338,7 +340,7 @@ impl RuntimeService for Served {
         if let Some(network) = network.filter(|network| !network.pod_cidr.is_empty()) {
             let ranges = network.pod_cidr.split(',').map(str::to_owned).collect();
             let before = std::mem::replace(&mut *self.pod_ranges.write(), ranges);
-            // Until now the network did not know what of it could be left over.
+            // Without a pod range the network plugins could not collect garbage until now.
             if before.is_empty() {
                 self.blocking(|runtime| {
                     runtime.collect_networks();
@@ -354,7 +356,7 @@ impl RuntimeService for Served {
         let network = self
             .blocking(|runtime| {
                 let configuration = runtime.plugins.configuration(&runtime.pod_ranges.read())?;
-                // The built-in network is ready once it has a range: no need to run a program to hear that.
+                // The built-in network is ready once it has a range; STATUS is not needed.
                 match configuration["plugins"][0]["type"] == crate::network::BUILT_IN {
                     true => Ok(()),
                     false => Ok(runtime.plugins.status(&configuration)?),
@@ -397,7 +399,7 @@ impl RuntimeService for Served {
         let events = stream::unfold(self.events.subscribe(), |mut receiver| async {
             match receiver.recv().await {
                 Ok(event) => Some((Ok(event), receiver)),
-                // The listener missed some: it has to look again, and reconnecting makes it.
+                // The subscriber missed events: an error makes it reconnect and relist.
                 Err(RecvError::Lagged(_)) => Some((Err(Status::data_loss("events were missed")), receiver)),
                 Err(RecvError::Closed) => None,
             }

@@ -1,4 +1,4 @@
-//! What there is, in CRI's words.
+//! Conversion of sandboxes, containers and images to CRI messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl Runtime {
         }
     }
 
-    /// A mount as it was asked for; of an image, also which one it is.
+    /// A mount as requested; an image mount also with its image.
     fn mount_status(&self, mount: &Mount) -> Mount {
         let mut mount = mount.clone();
         if let Some(image) = mount.image.as_mut().filter(|image| !image.image.is_empty())
@@ -167,8 +167,8 @@ fn user(identity: &Identity) -> ContainerUser {
     }
 }
 
-/// The name that people know an image by: a tag, or else what was asked for.
-fn image_name(runtime: &Runtime, container: &Container, asked: &str) -> String {
+/// Display name of an image: a tag, or else the requested reference.
+fn image_name(runtime: &Runtime, container: &Container, requested: &str) -> String {
     let image = runtime.images.find(&container.meta.image_id);
-    image.and_then(|image| image.tags.first().cloned()).unwrap_or_else(|| asked.to_owned())
+    image.and_then(|image| image.tags.first().cloned()).unwrap_or_else(|| requested.to_owned())
 }

@@ -1,4 +1,4 @@
-//! What happens to containers, for those who listen.
+//! Container events for CRI subscribers.
 
 use cri::v1::{ContainerEventResponse, ContainerEventType};
 
@@ -6,7 +6,7 @@ use super::records::Container;
 use super::{Runtime, now};
 
 impl Runtime {
-    /// Tells all listeners; with nobody there it costs nothing.
+    /// Sends an event to all subscribers; without any it costs nothing.
     pub(super) fn emit(&self, container: &Container, what: ContainerEventType) {
         if self.events.receiver_count() == 0 {
             return;

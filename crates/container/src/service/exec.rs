@@ -1,4 +1,4 @@
-//! Other processes in containers.
+//! Additional processes in containers (exec).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,10 +15,10 @@ use super::{Doing, Runtime, RuntimeError, new_id};
 use crate::shim::spec::{self, ExecSpec};
 use crate::shim::{Report, Task};
 
-/// Output that is kept of a command whose caller waits for it; more is dropped, as other runtimes do.
+/// Output limit of ExecSync; more is dropped, as in other runtimes.
 const LARGEST_OUTPUT: u64 = 16 << 20;
-/// How long output is read after the end of a command that left children with its pipes.
-const AFTERGLOW: Duration = Duration::from_secs(1);
+/// Time to read output after the exit of a command whose children still hold its pipes.
+const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A process in a container.
 pub(super) struct Running {
@@ -26,7 +26,7 @@ pub(super) struct Running {
     reports: BufReader<UnixStream>,
 }
 
-/// What a command that was waited for did.
+/// Result of ExecSync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Output {
     pub code: i32,
@@ -35,11 +35,11 @@ pub(super) struct Output {
 }
 
 impl Running {
-    /// Waits for its end.
+    /// Waits for the process to exit.
     pub(super) async fn wait(&mut self) -> Result<i32, RuntimeError> {
-        match hear(&mut self.reports).await? {
+        match read_report(&mut self.reports).await? {
             Report::Exited { code } => Ok(code),
-            _ => Err(RuntimeError::Invalid("the shim did not say how the command ended".to_owned())),
+            _ => Err(RuntimeError::Invalid("the shim reported no exit code".to_owned())),
         }
     }
 
@@ -50,7 +50,7 @@ impl Running {
     }
 }
 
-/// Kills a process whose caller went away before it ended.
+/// Kills a process whose caller disconnected before it exited.
 pub(super) struct KillOnDrop {
     /// 0 once there is nothing to kill.
     pub pid: i32,
@@ -64,18 +64,18 @@ impl Drop for KillOnDrop {
     }
 }
 
-async fn hear(reports: &mut BufReader<UnixStream>) -> Result<Report, RuntimeError> {
+async fn read_report(reports: &mut BufReader<UnixStream>) -> Result<Report, RuntimeError> {
     let mut line = String::new();
-    reports.take(64 << 10).read_line(&mut line).await.doing(|| "hear from the shim".to_owned())?;
+    reports.take(64 << 10).read_line(&mut line).await.doing(|| "read the shim report".to_owned())?;
     match serde_json::from_str(&line) {
         Ok(Report::Failed { message }) => Err(RuntimeError::Invalid(message)),
         Ok(report) => Ok(report),
-        Err(_) => Err(RuntimeError::Invalid("the shim ended without a word".to_owned())),
+        Err(_) => Err(RuntimeError::Invalid("shim exited without a report".to_owned())),
     }
 }
 
 impl Runtime {
-    /// Starts a command. Without a terminal `files` are its standard streams; with one, its other end is returned.
+    /// Starts a command. `files` are its standard streams; with a terminal, the master is returned instead.
     pub(super) async fn exec(
         self: &Arc<Self>,
         container: &Arc<Container>,
@@ -107,7 +107,7 @@ impl Runtime {
             let launched = runtime.launcher.spawn(Task::Exec, &path, &directory.join("shim.log"), None);
             let socket = launched.inspect_err(|_| drop(std::fs::remove_file(&path)))?;
             let borrowed: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
-            sys::sockets::send(&socket, b"x", &borrowed).doing(|| "hand over descriptors".to_owned())?;
+            sys::sockets::send(&socket, b"x", &borrowed).doing(|| "send descriptors".to_owned())?;
             let mut console = None;
             if terminal {
                 let mut bytes = [0; 4096];
@@ -115,10 +115,10 @@ impl Runtime {
                     .doing(|| "wait for the terminal".to_owned())?;
                 console = files.pop();
                 if console.is_none() {
-                    let said = String::from_utf8_lossy(&bytes[..count]);
-                    let message = match serde_json::from_str(said.trim()) {
+                    let reply = String::from_utf8_lossy(&bytes[..count]);
+                    let message = match serde_json::from_str(reply.trim()) {
                         Ok(Report::Failed { message }) => message,
-                        _ => "the command got no terminal".to_owned(),
+                        _ => "no terminal was opened for the command".to_owned(),
                     };
                     return Err(RuntimeError::Invalid(message));
                 }
@@ -129,9 +129,9 @@ impl Runtime {
         let socket = socket
             .set_nonblocking(true)
             .and_then(|()| UnixStream::from_std(socket))
-            .doing(|| "hear from the shim".to_owned())?;
+            .doing(|| "read the shim report".to_owned())?;
         let mut running = Running { pid: 0, reports: BufReader::new(socket) };
-        match hear(&mut running.reports).await? {
+        match read_report(&mut running.reports).await? {
             Report::Started { pid, .. } => {
                 running.pid = pid;
                 Ok((running, console))
@@ -140,7 +140,7 @@ impl Runtime {
         }
     }
 
-    /// Runs a command and waits for it; `timeout` of zero is none.
+    /// Runs a command and waits for it; a `timeout` of zero is unlimited.
     pub(super) async fn exec_sync(
         self: &Arc<Self>,
         container: &Arc<Container>,
@@ -176,7 +176,7 @@ impl Runtime {
                     }
                 };
                 if !read {
-                    let _ = tokio::time::timeout(AFTERGLOW, reading).await;
+                    let _ = tokio::time::timeout(OUTPUT_DRAIN_TIMEOUT, reading).await;
                 }
                 code
             };
@@ -194,8 +194,8 @@ impl Runtime {
 }
 
 async fn read(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) {
-    let kept = (&mut from).take(LARGEST_OUTPUT).read_to_end(into).await;
-    if kept.is_ok() {
+    let captured = (&mut from).take(LARGEST_OUTPUT).read_to_end(into).await;
+    if captured.is_ok() {
         let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
     }
 }

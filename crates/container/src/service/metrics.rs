@@ -1,4 +1,4 @@
-//! Metrics by CRI, with the names that cAdvisor made known: one row per metric.
+//! CRI metrics with the names of cAdvisor: one row per metric.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::records::{Container, Sandbox};
 use super::stats::{Traffic, usage};
 use super::{Runtime, now};
 
-/// What a container is measured by.
-struct Measured {
+/// Measurements of a container.
+struct ContainerSample {
     stats: Stats,
     started: u64,
     seen: u64,
@@ -27,14 +27,14 @@ struct Measured {
 
 /// The file system that a container writes to.
 struct Disk {
-    /// What the container has there.
+    /// Bytes used by the container.
     used: u64,
     size: u64,
     inodes: u64,
     free_inodes: u64,
 }
 
-/// What one kind of use of a device came to.
+/// Count of one kind of device operation.
 struct Operation {
     count: u64,
 }
@@ -43,7 +43,7 @@ struct Row<T> {
     name: &'static str,
     help: &'static str,
     kind: MetricType,
-    /// `None` where there is nothing to tell.
+    /// `None` where no value is available.
     read: fn(&T) -> Option<u64>,
 }
 
@@ -57,11 +57,11 @@ const fn gauge<T>(name: &'static str, help: &'static str, read: fn(&T) -> Option
 
 /// Values are whole numbers in CRI, so times are whole seconds.
 const SECOND: u64 = 1_000_000_000;
-/// What the kernel takes where nothing is said.
-const USUAL_PERIOD: u64 = 100_000;
-const USUAL_SHARES: u64 = 1024;
+/// Kernel default.
+const DEFAULT_PERIOD: u64 = 100_000;
+const DEFAULT_SHARES: u64 = 1024;
 
-const CONTAINER: &[Row<Measured>] = &[
+const CONTAINER: &[Row<ContainerSample>] = &[
     counter("container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.", |found| {
         Some(found.stats.cpu.usage_nanoseconds / SECOND)
     }),
@@ -123,7 +123,7 @@ const CONTAINER: &[Row<Measured>] = &[
             u64::try_from(found.resources.cpu_period)
                 .ok()
                 .filter(|period| *period > 0)
-                .unwrap_or(USUAL_PERIOD),
+                .unwrap_or(DEFAULT_PERIOD),
         )
     }),
     gauge("container_spec_cpu_quota", "CPU quota of the container in microseconds per period.", |found| {
@@ -134,7 +134,7 @@ const CONTAINER: &[Row<Measured>] = &[
             u64::try_from(found.resources.cpu_shares)
                 .ok()
                 .filter(|shares| *shares > 0)
-                .unwrap_or(USUAL_SHARES),
+                .unwrap_or(DEFAULT_SHARES),
         )
     }),
     counter(
@@ -238,7 +238,7 @@ const INTERFACE_LABELS: &[&str] = &["id", "name", "interface"];
 const DEVICE_LABELS: &[&str] = &["id", "name", "device"];
 const OPERATION_LABELS: &[&str] = &["id", "name", "device", "major", "minor", "operation"];
 
-/// What there is, for those who want to know before they ask.
+/// Descriptors of all metrics.
 pub(super) fn descriptors() -> Vec<MetricDescriptor> {
     fn describe<T>(rows: &[Row<T>], labels: &[&str]) -> Vec<MetricDescriptor> {
         let one = |row: &Row<T>| MetricDescriptor {
@@ -272,7 +272,7 @@ fn measure<T>(rows: &[Row<T>], found: &T, labels: &[String], at: i64) -> Vec<Met
 }
 
 impl Runtime {
-    /// Everything there is to measure now. This blocks.
+    /// Collects all metrics. This blocks.
     pub(super) fn metrics(&self) -> Vec<PodSandboxMetrics> {
         let Ok(hierarchy) = Hierarchy::detect() else { return Vec::new() };
         let sandboxes: Vec<Arc<Sandbox>> = self.state.read().sandboxes.values().cloned().collect();
@@ -305,7 +305,7 @@ fn container_metrics(container: &Container, hierarchy: &Hierarchy, at: i64) -> O
     let group = hierarchy.group(&container.meta.cgroup)?;
     let processes = group.processes().unwrap_or_default();
     let (descriptors, sockets) = open_files(&processes);
-    let found = Measured {
+    let found = ContainerSample {
         stats: group.stats(),
         started: u64::try_from(started.at).unwrap_or(0),
         seen: u64::try_from(at).unwrap_or(0) / SECOND,
@@ -336,7 +336,7 @@ fn container_metrics(container: &Container, hierarchy: &Hierarchy, at: i64) -> O
     Some(ContainerMetrics { metrics, container_id: id })
 }
 
-/// How many descriptors processes have open, and how many of them are sockets. Who is gone has none.
+/// Counts open descriptors, and the sockets among them. An exited process has none.
 fn open_files(processes: &[i32]) -> (u64, u64) {
     let (mut all, mut sockets) = (0, 0);
     for pid in processes {
@@ -349,7 +349,7 @@ fn open_files(processes: &[i32]) -> (u64, u64) {
     (all, sockets)
 }
 
-/// The file system that a container's changes are on, and the name of its device.
+/// Filesystem of a container's writable layer, and the name of its device.
 fn disk(container: &Path) -> Option<(Disk, String)> {
     use std::os::unix::fs::MetadataExt as _;
     let changes = container.join("upper");
@@ -364,7 +364,7 @@ fn disk(container: &Path) -> Option<(Disk, String)> {
     Some((disk, device_name(rustix::fs::major(device), rustix::fs::minor(device))))
 }
 
-/// As `/dev/sda1`; what has no name there, as file systems in memory, is called by its numbers.
+/// Formats a device like `/dev/sda1`; one without a name, such as a tmpfs, by its numbers.
 fn device_name(major: u32, minor: u32) -> String {
     let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).unwrap_or_default();
     match link.file_name() {

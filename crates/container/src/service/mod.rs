@@ -1,4 +1,4 @@
-//! The daemon: what CRI asks for, done with images, shims and networks.
+//! The daemon: implements CRI with images, shims and networks.
 
 mod containers;
 mod create;
@@ -34,28 +34,28 @@ use cri::v1::ContainerEventResponse;
 pub(crate) use cri_images::describe;
 use records::{Container, Sandbox};
 
-/// How the runtime is set up.
+/// Configuration of the runtime.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where images, sandboxes and containers are kept.
+    /// Directory of images, sandboxes and containers.
     pub root: PathBuf,
-    /// The binary that is executed again as shim and as network plugin.
+    /// The binary that is re-executed as shim and as network plugin.
     pub program: PathBuf,
-    /// Network configurations of the administrator's.
+    /// Directory of the administrator's network configurations.
     pub cni_configurations: PathBuf,
     pub cni_programs: Vec<PathBuf>,
-    /// Address ranges of pods on this node; the kubelet can set them later.
+    /// Pod address ranges of this node; the kubelet can set them later.
     pub pod_ranges: Vec<String>,
     pub bridge: String,
-    /// Address ranges of all pods of the cluster, who see each other's own addresses. Without them the neighbourhood of
-    /// this node's is taken for it.
+    /// Pod address ranges of the whole cluster; traffic within them is not masqueraded. Without them they are derived
+    /// from this node's range.
     pub cluster_ranges: Vec<String>,
-    /// Mirrors, credentials and trust for registries; read anew for every pull.
+    /// Mirrors, credentials and trust for registries; reread for every pull.
     pub registries: PathBuf,
 }
 
 impl Config {
-    /// The usual places, with state below `root`.
+    /// Default paths, with state below `root`.
     #[must_use]
     pub fn new(root: PathBuf) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl From<RuntimeError> for Status {
     }
 }
 
-/// Says what was being done when the file system failed.
+/// Adds the attempted operation to an IO error.
 trait Doing<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T, RuntimeError>;
 }
@@ -135,19 +135,19 @@ pub struct Runtime {
     events: broadcast::Sender<ContainerEventResponse>,
     tasks: TaskGroup,
     streaming: streams::Streaming,
-    /// Names that are being given to sandboxes or containers right now.
+    /// Names reserved for sandboxes or containers that are being created.
     reserved: Mutex<std::collections::BTreeSet<String>>,
     pulls: pull::Pulls,
 }
 
 impl Runtime {
-    /// Opens the runtime's directory and finds what runs. Must be called in an async runtime.
+    /// Opens the runtime's directory and restores running containers. Must be called in an async runtime.
     pub fn open(config: Config, tasks: TaskGroup) -> Result<Arc<Self>, RuntimeError> {
         for part in ["sandboxes", "containers"] {
             let path = config.root.join(part);
             std::fs::create_dir_all(&path).doing(|| format!("make {}", path.display()))?;
         }
-        // Images have programs with the rights of other users, which the users of this machine are not to run.
+        // Images contain setuid programs, which local users must not be able to run.
         std::fs::set_permissions(&config.root, std::fs::Permissions::from_mode(0o700))
             .doing(|| format!("close {}", config.root.display()))?;
         records::mount_private(&config.root)?;
@@ -176,8 +176,8 @@ impl Runtime {
             pulls: pull::Pulls::default(),
             config,
         });
-        runtime.find_sandboxes()?;
-        runtime.find_containers()?;
+        runtime.restore_sandboxes()?;
+        runtime.restore_containers()?;
         runtime.collect_networks();
         Ok(runtime)
     }
@@ -187,7 +187,7 @@ impl Runtime {
         &self.images
     }
 
-    /// Runs something that blocks away from the async threads.
+    /// Runs a blocking closure off the async threads.
     pub(crate) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, RuntimeError> + Send + 'static,
@@ -218,7 +218,7 @@ impl Runtime {
     }
 }
 
-/// By id, or by a beginning that only one has.
+/// Finds an entry by id, or by a unique prefix.
 fn find<T: Clone>(table: &BTreeMap<String, T>, id: &str) -> Option<T> {
     if let Some(found) = table.get(id) {
         return Some(found.clone());

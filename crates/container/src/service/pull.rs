@@ -1,4 +1,4 @@
-//! Pulling images for those who ask: who asks for the same gets the same, and a pull that nobody waits for ends.
+//! Image pulls for CRI: equal requests share one pull, and a pull without waiting clients is cancelled.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,35 +13,35 @@ use tokio::task::AbortHandle;
 use super::{Runtime, RuntimeError};
 use crate::control::PullProgress;
 use crate::images::{PullError, Puller};
-use crate::registry::{Credentials, Patience, Progress, Registries};
+use crate::registry::{Credentials, Progress, Registries, Timeouts};
 
-/// How often a long pull says in the log how far it is.
+/// Interval of progress log lines.
 const REPORTS: Duration = Duration::from_secs(10);
 
-/// Pulls under way, by what is pulled and for whom: one who may not have an image does not get it with another's right.
+/// Pulls in progress by image and credentials: no client gets an image with another's credentials.
 #[derive(Debug, Default)]
-pub(super) struct Pulls(Mutex<BTreeMap<Wish, Weak<Flight>>>);
+pub(super) struct Pulls(Mutex<BTreeMap<PullKey, Weak<InFlightPull>>>);
 
-/// An image, and who asks for it.
-type Wish = (String, Option<Credentials>);
+/// Image and credentials of a request.
+type PullKey = (String, Option<Credentials>);
 
-type Outcome = Result<String, Arc<PullError>>;
+type PullResult = Result<String, Arc<PullError>>;
 
-/// A pull under way, for as long as somebody waits for it.
+/// A pull in progress, cancelled when the last waiting client drops it.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    outcome: watch::Receiver<Option<Outcome>>,
+pub(crate) struct InFlightPull {
+    outcome: watch::Receiver<Option<PullResult>>,
     progress: Arc<Progress>,
     task: AbortHandle,
 }
 
-impl Drop for Flight {
+impl Drop for InFlightPull {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Flight {
+impl InFlightPull {
     pub(crate) fn report(&self) -> PullProgress {
         let progress = &self.progress;
         PullProgress {
@@ -53,7 +53,7 @@ impl Flight {
         }
     }
 
-    /// Waits for the end; the answer is the image's id.
+    /// Waits for the result: the image's id.
     pub(crate) async fn end(&self, name: &str) -> Result<String, RuntimeError> {
         let mut outcome = self.outcome.clone();
         let ended = outcome.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
@@ -63,7 +63,7 @@ impl Flight {
 }
 
 impl Runtime {
-    /// Makes sure that an image is here, as the registry has it now; the answer is its id.
+    /// Pulls an image as the registry has it now, and returns its id.
     pub(super) async fn pull(
         self: &Arc<Self>,
         name: &str,
@@ -73,12 +73,12 @@ impl Runtime {
         flight.end(name).await
     }
 
-    /// Begins a pull, or joins one.
+    /// Starts a pull, or joins one in progress.
     pub(crate) fn begin_pull(
         self: &Arc<Self>,
         name: &str,
         auth: Option<AuthConfig>,
-    ) -> Result<Arc<Flight>, RuntimeError> {
+    ) -> Result<Arc<InFlightPull>, RuntimeError> {
         let credentials = auth.and_then(|auth| credentials(name, auth));
         let mut pulls = self.pulls.0.lock();
         pulls.retain(|_, flight| flight.strong_count() > 0);
@@ -95,7 +95,7 @@ impl Runtime {
             store: Arc::clone(&self.images),
             registries,
             credentials,
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
             progress: Arc::clone(&progress),
         };
         let (sender, outcome) = watch::channel(None);
@@ -104,13 +104,13 @@ impl Runtime {
             let ended = observed(&puller, &image).await;
             sender.send_replace(Some(ended.map_err(Arc::new)));
         });
-        let flight = Arc::new(Flight { outcome, progress, task: task.abort_handle() });
+        let flight = Arc::new(InFlightPull { outcome, progress, task: task.abort_handle() });
         pulls.insert(key, Arc::downgrade(&flight));
         Ok(flight)
     }
 }
 
-/// Pulls, and tells the log how it goes.
+/// Pulls an image and logs progress.
 async fn observed(puller: &Puller, image: &str) -> Result<String, PullError> {
     let begun = Instant::now();
     let pulling = puller.pull(image);
@@ -126,20 +126,20 @@ async fn observed(puller: &Puller, image: &str) -> Result<String, PullError> {
                 total = progress.total.load(Relaxed),
                 layers_done = progress.layers_done.load(Relaxed),
                 layers = progress.layers.load(Relaxed),
-                "still pulling"
+                "pulling image"
             ),
         }
     };
     match &outcome {
         Ok(id) => {
-            tracing::info!(image, id, bytes = progress.done.load(Relaxed), took = ?begun.elapsed(), "pulled")
+            tracing::info!(image, id, bytes = progress.done.load(Relaxed), took = ?begun.elapsed(), "pulled image")
         }
-        Err(error) => tracing::warn!(image, %error, "not pulled"),
+        Err(error) => tracing::warn!(image, %error, "failed to pull image"),
     }
     outcome
 }
 
-/// What CRI says of who asks; nothing, if it is meant for another registry.
+/// Credentials of a CRI request; `None` if they are for another registry.
 fn credentials(image: &str, auth: AuthConfig) -> Option<Credentials> {
     if !auth.server_address.is_empty() {
         let meant = auth.server_address.trim_start_matches("https://").trim_start_matches("http://");
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_for_one_registry() {
+    fn credentials_of_other_registry_are_ignored() {
         let auth = |server: &str| AuthConfig {
             username: "me".into(),
             server_address: server.into(),

@@ -1,4 +1,4 @@
-//! What the daemon knows of each sandbox and container, and how it is kept in files.
+//! State of sandboxes and containers, and its files.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{Doing, RuntimeError};
-use crate::network::Attached;
+use crate::network::Attachment;
 use crate::shim::spec::{self, PRIVATE, Spec};
 use crate::shim::{Identity, Started};
 
@@ -24,9 +24,9 @@ pub struct SandboxMeta {
     pub boot_id: String,
     /// The process that holds the pid namespace, with its start time; 0 if there is none.
     pub holder: (i32, u64),
-    pub attached: Option<Attached>,
+    pub attached: Option<Attachment>,
     pub stopped: bool,
-    /// Whether all of it was made; a daemon that ended in the middle leaves one that nobody can use.
+    /// True once creation has completed; a daemon that ended during creation leaves an unusable sandbox.
     #[serde(default = "yes")]
     pub complete: bool,
 }
@@ -40,7 +40,7 @@ pub struct Sandbox {
     pub directory: PathBuf,
     pub config: PodSandboxConfig,
     pub meta: Mutex<SandboxMeta>,
-    /// One at a time changes a sandbox.
+    /// Serializes changes to a sandbox.
     pub changing: tokio::sync::Mutex<()>,
 }
 
@@ -57,7 +57,7 @@ pub struct ContainerMeta {
     pub cgroup: String,
 }
 
-/// `exit` as the shim writes it, or the daemon if there was no shim left to do it.
+/// `exit` as written by the shim, or by the daemon if the shim was gone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Exited {
@@ -68,7 +68,7 @@ pub struct Exited {
     pub message: String,
 }
 
-/// Where in its life a container is.
+/// State of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     Created,
@@ -83,9 +83,9 @@ pub struct Container {
     pub meta: ContainerMeta,
     pub phase: watch::Sender<Phase>,
     pub resources: Mutex<Option<cri::v1::LinuxContainerResources>>,
-    /// Who it runs as, once it was started.
+    /// User and groups of the first process, once started.
     pub identity: OnceLock<Identity>,
-    /// One at a time starts or removes it.
+    /// Serializes start and removal.
     pub changing: tokio::sync::Mutex<()>,
 }
 
@@ -107,7 +107,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RuntimeError>
     parsed.map(Some).doing(|| format!("parse {}", path.display()))
 }
 
-/// Writes a file whole. It need not survive a crash of the machine, in which its subject does not either.
+/// Writes a file atomically. It need not survive a crash of the machine, which its subject does not survive either.
 pub fn write(path: &Path, content: &impl Serialize) -> Result<(), RuntimeError> {
     let partial = path.with_extension("new");
     let bytes = serde_json::to_vec(content).map_err(std::io::Error::from);
@@ -134,38 +134,38 @@ pub fn write_config(directory: &Path, config: &impl prost::Message) -> Result<()
         .doing(|| format!("write {}", path.display()))
 }
 
-/// A container's configuration without environment variables, command and arguments, which may hold values of Secrets:
-/// what is kept on disk, and all that is needed once the container is created.
+/// A container's configuration without environment variables, command and arguments, which may hold values of
+/// Secrets: the part that is stored on disk, and is sufficient once the container is created.
 pub fn without_secrets(config: ContainerConfig) -> ContainerConfig {
     ContainerConfig { envs: Vec::new(), command: Vec::new(), args: Vec::new(), ..config }
 }
 
-/// Mounts the file system in memory for what is private to containers, unless an earlier daemon did.
+/// Mounts the tmpfs for the private data of containers, unless an earlier daemon did.
 pub fn mount_private(root: &Path) -> Result<(), RuntimeError> {
     let path = root.join(PRIVATE);
     std::fs::create_dir_all(&path).doing(|| format!("make {}", path.display()))?;
     sys::mounts::tmpfs(&path, 0o700).doing(|| format!("mount a tmpfs at {}", path.display()))
 }
 
-/// Writes what the shim is to do, which may hold values of Secrets, in memory.
+/// Writes the shim's spec, which may hold values of Secrets, to the tmpfs.
 pub fn write_spec(directory: &Path, spec: &Spec) -> Result<(), RuntimeError> {
     let private = spec::private(directory);
     std::fs::create_dir_all(&private).doing(|| format!("make {}", private.display()))?;
     write(&private.join("spec.json"), spec)
 }
 
-/// Reads what [`write_spec`] wrote; `None` after a reboot.
+/// Reads the file of [`write_spec`]; `None` after a reboot.
 pub fn read_spec(directory: &Path) -> Result<Option<Spec>, RuntimeError> {
     read(&spec::private(directory).join("spec.json"))
 }
 
-/// Removes what is private to a container.
+/// Removes a container's private data.
 pub fn remove_private(directory: &Path) -> Result<(), RuntimeError> {
     remove_tree(&spec::private(directory))
 }
 
-/// Moves what an earlier version kept on disk into memory, and removes what belongs to no container.
-pub fn settle_private(root: &Path, containers: &[PathBuf]) -> Result<(), RuntimeError> {
+/// Moves private data that an earlier version stored on disk to the tmpfs, and removes data without a container.
+pub fn migrate_private(root: &Path, containers: &[PathBuf]) -> Result<(), RuntimeError> {
     for directory in containers {
         let (path, private) = (directory.join("spec.json"), spec::private(directory));
         if path.exists() {
@@ -186,7 +186,7 @@ pub fn settle_private(root: &Path, containers: &[PathBuf]) -> Result<(), Runtime
     Ok(())
 }
 
-/// The subdirectories of `parent`; those with a dot in front are half made or half removed, and go.
+/// Lists the subdirectories of `parent`. Those with a leading dot are partly created or removed, and are deleted.
 pub fn directories(parent: &Path) -> Result<Vec<PathBuf>, RuntimeError> {
     let mut found = Vec::new();
     let step = || format!("list {}", parent.display());
@@ -201,7 +201,7 @@ pub fn directories(parent: &Path) -> Result<Vec<PathBuf>, RuntimeError> {
     Ok(found)
 }
 
-/// Removes a directory with what is mounted right below it.
+/// Removes a directory and the mounts directly below it.
 pub fn remove_tree(path: &Path) -> Result<(), RuntimeError> {
     for mounted in
         ["namespaces/net", "namespaces/ipc", "namespaces/uts", "namespaces/pid", "namespaces/user", "shm"]
@@ -217,8 +217,8 @@ pub fn remove_tree(path: &Path) -> Result<(), RuntimeError> {
     }
 }
 
-/// Takes a directory out of sight at once, then removes it.
-pub fn vanish(path: &Path) -> Result<(), RuntimeError> {
+/// Hides a directory by renaming it, then removes it.
+pub fn hide_and_remove(path: &Path) -> Result<(), RuntimeError> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
     let hidden = parent.join(format!(".{}", name.to_string_lossy()));
     match std::fs::rename(path, &hidden) {
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spec_of_earlier_version_is_moved_off_the_disk() {
+    fn spec_of_earlier_version_is_moved_to_tmpfs() {
         let root = tempfile::tempdir().unwrap();
         let (container, orphan) = (root.path().join("containers/one"), root.path().join(PRIVATE).join("two"));
         std::fs::create_dir_all(&container).unwrap();
@@ -246,11 +246,11 @@ mod tests {
             ..ContainerConfig::default()
         };
         write_config(&container, &config).unwrap();
-        settle_private(root.path(), std::slice::from_ref(&container)).unwrap();
+        migrate_private(root.path(), std::slice::from_ref(&container)).unwrap();
         assert!(!container.join("spec.json").exists() && !orphan.exists());
         let moved = std::fs::read(root.path().join(PRIVATE).join("one/spec.json")).unwrap();
         assert_eq!(moved, b"a secret");
-        let kept: ContainerConfig = read_config(&container).unwrap().unwrap();
-        assert_eq!(kept, ContainerConfig { log_path: "one.log".into(), ..ContainerConfig::default() });
+        let stored: ContainerConfig = read_config(&container).unwrap().unwrap();
+        assert_eq!(stored, ContainerConfig { log_path: "one.log".into(), ..ContainerConfig::default() });
     }
 }

@@ -17,32 +17,32 @@ use crate::shim::spec::{SandboxSpec, UserMap};
 use crate::shim::{Report, Task};
 
 const SHARED_MEMORY: u64 = 64 << 20;
-/// In bits: a few packets of the largest kind.
+/// In bits: a few maximum-size packets.
 const SMALLEST_BURST: u64 = 8 * (32 << 10);
 
-/// Which namespaces a pod asks for; without a word, its own.
+/// Namespaces that a pod requests; its own by default.
 pub(super) fn namespaces(config: &PodSandboxConfig) -> NamespaceOption {
     let context = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
     context.and_then(|context| context.namespace_options.clone()).unwrap_or_default()
 }
 
-/// The users that a pod has of its own, if it asks for that.
-pub(super) fn users(asked: &NamespaceOption) -> Result<Option<UserMap>, RuntimeError> {
-    let Some(options) = asked.userns_options.as_ref() else { return Ok(None) };
+/// User mapping of a pod, if it requests a user namespace.
+pub(super) fn users(requested: &NamespaceOption) -> Result<Option<UserMap>, RuntimeError> {
+    let Some(options) = requested.userns_options.as_ref() else { return Ok(None) };
     let wrong = |what: &str| RuntimeError::Invalid(format!("user namespace: {what}"));
     match options.mode() {
         NamespaceMode::Pod => {}
         NamespaceMode::Node => return Ok(None),
         NamespaceMode::Container | NamespaceMode::Target => {
-            return Err(wrong("it is the pod's or the node's, not a container's"));
+            return Err(wrong("it can be the pod's or the node's, not a container's"));
         }
     }
-    if [asked.network(), asked.ipc(), asked.pid()].contains(&NamespaceMode::Node) {
-        return Err(wrong("it cannot be had with a namespace of the node"));
+    if [requested.network(), requested.ipc(), requested.pid()].contains(&NamespaceMode::Node) {
+        return Err(wrong("it cannot be combined with a namespace of the node"));
     }
     let read = |found: &[IDMapping]| {
         let map: Vec<_> = found.iter().map(|map| (map.container_id, map.host_id, map.length)).collect();
-        // Whoever is root inside must not be root outside.
+        // Root in the pod must not be root on the host.
         let fine = map.iter().all(|(inside, outside, length)| {
             *length > 0
                 && *outside > 0
@@ -52,7 +52,7 @@ pub(super) fn users(asked: &NamespaceOption) -> Result<Option<UserMap>, RuntimeE
         if fine && map.iter().any(|(inside, ..)| *inside == 0) {
             Ok(map)
         } else {
-            Err(wrong("its map is not valid"))
+            Err(wrong("its mapping is not valid"))
         }
     };
     Ok(Some(UserMap { uids: read(&options.uids)?, gids: read(&options.gids)? }))
@@ -63,7 +63,7 @@ impl Sandbox {
         namespaces(&self.config).network() == NamespaceMode::Node
     }
 
-    /// Whether its namespaces are there and its holder lives.
+    /// Reports whether the sandbox's namespaces exist and its holder process is alive.
     pub(super) fn ready(&self) -> bool {
         let meta = self.meta.lock();
         let (pid, start_time) = meta.holder;
@@ -107,13 +107,13 @@ fn pod(config: &PodSandboxConfig, id: &str, network_namespace: std::path::PathBu
     }
 }
 
-/// What the pod's annotations say of its bandwidth. The kubelet has refused pods with nonsense in them.
+/// Bandwidth limits from the pod's annotations. The kubelet has already rejected pods with invalid ones.
 fn bandwidth(config: &PodSandboxConfig) -> Bandwidth {
     let rate = |name: &str| {
         let quantity = config.annotations.get(name).and_then(|text| Quantity::parse(text).ok());
         quantity.and_then(|quantity| u64::try_from(quantity.value()).ok()).unwrap_or(0)
     };
-    // After a pause a pod may send what it could in a tenth of a second.
+    // The burst is the traffic of a tenth of a second.
     let burst =
         |rate: u64| if rate == 0 { 0 } else { (rate / 10).clamp(SMALLEST_BURST, u64::from(u32::MAX)) };
     let (ingress, egress) = (rate("kubernetes.io/ingress-bandwidth"), rate("kubernetes.io/egress-bandwidth"));
@@ -125,7 +125,7 @@ fn bandwidth(config: &PodSandboxConfig) -> Bandwidth {
     }
 }
 
-/// The file by which programs find name servers: the pod's, or the host's.
+/// Writes the pod's `resolv.conf`: from its configuration, or a copy of the host's.
 fn resolver_file(config: Option<&DNSConfig>) -> std::io::Result<String> {
     let Some(config) = config else {
         return match std::fs::read_to_string("/etc/resolv.conf") {
@@ -146,7 +146,7 @@ fn resolver_file(config: Option<&DNSConfig>) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// A name for as long as it is being given.
+/// Reserves a name until dropped.
 pub(super) struct Reservation<'a> {
     runtime: &'a Runtime,
     name: String,
@@ -160,7 +160,7 @@ impl Runtime {
         Ok(Reservation { runtime: self, name })
     }
 
-    /// Makes a pod's sandbox. This blocks.
+    /// Creates a pod's sandbox. This blocks.
     pub(super) fn run_sandbox(
         self: &Arc<Self>,
         config: PodSandboxConfig,
@@ -195,9 +195,9 @@ impl Runtime {
                 Ok(sandbox)
             }
             Err(error) => {
-                for place in [&hidden, &parent.join(&id)] {
-                    if let Err(left) = records::remove_tree(place) {
-                        tracing::warn!(%left, "a sandbox that could not be made left something behind");
+                for candidate in [&hidden, &parent.join(&id)] {
+                    if let Err(left) = records::remove_tree(candidate) {
+                        tracing::warn!(%left, "failed to clean up after sandbox creation failure");
                     }
                 }
                 Err(error)
@@ -212,11 +212,11 @@ impl Runtime {
         handler: &str,
         hidden: &Path,
     ) -> Result<Arc<Sandbox>, RuntimeError> {
-        let asked = namespaces(&config);
+        let requested = namespaces(&config);
         let linux = config.linux.clone().unwrap_or_default();
         let directory = self.config.root.join("sandboxes").join(id);
-        let host_ipc = asked.ipc() == NamespaceMode::Node;
-        let host_network = asked.network() == NamespaceMode::Node;
+        let host_ipc = requested.ipc() == NamespaceMode::Node;
+        let host_network = requested.network() == NamespaceMode::Node;
         let host_name =
             std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
         let hostname = if config.hostname.is_empty() { host_name } else { config.hostname.clone() };
@@ -225,8 +225,8 @@ impl Runtime {
             network: !host_network,
             ipc: !host_ipc,
             uts: !host_network,
-            pid: asked.pid() == NamespaceMode::Pod,
-            users: users(&asked)?,
+            pid: requested.pid() == NamespaceMode::Pod,
+            users: users(&requested)?,
             sysctls: linux.sysctls.clone().into_iter().collect(),
             shared_memory: (!host_ipc).then(|| (directory.join("shm"), SHARED_MEMORY)),
             namespaces: directory.join("namespaces"),
@@ -250,7 +250,7 @@ impl Runtime {
             ..SandboxMeta::default()
         };
         records::write(&hidden.join("meta.json"), &meta)?;
-        // From here on a daemon that comes after this one finds the sandbox and can remove it.
+        // From here on a restarted daemon finds the sandbox and can remove it.
         std::fs::rename(hidden, &directory).doing(|| "make the sandbox's directory".to_owned())?;
         let lock = launch::lock(&directory).doing(|| "lock the sandbox".to_owned())?;
         let report = self.launcher.run(Task::Sandbox, &directory, &directory.join("shim.log"), Some(lock))?;
@@ -280,12 +280,14 @@ impl Runtime {
 
     fn connect(&self, sandbox: &Sandbox, id: &str) -> Result<(), RuntimeError> {
         let configuration = self.plugins.configuration(&self.pod_ranges.read())?;
-        // Written before, so that whoever finds a half-made sandbox can disconnect it.
+        // Written first, so that a partly created sandbox can be disconnected after a restart.
         let path = sandbox.directory.join("meta.json");
         {
             let mut meta = sandbox.meta.lock();
-            meta.attached =
-                Some(crate::network::Attached { configuration: configuration.clone(), ..Default::default() });
+            meta.attached = Some(crate::network::Attachment {
+                configuration: configuration.clone(),
+                ..Default::default()
+            });
             records::write(&path, &*meta)?;
         }
         let attached = self.plugins.attach(configuration, &sandbox.pod(id))?;
@@ -294,7 +296,7 @@ impl Runtime {
         records::write(&path, &*meta)
     }
 
-    /// Gives back what a sandbox holds: network, namespaces, mounts, its holder. It may be done again.
+    /// Releases a sandbox's network, namespaces, mounts and holder. Idempotent.
     fn release_sandbox(&self, sandbox: &Sandbox) -> Result<(), RuntimeError> {
         let (id, attached, (pid, start_time)) = {
             let meta = sandbox.meta.lock();
@@ -320,7 +322,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Stops a pod's containers and gives back its network.
+    /// Stops a pod's containers and releases its network.
     pub(super) async fn stop_sandbox(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<(), RuntimeError> {
         let _alone = sandbox.changing.lock().await;
         let id = sandbox.meta.lock().id.clone();
@@ -347,13 +349,13 @@ impl Runtime {
             self.remove_container(&container).await?;
         }
         let directory = sandbox.directory.clone();
-        self.blocking(move |_| records::vanish(&directory)).await?;
+        self.blocking(move |_| records::hide_and_remove(&directory)).await?;
         self.state.write().sandboxes.remove(&id);
         Ok(())
     }
 
-    /// Reads the sandboxes that an earlier daemon left.
-    pub(super) fn find_sandboxes(&self) -> Result<(), RuntimeError> {
+    /// Restores the sandboxes of an earlier daemon.
+    pub(super) fn restore_sandboxes(&self) -> Result<(), RuntimeError> {
         let boot = process::boot_id().doing(|| "read the boot id".to_owned())?;
         let mut known = BTreeSet::new();
         for directory in records::directories(&self.config.root.join("sandboxes"))? {
@@ -362,7 +364,7 @@ impl Runtime {
                 records::remove_tree(&directory)?;
                 continue;
             };
-            // A shim that another daemon started may be on its way still.
+            // A shim started by an earlier daemon may still be starting.
             launch::settled(&directory);
             if meta.holder == (0, 0) {
                 meta.holder = records::read(&directory.join("holder"))?.unwrap_or_default();
@@ -380,11 +382,11 @@ impl Runtime {
             known.insert(id.clone());
             self.state.write().sandboxes.insert(id, Arc::new(sandbox));
         }
-        tracing::debug!(count = known.len(), "sandboxes found");
+        tracing::debug!(count = known.len(), "restored sandboxes");
         Ok(())
     }
 
-    /// Lets the network forget pods that nobody knows any more. That is no reason not to start.
+    /// Releases network resources of pods without a sandbox. A failure does not prevent the start.
     pub(super) fn collect_networks(&self) {
         let Ok(configuration) = self.plugins.configuration(&self.pod_ranges.read()) else { return };
         let known: Vec<String> = {
@@ -393,11 +395,11 @@ impl Runtime {
             connected.map(|sandbox| sandbox.meta.lock().id.clone()).collect()
         };
         if let Err(error) = self.plugins.collect(&configuration, &known) {
-            tracing::warn!(%error, "the network may remember pods that are gone");
+            tracing::warn!(%error, "failed to release network resources of removed pods");
         }
     }
 
-    /// Whether a sandbox's network is as it was made, in words; for people who look closely.
+    /// Result of the network's CHECK as text, for verbose status.
     pub(super) fn network_health(&self, sandbox: &Sandbox) -> String {
         let (id, attached) = {
             let meta = sandbox.meta.lock();
@@ -422,7 +424,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_of_users() {
+    fn user_mappings_invalid_are_rejected() {
         let with = |container_id, host_id, length, network: NamespaceMode| {
             let map = vec![IDMapping { container_id, host_id, length }];
             let options =
@@ -454,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidths() {
+    fn bandwidth_annotations_are_parsed() {
         let with = |ingress: &str, egress: &str| {
             let mut config = PodSandboxConfig::default();
             config.annotations.insert("kubernetes.io/ingress-bandwidth".into(), ingress.into());
@@ -469,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn resolver_files() {
+    fn resolv_conf_is_written() {
         let config = DNSConfig {
             servers: vec!["10.0.0.10".into()],
             searches: vec!["default.svc".into(), "svc".into()],

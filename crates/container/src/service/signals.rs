@@ -1,10 +1,10 @@
-//! Which signal asks a container to end.
+//! Stop signals of containers.
 
 use cri::v1::ContainerConfig;
 
 use crate::images::RunConfig;
 
-/// The signal that asks a container to end: the pod's word, the image's, or the usual one.
+/// Stop signal of a container: the pod's, the image's, or SIGTERM.
 pub(super) fn stop_signal(config: &ContainerConfig, run: &RunConfig) -> i32 {
     const TERMINATE: i32 = 15;
     let named = match config.stop_signal() {
@@ -14,7 +14,7 @@ pub(super) fn stop_signal(config: &ContainerConfig, run: &RunConfig) -> i32 {
     signal_number(&named).unwrap_or(TERMINATE)
 }
 
-/// The number of a signal by its name or number, as images write it.
+/// Number of a signal from its name or number, as in image configurations.
 fn signal_number(name: &str) -> Option<i32> {
     const NAMES: &[(&str, i32)] = &[
         ("HUP", 1),
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals() {
+    fn stop_signals_are_parsed() {
         for (name, number) in [
             ("SIGTERM", Some(15)),
             ("QUIT", Some(3)),

@@ -1,4 +1,4 @@
-//! What containers and pods use.
+//! Resource usage of containers and pods.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn memory(stats: &Stats, at: i64) -> MemoryUsage {
 }
 
 impl Runtime {
-    /// Reads files of the kernel and walks the container's changes: this blocks.
+    /// Reads kernel files and walks the writable layer: this blocks.
     pub(super) fn container_stats(&self, container: &Container) -> ContainerStats {
         let at = now();
         let group = Hierarchy::detect().ok().and_then(|hierarchy| hierarchy.group(&container.meta.cgroup));
@@ -95,8 +95,8 @@ impl Runtime {
 }
 
 impl Runtime {
-    /// What went through the pod's interfaces, as one of its processes sees it. Pods on the host's network have none of
-    /// their own.
+    /// Traffic of the pod's interfaces, read through one of its processes. Pods on the host's network have no
+    /// interfaces of their own.
     pub(super) fn traffic(&self, sandbox: &Sandbox, containers: &[Arc<Container>]) -> Option<Vec<Traffic>> {
         if sandbox.host_network() {
             return None;
@@ -108,7 +108,7 @@ impl Runtime {
 }
 
 impl Runtime {
-    /// Of the containers that run and are asked for. This blocks.
+    /// Statistics of the running containers that match the filter. This blocks.
     pub(super) fn stats_of_containers(&self, filter: Option<ContainerStatsFilter>) -> Vec<ContainerStats> {
         let filter = filter.map(|filter| ContainerFilter {
             id: filter.id,
@@ -160,7 +160,7 @@ fn network(interfaces: &[Traffic], at: i64) -> NetworkUsage {
     NetworkUsage { timestamp: at, default_interface: described.next(), interfaces: described.collect() }
 }
 
-/// Bytes and files below a directory, as the disk has them; links are not followed.
+/// Disk usage and number of files below a directory; links are not followed.
 pub(super) fn usage(root: &std::path::Path) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt as _;
     let (mut bytes, mut files) = (0_u64, 0_u64);
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_traffic() {
+    fn proc_net_dev_lines_are_parsed() {
         let line = "  eth0: 1000 10 1 2 0 0 0 0 2000 20 3 4 0 0 0 0";
         let wanted = Traffic { name: "eth0".into(), received: [1000, 10, 1, 2], sent: [2000, 20, 3, 4] };
         assert_eq!(parse_traffic(line), Some(wanted));

@@ -1,4 +1,4 @@
-//! The streaming server: CRI hands out addresses on it, each good for one connection and a minute.
+//! The streaming server: CRI returns URLs on it, each valid for one connection within a minute.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use streaming::upgrade::{Protocol, Purpose, choose};
-use streaming::{Outcome, Output, Session, Wanted, forward, forward_channels, remote};
+use streaming::{CommandOutcome, Output, RequestedStreams, Session, forward, forward_channels, remote};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -19,26 +19,26 @@ use tokio::sync::mpsc;
 
 use super::records::{Container, Sandbox};
 use super::{Doing, Runtime, RuntimeError, new_id};
-use crate::attach::{self, Kind};
+use crate::attach::{self, FrameType};
 
-/// How long an address is good for.
+/// Validity of a URL.
 const VALID: Duration = Duration::from_secs(60);
-/// Addresses that wait for their connection.
-const MOST_WAITING: usize = 1000;
+/// Limit of unused URLs.
+const MAX_PENDING: usize = 1000;
 
-/// What an address stands for.
+/// Request behind a URL.
 #[derive(Clone)]
 pub(super) enum Ticket {
     Exec {
         container: Arc<Container>,
         command: Vec<String>,
-        wanted: Wanted,
+        wanted: RequestedStreams,
     },
     Attach {
         container: Arc<Container>,
-        wanted: Wanted,
+        wanted: RequestedStreams,
     },
-    /// `ports` are those of the request, which clients that use channels name in advance.
+    /// `ports` are those of the request, which clients of channel protocols list in advance.
     PortForward {
         sandbox: Arc<Sandbox>,
         ports: Vec<u16>,
@@ -52,7 +52,7 @@ pub(super) struct Streaming {
 }
 
 impl Streaming {
-    /// An address for one connection.
+    /// Returns a URL for one connection.
     pub(super) fn address(&self, ticket: Ticket) -> Result<String, RuntimeError> {
         let base = self.base.get();
         let base =
@@ -65,8 +65,8 @@ impl Streaming {
         };
         let mut waiting = self.waiting.lock();
         waiting.retain(|_, (_, made)| made.elapsed() < VALID);
-        if waiting.len() >= MOST_WAITING {
-            return Err(RuntimeError::Conflict("too many streams wait for their connection".to_owned()));
+        if waiting.len() >= MAX_PENDING {
+            return Err(RuntimeError::Conflict("too many pending streaming requests".to_owned()));
         }
         let address = format!("{base}/{kind}/{token}");
         waiting.insert(token, (ticket, Instant::now()));
@@ -80,8 +80,8 @@ impl Streaming {
     }
 }
 
-/// Connections without a ticket yet, at the same time. A stream that was upgraded does not count.
-const MOST_CONNECTIONS: usize = 256;
+/// Concurrent connections without a ticket yet. Upgraded streams do not count.
+const MAX_CONNECTIONS: usize = 256;
 /// Time to send the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
 
@@ -100,16 +100,13 @@ fn refuse(status: StatusCode, message: &str) -> Answer {
 }
 
 impl Runtime {
-    /// Serves streams on loopback until the tasks are told to stop.
+    /// Serves streams on loopback until shutdown.
     pub(super) async fn serve_streams(self: &Arc<Self>) -> io::Result<()> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let _ = self.streaming.base.set(format!("http://{}", listener.local_addr()?));
-        let slots = Arc::new(tokio::sync::Semaphore::new(MOST_CONNECTIONS));
+        let slots = Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
         loop {
-            let accepted = tokio::select! {
-                () = self.tasks.stopping() => return Ok(()),
-                accepted = listener.accept() => accepted,
-            };
+            let Some(accepted) = self.tasks.until_stopped(listener.accept()).await else { return Ok(()) };
             let Ok((socket, _)) = accepted else {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -128,10 +125,7 @@ impl Runtime {
                     async move { Ok::<_, std::convert::Infallible>(answer) }
                 });
                 let connection = http().serve_connection(TokioIo::new(socket), service).with_upgrades();
-                tokio::select! {
-                    _ = connection => {}
-                    () = runtime.tasks.stopping() => {}
-                }
+                runtime.tasks.until_stopped(connection).await;
             });
         }
     }
@@ -159,14 +153,9 @@ impl Runtime {
         let runtime = Arc::clone(self);
         self.tasks.spawn(async move {
             let Ok(upgraded) = upgrade.await else { return };
-            let stopping = runtime.tasks.stopping();
-            tokio::select! {
-                ended = runtime.stream(TokioIo::new(upgraded), protocol, ticket) => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, "a stream ended");
-                    }
-                }
-                () = stopping => {}
+            let streaming = runtime.stream(TokioIo::new(upgraded), protocol, ticket);
+            if let Some(Err(error)) = runtime.tasks.until_stopped(streaming).await {
+                tracing::debug!(%error, "stream closed");
             }
         });
         switching.map(|()| Bytes::new().into())
@@ -183,8 +172,8 @@ impl Runtime {
                 let run = async |session: Session| {
                     let output = session.output.clone();
                     let outcome = match self.exec_session(&container, command, wanted, session).await {
-                        Ok(code) => Outcome::Exit(code),
-                        Err(error) => Outcome::Failure(error.to_string()),
+                        Ok(code) => CommandOutcome::Exit(code),
+                        Err(error) => CommandOutcome::Failure(error.to_string()),
                     };
                     let _ = output.send(Output::Done(outcome)).await;
                 };
@@ -194,8 +183,8 @@ impl Runtime {
                 let run = async |session: Session| {
                     let output = session.output.clone();
                     let outcome = match self.attach_session(&container, wanted, session).await {
-                        Ok(()) => Outcome::Exit(0),
-                        Err(error) => Outcome::Failure(error.to_string()),
+                        Ok(()) => CommandOutcome::Exit(0),
+                        Err(error) => CommandOutcome::Failure(error.to_string()),
                     };
                     let _ = output.send(Output::Done(outcome)).await;
                 };
@@ -217,7 +206,7 @@ impl Runtime {
         self: &Arc<Self>,
         container: &Arc<Container>,
         command: Vec<String>,
-        wanted: Wanted,
+        wanted: RequestedStreams,
         session: Session,
     ) -> Result<i32, RuntimeError> {
         let Session { stdin, mut sizes, output } = session;
@@ -232,8 +221,7 @@ impl Runtime {
                 }
                 std::future::pending::<()>().await;
             };
-            let moving =
-                async { tokio::join!(feed(stdin, writer, false), copy(reader, &output, Output::Stdout)) };
+            let moving = until_output_ends(feed(stdin, writer, false), copy(reader, &output, Output::Stdout));
             return finish(&mut running, moving, resize).await;
         }
         let made = pipes(wanted.stdin).doing(|| "make pipes".to_owned())?;
@@ -245,36 +233,28 @@ impl Runtime {
                 feed(stdin, writer, true).await;
             }
         };
-        let outputs = async { tokio::join!(out, err) };
-        // The command's end of input must not keep its output from ending.
-        let moving = async {
-            let mut outputs = std::pin::pin!(outputs);
-            tokio::select! {
-                _ = &mut outputs => {}
-                () = input => drop(outputs.await),
-            }
-        };
+        let moving = until_output_ends(input, async { tokio::join!(out, err) });
         finish(&mut running, moving, std::future::pending::<()>()).await
     }
 
     async fn attach_session(
         self: &Arc<Self>,
         container: &Arc<Container>,
-        wanted: Wanted,
+        wanted: RequestedStreams,
         session: Session,
     ) -> Result<(), RuntimeError> {
-        let step = || "talk to the container's shim".to_owned();
+        let step = || "connect to the container's shim".to_owned();
         let socket = sys::sockets::connect(&container.directory.join("shim.sock")).doing(step)?;
         socket.set_nonblocking(true).doing(step)?;
         let (mut reader, mut writer) = UnixStream::from_std(socket).doing(step)?.into_split();
         let Session { mut stdin, mut sizes, output } = session;
-        // The end of the input ends the session where the container's input stays open; elsewhere it ends with the
+        // EOF on stdin ends the session if the container's stdin stays open; otherwise the session ends with the
         // container, as kubectl expects.
         let config = &container.config;
         let detaches = wanted.stdin && config.stdin && (config.tty || !config.stdin_once);
         let talk = async {
             let mut frame = Vec::new();
-            attach::put(&mut frame, Kind::Attach, b"");
+            attach::put(&mut frame, FrameType::Attach, b"");
             let (mut input, mut resizing) = (true, true);
             loop {
                 let failed = writer.write_all(&frame).await.is_err();
@@ -284,17 +264,17 @@ impl Runtime {
                 frame.clear();
                 tokio::select! {
                     data = stdin.recv(), if input => match data {
-                        Some(data) => attach::put(&mut frame, Kind::Stdin, &data),
+                        Some(data) => attach::put(&mut frame, FrameType::Stdin, &data),
                         None => {
                             input = false;
-                            attach::put(&mut frame, Kind::CloseStdin, b"");
+                            attach::put(&mut frame, FrameType::CloseStdin, b"");
                         }
                     },
                     size = sizes.recv(), if resizing => match size {
                         Some(size) => {
                             let [a, b] = size.columns.to_be_bytes();
                             let [c, d] = size.rows.to_be_bytes();
-                            attach::put(&mut frame, Kind::Resize, &[a, b, c, d]);
+                            attach::put(&mut frame, FrameType::Resize, &[a, b, c, d]);
                         }
                         None => resizing = false,
                     },
@@ -306,9 +286,9 @@ impl Runtime {
             loop {
                 while let Ok(Some(frame)) = attach::take(&mut bytes) {
                     let piece = match frame.kind {
-                        Kind::Stdout => Output::Stdout(frame.data.into()),
-                        Kind::Stderr => Output::Stderr(frame.data.into()),
-                        Kind::Exit => return,
+                        FrameType::Stdout => Output::Stdout(frame.data.into()),
+                        FrameType::Stderr => Output::Stderr(frame.data.into()),
+                        FrameType::Exit => return,
                         _ => continue,
                     };
                     if output.send(piece).await.is_err() {
@@ -335,13 +315,13 @@ impl Runtime {
     }
 }
 
-/// Waits for a command's end and the rest of its output; one whose client has left is killed.
+/// Waits for a command's exit and its remaining output; kills the command if the client has disconnected.
 async fn finish<M: Future, R: Future>(
     running: &mut super::exec::Running,
     moving: M,
     beside: R,
 ) -> Result<i32, RuntimeError> {
-    const REST: Duration = Duration::from_secs(5);
+    const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
     let mut guard = super::exec::KillOnDrop { pid: running.pid };
     let (mut moving, mut beside) = (std::pin::pin!(moving), std::pin::pin!(beside));
     let mut moved = false;
@@ -357,9 +337,18 @@ async fn finish<M: Future, R: Future>(
     };
     guard.pid = 0;
     if !moved {
-        let _ = tokio::time::timeout(REST, moving).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, moving).await;
     }
     code
+}
+
+/// Moves input and output until the output ends: a stdin that stays open does not delay the end of the command.
+async fn until_output_ends(input: impl Future, output: impl Future) {
+    let mut output = std::pin::pin!(output);
+    tokio::select! {
+        _ = &mut output => {}
+        _ = input => drop(output.await),
+    }
 }
 
 struct Pipes {
@@ -389,7 +378,7 @@ fn pipes(stdin: bool) -> io::Result<Pipes> {
     Ok(Pipes { stdin: sender, stdout: receiver(out)?, stderr: receiver(err)?, theirs })
 }
 
-/// A terminal is read and written like two pipes.
+/// A terminal, read and written like two pipes.
 fn both_ends(console: &OwnedFd) -> io::Result<(pipe::Receiver, pipe::Sender)> {
     rustix::io::ioctl_fionbio(console, true)?;
     let reader = pipe::Receiver::from_owned_fd_unchecked(console.try_clone()?)?;
@@ -404,14 +393,14 @@ async fn feed(mut from: mpsc::Receiver<Bytes>, mut to: pipe::Sender, close: bool
         }
     }
     if !close {
-        // A terminal hangs up when it is closed; its program ends by itself.
+        // Closing a terminal sends SIGHUP, which ends its program.
         std::future::pending::<()>().await;
     }
 }
 
 async fn copy(mut from: impl AsyncRead + Unpin, to: &mpsc::Sender<Output>, wrap: fn(Bytes) -> Output) {
     let mut buffer = vec![0; 32 << 10];
-    // A terminal without programs answers with an error, which is its end.
+    // A terminal without processes returns an error, which means EOF.
     while let Ok(count) = from.read(&mut buffer).await {
         if count == 0 || to.send(wrap(Bytes::copy_from_slice(&buffer[..count]))).await.is_err() {
             return;
@@ -419,7 +408,7 @@ async fn copy(mut from: impl AsyncRead + Unpin, to: &mpsc::Sender<Output>, wrap:
     }
 }
 
-/// Connects to a port on the pod's loopback. A thread of its own enters the pod's network for that.
+/// Connects to a port on the pod's loopback, from a thread that enters the pod's network namespace.
 async fn connect_inside(sandbox: Arc<Sandbox>, port: u16) -> io::Result<TcpStream> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::Builder::new().name("port-forward".to_owned()).spawn(move || {
@@ -442,6 +431,14 @@ async fn connect_inside(sandbox: Arc<Sandbox>, port: u16) -> io::Result<TcpStrea
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn open_stdin_does_not_delay_the_end_of_output() {
+        let moving = until_output_ends(std::future::pending::<()>(), std::future::ready(()));
+        assert!(tokio::time::timeout(Duration::from_secs(1), moving).await.is_ok());
+        let moving = until_output_ends(std::future::ready(()), std::future::pending::<()>());
+        assert!(tokio::time::timeout(Duration::from_secs(1), moving).await.is_err(), "output continues");
+    }
 
     /// A client that connects and sends nothing, or half a request.
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Changes to containers that run: their limits, their logs.
+//! Changes to running containers: limits, log rotation.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use cri::v1::LinuxContainerResources;
 use super::create::limits;
 use super::records::Container;
 use super::{Doing, Runtime, RuntimeError};
-use crate::attach::{self, Kind};
+use crate::attach::{self, FrameType};
 
 impl Runtime {
-    /// Asks a container's shim for something and waits for its word.
-    pub(super) fn ask_shim(&self, container: &Container, kind: Kind) -> Result<(), RuntimeError> {
+    /// Sends a request to a container's shim and waits for its reply.
+    pub(super) fn request_shim(&self, container: &Container, kind: FrameType) -> Result<(), RuntimeError> {
         use std::io::{Read as _, Write as _};
-        let step = || "talk to the container's shim".to_owned();
+        let step = || "connect to the container's shim".to_owned();
         let mut socket = sys::sockets::connect(&container.directory.join("shim.sock")).doing(step)?;
         socket.set_read_timeout(Some(Duration::from_secs(10))).doing(step)?;
         let mut bytes = Vec::new();
@@ -23,7 +23,7 @@ impl Runtime {
         let mut buffer = [0; 1024];
         loop {
             match attach::take(&mut bytes) {
-                Ok(Some(frame)) if frame.kind == Kind::Done => return Ok(()),
+                Ok(Some(frame)) if frame.kind == FrameType::Done => return Ok(()),
                 Ok(Some(frame)) => {
                     return Err(RuntimeError::Invalid(String::from_utf8_lossy(&frame.data).into_owned()));
                 }
@@ -40,21 +40,21 @@ impl Runtime {
     pub(super) fn update_resources(
         &self,
         container: &Container,
-        asked: &LinuxContainerResources,
+        requested: &LinuxContainerResources,
     ) -> Result<(), RuntimeError> {
         let group = sys::cgroups::Hierarchy::detect().doing(|| "find the control groups".to_owned())?;
         let group = group.group(&container.meta.cgroup);
-        let merged = merge(container.resources.lock().clone().unwrap_or_default(), asked);
+        let merged = merge(container.resources.lock().clone().unwrap_or_default(), requested);
         if container.running().is_some() {
             let group = group.ok_or_else(|| RuntimeError::NotFound("the control group".to_owned()))?;
-            group.limit(&limits(asked)).doing(|| "set limits".to_owned())?;
+            group.limit(&limits(requested)).doing(|| "set limits".to_owned())?;
         }
-        // A container that starts later starts with these.
+        // A container that starts later uses these limits.
         if let Some(mut spec) = super::records::read_spec(&container.directory)? {
             spec.resources = limits(&merged);
             super::records::write_spec(&container.directory, &spec)?;
         }
-        // A daemon that comes after this one tells the same.
+        // A restarted daemon reports the same limits.
         let mut config = container.config.clone();
         config.linux.get_or_insert_default().resources = Some(merged.clone());
         super::records::write_config(&container.directory, &config)?;
@@ -63,30 +63,33 @@ impl Runtime {
     }
 }
 
-/// What is not said stays as it was.
-fn merge(mut before: LinuxContainerResources, asked: &LinuxContainerResources) -> LinuxContainerResources {
+/// Unset values stay unchanged.
+fn merge(
+    mut before: LinuxContainerResources,
+    requested: &LinuxContainerResources,
+) -> LinuxContainerResources {
     for (old, new) in [
-        (&mut before.cpu_period, asked.cpu_period),
-        (&mut before.cpu_quota, asked.cpu_quota),
-        (&mut before.cpu_shares, asked.cpu_shares),
-        (&mut before.memory_limit_in_bytes, asked.memory_limit_in_bytes),
-        (&mut before.memory_swap_limit_in_bytes, asked.memory_swap_limit_in_bytes),
-        (&mut before.oom_score_adj, asked.oom_score_adj),
+        (&mut before.cpu_period, requested.cpu_period),
+        (&mut before.cpu_quota, requested.cpu_quota),
+        (&mut before.cpu_shares, requested.cpu_shares),
+        (&mut before.memory_limit_in_bytes, requested.memory_limit_in_bytes),
+        (&mut before.memory_swap_limit_in_bytes, requested.memory_swap_limit_in_bytes),
+        (&mut before.oom_score_adj, requested.oom_score_adj),
     ] {
         if new != 0 {
             *old = new;
         }
     }
     for (old, new) in
-        [(&mut before.cpuset_cpus, &asked.cpuset_cpus), (&mut before.cpuset_mems, &asked.cpuset_mems)]
+        [(&mut before.cpuset_cpus, &requested.cpuset_cpus), (&mut before.cpuset_mems, &requested.cpuset_mems)]
     {
         if !new.is_empty() {
             old.clone_from(new);
         }
     }
-    if !asked.hugepage_limits.is_empty() {
-        before.hugepage_limits.clone_from(&asked.hugepage_limits);
+    if !requested.hugepage_limits.is_empty() {
+        before.hugepage_limits.clone_from(&requested.hugepage_limits);
     }
-    before.unified.extend(asked.unified.clone());
+    before.unified.extend(requested.unified.clone());
     before
 }

@@ -1,4 +1,4 @@
-//! Runs one container to its end.
+//! Runs one container until it exits.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use sys::apparmor::Procfs;
-use sys::cgroups::apart::{self, Which};
+use sys::cgroups::detach::{self, Which};
 use sys::cgroups::{Group, Hierarchy};
 use sys::process::{self, Fork, Namespace};
 
@@ -21,20 +21,20 @@ use super::{
     rootfs, start, user, write_whole,
 };
 
-/// How long the rest of a container may take to die after its first process.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the remaining processes to exit after the first one.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Option<Lock>) -> Result<(), ShimError> {
     let spec: Spec = read_json(&spec::private(directory).join("spec.json"))?;
     if directory.join("started").exists() {
         return Err(failure("start", "the container was started already"));
     }
-    // If memory runs out, the container goes first. A process that may not ask for that does without.
+    // On memory pressure the container is killed before its shim. Without the privilege this is skipped.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
-    // The container follows where its processes are only kept track of. What may not be left is not.
-    let _ = apart::leave(GROUP, Which::Tracking);
-    // Whoever hears that the container runs finds its log. One that cannot be written does not stop the container; its
-    // output is still read.
+    // The container follows in cgroup hierarchies that only track processes. Failures are ignored.
+    let _ = detach::leave(GROUP, Which::Tracking);
+    // Opened before the start is reported, so that the log exists by then. An unwritable log does not stop the
+    // container; its output is still read.
     let log = spec.log.as_deref().and_then(|path| Log::open(path).ok());
     let group = group(&spec.cgroup)?;
     group.create().step(|| "make the control group".to_owned())?;
@@ -44,7 +44,7 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Option<Lock>) -> 
     let ((pid, streams, identity), listener) = match outcome {
         Ok(started) => started,
         Err(error) => {
-            let _ = group.kill(PATIENCE);
+            let _ = group.kill(KILL_TIMEOUT);
             let _ = group.remove();
             return Err(error);
         }
@@ -62,13 +62,13 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, lock: Option<Lock>) -> 
     };
     write_whole(&directory.join("started"), &started).step(|| "write the container's state".to_owned())?;
     drop(lock);
-    // A daemon that is gone finds the container by its files.
+    // If the daemon is gone, a later one finds the container by its files.
     let _ = report(socket, &Report::Started { pid, start_time });
     let _ = socket.shutdown(std::net::Shutdown::Both);
-    let _ = apart::leave(GROUP, Which::Limiting);
+    let _ = detach::leave(GROUP, Which::Limiting);
     let code = supervise(directory, &spec, pid, streams, log, &listener)?;
-    // In a namespace of its own nothing is left; elsewhere there may be.
-    let _ = group.kill(PATIENCE);
+    // In a pid namespace of its own all processes are gone; elsewhere some may remain.
+    let _ = group.kill(KILL_TIMEOUT);
     let exit = Exit { code, out_of_memory: group.out_of_memory_kills() > 0, at: now() };
     write_whole(&directory.join("exit"), &exit).step(|| "write the exit".to_owned())?;
     let _ = group.remove();
@@ -79,7 +79,7 @@ pub(super) fn group(path: &str) -> Result<Group, ShimError> {
     let hierarchy = Hierarchy::detect().step(|| "find the control groups".to_owned())?;
     hierarchy
         .group(path)
-        .ok_or_else(|| failure("find the control group", format!("{path} is no path of one")))
+        .ok_or_else(|| failure("find the control group", format!("{path} is not a cgroup path")))
 }
 
 fn limit(group: &Group, spec: &Spec) -> Result<(), ShimError> {
@@ -92,7 +92,7 @@ fn limit(group: &Group, spec: &Spec) -> Result<(), ShimError> {
     group.allow_devices(&extra).step(|| "limit devices".to_owned())
 }
 
-/// Files of the namespaces to enter, opened while the host's names still hold.
+/// Files of the namespaces to enter, opened while paths still refer to the host's filesystem.
 struct Entered(Vec<(Namespace, File)>);
 
 impl Entered {
@@ -107,7 +107,7 @@ impl Entered {
             if let Some(path) = path {
                 let file = File::open(path).step(|| format!("open namespace {}", path.display()))?;
                 if !process::is_namespace_file(path) {
-                    return Err(failure("open namespace", format!("{} is none", path.display())));
+                    return Err(failure("open namespace", format!("{} is not a namespace", path.display())));
                 }
                 found.push((kind, file));
             }
@@ -116,7 +116,7 @@ impl Entered {
     }
 }
 
-/// Starts the first process; it runs the container's program when this returns.
+/// Starts the first process; the container's program runs when this returns.
 fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams, Identity), ShimError> {
     let entered = Entered::open(spec)?;
     match &spec.namespaces.pid {
@@ -134,7 +134,7 @@ fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams,
         PidNamespace::Host => {}
     }
     let (mut streams, theirs) = Streams::new(spec).step(|| "make pipes".to_owned())?;
-    // Brings the terminal, then who the program runs as. Closed by a successful exec; otherwise it says what failed.
+    // Carries the terminal, then the program's identity. Closed by a successful exec; otherwise carries the error.
     let (ours, link) = UnixStream::pair().step(|| "make a socket".to_owned())?;
     match process::fork().step(|| "fork".to_owned())? {
         Fork::Child => {
@@ -145,8 +145,8 @@ fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams,
         }
         Fork::Parent(pid) => {
             drop((link, theirs, entered));
-            let told = await_program(&ours, &mut streams, spec.process.terminal);
-            let identity = told.inspect_err(|_| {
+            let outcome = await_program(&ours, &mut streams, spec.process.terminal);
+            let identity = outcome.inspect_err(|_| {
                 let _ = process::kill(pid, 9);
                 let _ = start::wait(pid);
             })?;
@@ -155,8 +155,8 @@ fn launch(directory: &Path, spec: &Spec, group: &Group) -> Result<(i32, Streams,
     }
 }
 
-/// The pid namespace of a process. Its start time is compared after the file was opened: as long as it is the same, the
-/// process was not replaced by another before.
+/// Opens the pid namespace of a process. Its start time is checked after opening the file: if it is unchanged, the
+/// pid had not been reused.
 fn namespace_of_process(pid: i32, start_time: u64) -> Result<File, ShimError> {
     let file = process::namespace_of(pid, Namespace::Pid).step(|| "open the pid namespace".to_owned())?;
     if process::start_time(pid).ok() != Some(start_time) {
@@ -175,24 +175,26 @@ fn await_program(link: &UnixStream, streams: &mut Streams, terminal: bool) -> Re
             (_, message) => return Err(failure("create container", String::from_utf8_lossy(message))),
         }
     }
-    let mut said = Vec::new();
-    { link }.take(LONGEST_WORDS).read_to_end(&mut said).step(|| "wait for the program".to_owned())?;
-    understand(&said)
+    let mut payload = Vec::new();
+    { link }.take(MAX_REPORT).read_to_end(&mut payload).step(|| "wait for the program".to_owned())?;
+    parse_child_report(&payload)
 }
 
-/// Many groups make a long line.
-const LONGEST_WORDS: u64 = 2 << 20;
+/// Space for a line with many groups.
+const MAX_REPORT: u64 = 2 << 20;
 
-/// What the child said before it became the program: who it is; or what kept it from that, with or without the former.
-fn understand(said: &[u8]) -> Result<Identity, ShimError> {
-    let mut parts = said.splitn(2, |byte| *byte == b'\n');
+/// Report of the child before exec: the program's identity, or an error, with or without the identity.
+fn parse_child_report(payload: &[u8]) -> Result<Identity, ShimError> {
+    let mut parts = payload.splitn(2, |byte| *byte == b'\n');
     let first = parts.next().unwrap_or_default();
-    let trouble = |words: &[u8]| failure("create container", String::from_utf8_lossy(words));
+    let child_failure = |rest: &[u8]| failure("create container", String::from_utf8_lossy(rest));
     match (serde_json::from_slice(first), parts.next().unwrap_or_default()) {
         (Ok(who), []) => Ok(who),
-        (Ok(_), words) => Err(trouble(words)),
-        (Err(_), _) if said.is_empty() => Err(trouble(b"the program's process ended without a word")),
-        (Err(_), _) => Err(trouble(said)),
+        (Ok(_), rest) => Err(child_failure(rest)),
+        (Err(_), _) if payload.is_empty() => {
+            Err(child_failure(b"the container process exited without a report"))
+        }
+        (Err(_), _) => Err(child_failure(payload)),
     }
 }
 
@@ -219,7 +221,7 @@ fn enter_and_start(
         None => None,
     };
     if let Some(profile) = &spec.process.apparmor {
-        // While /proc is still the host's. It takes effect when the program is executed.
+        // While /proc is still the host's. It takes effect on exec.
         Procfs::open()
             .and_then(|procfs| procfs.confine_next_program(profile))
             .step(|| format!("apply AppArmor profile {profile}"))?;
@@ -227,7 +229,7 @@ fn enter_and_start(
     rootfs::build(directory, spec, users.as_ref())?;
     if let Some(users) = &users {
         user::enter(&users.namespace)?;
-        // Mounts that its root may add to, and take nothing away from.
+        // The container's root may add mounts, but not remove existing ones.
         process::unshare(&[Namespace::Mount]).step(|| "make a mount namespace".to_owned())?;
     }
     match streams {
@@ -237,15 +239,15 @@ fn enter_and_start(
         }
         None => {
             let ours = start::terminal()?;
-            sys::sockets::send(link, b"t", &[ours.as_fd()]).step(|| "hand over the terminal".to_owned())?;
+            sys::sockets::send(link, b"t", &[ours.as_fd()]).step(|| "send the terminal".to_owned())?;
         }
     }
-    die_with_parent().step(|| "tie the container to its shim".to_owned())?;
+    die_with_parent().step(|| "set the parent death signal".to_owned())?;
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
     let who = identity::resolve(&spec.process.user)?;
-    let mut said = serde_json::to_vec(&who).step(|| "say who the program runs as".to_owned())?;
-    said.push(b'\n');
-    { link }.write_all(&said).step(|| "say who the program runs as".to_owned())?;
+    let mut payload = serde_json::to_vec(&who).step(|| "report the program's user".to_owned())?;
+    payload.push(b'\n');
+    { link }.write_all(&payload).step(|| "report the program's user".to_owned())?;
     start::become_program(&spec.process, &who)
 }
 
@@ -258,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn target_process_replaced_by_another_is_refused() {
+    fn target_process_with_reused_pid_is_rejected() {
         let me = i32::try_from(std::process::id()).unwrap();
         let start_time = process::start_time(me).unwrap();
         assert!(namespace_of_process(me, start_time).is_ok());
@@ -266,16 +268,16 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_child() {
+    fn child_report_is_parsed() {
         let who = Identity { uid: 33, gid: 33, groups: vec![4, 33], home: "/var/www".to_owned() };
         let line = serde_json::to_string(&who).unwrap();
-        assert_eq!(understand(format!("{line}\n").as_bytes()).unwrap(), who);
-        for (said, wanted) in [
+        assert_eq!(parse_child_report(format!("{line}\n").as_bytes()).unwrap(), who);
+        for (payload, wanted) in [
             (format!("{line}\nexec: no such file\nreally"), "exec: no such file\nreally"),
             ("mount /proc: busy".to_owned(), "mount /proc: busy"),
-            (String::new(), "ended without a word"),
+            (String::new(), "exited without a report"),
         ] {
-            let error = understand(said.as_bytes()).unwrap_err().to_string();
+            let error = parse_child_report(payload.as_bytes()).unwrap_err().to_string();
             assert!(error.ends_with(wanted), "{error}");
         }
     }

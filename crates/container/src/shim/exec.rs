@@ -1,7 +1,7 @@
 //! Runs another process in a container.
 //!
-//! The daemon sends the descriptors for standard input, output and error with one byte, or asks for a terminal
-//! and gets its other end.
+//! The daemon sends the descriptors of stdin, stdout and stderr with one byte, or requests a terminal and receives
+//! its master.
 
 use std::io::Read as _;
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
         return Err(failure("receive descriptors", format!("got {}", files.len())));
     }
     let group = group(&spec.cgroup)?;
-    // All are opened before the first is entered; the process may not have been replaced by another since.
+    // All are opened before the first is entered; the pid must not have been reused since.
     let mut entered = Vec::new();
     for kind in [
         Namespace::Ipc,
@@ -97,7 +97,7 @@ fn begin(
         }
         _ => {
             let ours = start::terminal()?;
-            sys::sockets::send(socket, b"t", &[ours.as_fd()]).step(|| "hand over the terminal".to_owned())?;
+            sys::sockets::send(socket, b"t", &[ours.as_fd()]).step(|| "send the terminal".to_owned())?;
         }
     }
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;

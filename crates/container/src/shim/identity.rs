@@ -1,4 +1,4 @@
-//! Who a process runs as, by the files of its image.
+//! Resolves the user and groups of a process from the files of its image.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::spec::User;
 use super::{ShimError, failure};
 
-/// Users and groups are the pod's: inside of its user namespace if it has one.
+/// User and group ids of the pod: inside its user namespace if it has one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub uid: u32,
@@ -17,7 +17,7 @@ pub struct Identity {
     pub home: String,
 }
 
-/// Files of an image may be anything: what is larger is not read.
+/// Size limit for passwd and group files, whose content is untrusted.
 const LARGEST: u64 = 4 << 20;
 
 fn lines(path: &str) -> Vec<Vec<String>> {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn users() {
+    fn user_by_name_and_id_is_resolved() {
         let passwd = table("root:x:0:0:root:/root:/bin/sh\nweb:x:33:33:web:/var/www:/bin/false\nbroken");
         let group = table("root:x:0:\nweb:x:33:\nlogs:x:4:web,other");
         let who = |name: &str, gid: Option<u32>, strict: bool| {

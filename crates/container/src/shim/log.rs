@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 /// Longer lines are written in parts, all but the last marked `P`.
 const LONGEST_LINE: usize = 16 << 10;
 
-/// A log file that can be replaced while it is written.
+/// A log file that can be rotated while it is written.
 pub(super) struct Log {
     path: PathBuf,
     file: File,
     buffer: Vec<u8>,
 }
 
-/// One of the container's two outputs: what came after the last line feed is kept for the next read.
+/// One of the container's two output streams. Data after the last line feed is retained for the next read.
 #[derive(Default)]
 pub(super) struct Lines {
     name: &'static str,
@@ -34,7 +34,7 @@ impl Log {
         Ok(Self { path: path.to_owned(), file: open(path)?, buffer: Vec::new() })
     }
 
-    /// After someone moved the file away: goes on in a new one.
+    /// Continues in a new file after rotation.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         self.file = open(&self.path)?;
         Ok(())
@@ -49,7 +49,7 @@ impl Log {
         self.buffer.push(b'\n');
     }
 
-    /// Writes what was gathered; on a full disk the lines are lost, the container goes on.
+    /// Writes buffered lines; on a full disk they are lost and the container continues.
     fn flush(&mut self) {
         let _ = self.file.write_all(&self.buffer);
         self.buffer.clear();
@@ -62,11 +62,11 @@ impl Lines {
         Self { name, partial: Vec::new() }
     }
 
-    /// Takes output and writes the lines that are whole.
+    /// Buffers output and writes complete lines.
     pub(super) fn write(&mut self, log: &mut Log, at: i64, mut output: &[u8]) {
         while !output.is_empty() {
-            let room = LONGEST_LINE - self.partial.len();
-            match output.iter().take(room).position(|byte| *byte == b'\n') {
+            let space = LONGEST_LINE - self.partial.len();
+            match output.iter().take(space).position(|byte| *byte == b'\n') {
                 Some(end) => {
                     self.partial.extend_from_slice(&output[..end]);
                     log.entry(at, self.name, b'F', &self.partial);
@@ -74,10 +74,10 @@ impl Lines {
                     output = &output[end + 1..];
                 }
                 None => {
-                    let taken = room.min(output.len());
+                    let taken = space.min(output.len());
                     self.partial.extend_from_slice(&output[..taken]);
                     output = &output[taken..];
-                    // A line feed right after a full part ends the line; it needs one more look.
+                    // A line feed directly after a full part ends the line; it may be in the next read.
                     if self.partial.len() == LONGEST_LINE {
                         let last = output.first() == Some(&b'\n');
                         log.entry(at, self.name, if last { b'F' } else { b'P' }, &self.partial);
@@ -90,7 +90,7 @@ impl Lines {
         log.flush();
     }
 
-    /// At the end: what came without a line feed stays without one for those who read it.
+    /// At the end: writes an incomplete last line, marked so that readers show it without a line feed.
     pub(super) fn finish(&mut self, log: &mut Log, at: i64) {
         if !self.partial.is_empty() {
             log.entry(at, self.name, b'P', &self.partial);
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times() {
+    fn timestamps_are_rfc3339() {
         for (at, expected) in [
             (0, "1970-01-01T00:00:00.000000000Z"),
             (951_782_400_000_000_001, "2000-02-29T00:00:00.000000001Z"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_parts() {
+    fn long_lines_are_split_into_parts() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/0.log");
         let mut log = Log::open(&path).unwrap();

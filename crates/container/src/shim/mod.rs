@@ -1,21 +1,21 @@
-//! The small processes that hold containers: this binary, executed again, with one thread and no async runtime;
-//! the nursery is where they come from.
+//! Shims: small processes that are the parents of containers. They are this binary, re-executed, with one thread and
+//! no async runtime, and are forked from the zygote.
 //!
-//! The daemon hands over a socket; the shim answers with one line of JSON when the container runs or cannot, and goes on
-//! without the daemon. What outlives them is in files: `started` and `exit`.
+//! The daemon passes a socket; the shim replies with one line of JSON when the container runs or has failed to start,
+//! and continues without the daemon. Persistent state is in the files `started` and `exit`.
 
 mod container;
 mod exec;
 mod identity;
 mod log;
 mod mount_target;
-pub(crate) mod nursery;
 mod rootfs;
 mod sandbox;
 pub mod spec;
 mod start;
 mod supervise;
 mod user;
+pub(crate) mod zygote;
 
 pub use identity::Identity;
 pub(crate) use supervise::resize;
@@ -30,18 +30,18 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-/// The subcommand by which this binary becomes a shim.
+/// The subcommand that runs this binary as a shim.
 pub const SUBCOMMAND: &str = "shim";
 
-/// The control group of shims: they outlive the daemon, and are not to be ended with it.
+/// The cgroup of shims: they outlive the daemon and must not be killed with it.
 pub const GROUP: &str = "/ferry/shims";
 
-/// What a shim does, as it is asked on its command line.
+/// Task of a shim, from its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Makes the namespaces of a pod, and holds its pid namespace if it has one.
+    /// Creates the namespaces of a pod, and holds its pid namespace if it has one.
     Sandbox,
-    /// Runs a container to its end.
+    /// Runs a container until it exits.
     Container,
     /// Runs another process in a container.
     Exec,
@@ -62,7 +62,7 @@ impl Task {
         Self::ALL.iter().find(|(task, _)| *task == self).map_or("", |(_, name)| name)
     }
 
-    /// Does it, in a process made for it.
+    /// Runs the task, in a process forked for it.
     fn run(self, argument: &Path, socket: &UnixStream, lock: Option<Lock>) -> Result<(), ShimError> {
         match self {
             Self::Sandbox => sandbox::run(argument, socket, lock),
@@ -73,7 +73,7 @@ impl Task {
     }
 }
 
-/// What went wrong, in words: the step and the kernel's answer.
+/// A failed step with the kernel's error.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {source}")]
 pub struct ShimError {
@@ -96,7 +96,7 @@ fn failure(step: &str, reason: impl Into<String>) -> ShimError {
     ShimError { step: step.to_owned(), source: io::Error::other(reason.into()) }
 }
 
-/// What a shim tells the daemon, one JSON object per line.
+/// Report of a shim to the daemon, one JSON object per line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
@@ -106,7 +106,7 @@ pub enum Report {
     Failed { message: String },
 }
 
-/// The content of `started`: which process is the container, and who it runs as.
+/// Content of `started`: process, user and groups of the container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
     pub pid: i32,
@@ -119,7 +119,7 @@ pub struct Started {
     pub identity: Option<Identity>,
 }
 
-/// The content of `exit`.
+/// Content of `exit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     pub code: i32,
@@ -128,17 +128,17 @@ pub struct Exit {
     pub at: i64,
 }
 
-/// Runs the process that shims come from; its standard input is the socket on which they are asked for.
+/// Runs the zygote; its stdin is the socket for shim requests.
 #[must_use]
 pub fn main() -> ExitCode {
     let _ = rustix::thread::set_name(c"ferry-shim");
-    // A terminal's hangup or interrupt is not meant for it.
+    // Detached from the terminal's hangup and interrupt signals.
     let _ = rustix::process::setsid();
     let served = io::stdin().as_fd().try_clone_to_owned().and_then(|requests| {
         let nothing = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(&nothing)?;
         rustix::stdio::dup2_stdout(&nothing)?;
-        nursery::serve(requests.into())
+        zygote::serve(requests.into())
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -149,11 +149,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Held until it is known what came of the work: a daemon that comes meanwhile waits for that.
+/// Held until the result is known, so that a restarted daemon waits for it.
 struct Lock(OwnedFd);
 
 impl Drop for Lock {
-    /// For all who inherited it too.
+    /// Unlocks in all processes that inherited the descriptor.
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.0, rustix::fs::FlockOperation::Unlock);
     }
@@ -165,7 +165,7 @@ fn report(socket: &UnixStream, report: &Report) -> io::Result<()> {
     { socket }.write_all(&line)
 }
 
-/// Writes a file so that it is there whole or not at all.
+/// Writes a file atomically.
 fn write_whole(path: &Path, content: &impl Serialize) -> io::Result<()> {
     let partial = path.with_extension("partial");
     std::fs::write(&partial, serde_json::to_vec(content)?)?;
@@ -179,6 +179,5 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, ShimError> 
 
 /// Nanoseconds since 1970.
 fn now() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    i64::try_from(base::clock::Clock::system().now().as_nanosecond()).unwrap_or(i64::MAX)
 }

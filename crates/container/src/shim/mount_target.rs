@@ -1,8 +1,8 @@
-//! Decides where a container's mounts may be: nothing covers its `/proc` or `/sys` but file systems of the kernel.
+//! Restricts the mount targets of a container: only kernel filesystems may cover its `/proc` or `/sys`.
 //!
-//! The shim and programs of the container trust what these say. A volume over a part of them could redirect masks,
-//! labels and limits, as in CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881. The target is judged after it was
-//! resolved, so a link in the image makes no difference.
+//! The shim and the container's programs trust their content. A volume over a part of them could redirect masks,
+//! labels and limits, as in CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881. The target is checked after it was
+//! resolved, so links in the image cannot bypass the check.
 
 use std::os::fd::AsFd as _;
 use std::path::{Component, Path, PathBuf};
@@ -14,7 +14,7 @@ use super::rootfs::kernel_path;
 use super::spec::{Mount, Source};
 use super::{ShimError, Step, failure};
 
-/// Files below `/proc` that may be covered, the list of runc: lxcfs emulates them.
+/// Files below `/proc` that may be covered (runc's list): lxcfs emulates them.
 const ALLOWED_IN_PROC: &[&str] = &[
     "cpuinfo",
     "diskstats",
@@ -32,7 +32,7 @@ const PROC: u64 = 0x9fa0;
 /// The inode number of the root of every procfs.
 const PROC_ROOT: u64 = 1;
 
-/// File systems of the kernel that belong at or below `/sys`; only `hostPath` volumes can be of these.
+/// Kernel filesystems that belong at or below `/sys`; only `hostPath` volumes can be of these types.
 const IN_SYS: &[u64] = &[
     0x6265_6572, // sysfs
     0x0027_e0eb, // cgroup
@@ -77,11 +77,11 @@ fn position(path: &Path) -> Position {
     }
 }
 
-/// Refuses a mount whose resolved target `place` is a part of `/proc` or `/sys` that a volume must not cover. Called
+/// Rejects a mount whose resolved target `mounted` is a part of `/proc` or `/sys` that a volume must not cover. Called
 /// while the host's root is still this process's.
-pub(super) fn check(root: &Path, place: &Inside, mount: &Mount) -> Result<(), ShimError> {
+pub(super) fn check(root: &Path, mounted: &Inside, mount: &Mount) -> Result<(), ShimError> {
     let step = || format!("mount {}", mount.target.display());
-    let resolved = kernel_path(place.as_fd()).step(step)?;
+    let resolved = kernel_path(mounted.as_fd()).step(step)?;
     let Ok(inside) = resolved.strip_prefix(root) else {
         return Err(failure(&step(), "the target is outside of the container's root"));
     };
@@ -106,8 +106,8 @@ pub(super) fn check(root: &Path, place: &Inside, mount: &Mount) -> Result<(), Sh
             Source::Bind(source) if belongs_in_sys(source).step(step)? => Ok(()),
             _ => Err(failure(&step(), format!("{shown:?} cannot be mounted because it is inside /sys"))),
         },
-        // The name of a directory does not matter, but a procfs elsewhere is one that a volume has brought.
-        Position::Elsewhere if place.filesystem().step(step)? == PROC => {
+        // The name of a directory does not matter, but a procfs elsewhere is one that a volume has mounted.
+        Position::Elsewhere if mounted.filesystem().step(step)? == PROC => {
             Err(failure(&step(), format!("{shown:?} cannot be mounted because it is on a procfs")))
         }
         Position::Elsewhere => Ok(()),
@@ -125,7 +125,7 @@ fn is_procfs(source: &Path) -> std::io::Result<bool> {
     Ok(mounts::filesystem(file.as_fd())? == PROC && rustix::fs::fstat(&file)?.st_ino == PROC_ROOT)
 }
 
-/// Reports whether `source` is of the host's `/sys`, or on a file system of the kernel that is mounted there.
+/// Reports whether `source` is in the host's `/sys`, or on a kernel filesystem that is mounted there.
 fn belongs_in_sys(source: &Path) -> std::io::Result<bool> {
     let file = open(source)?;
     Ok(source.starts_with("/sys") || IN_SYS.contains(&mounts::filesystem(file.as_fd())?))
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn source_of_kernel_file_system_is_told_from_directory() {
+    fn source_kernel_file_system_is_distinguished_from_directory() {
         assert!(is_procfs(Path::new("/proc")).unwrap());
         assert!(!is_procfs(Path::new("/proc/sys")).unwrap());
         assert!(!is_procfs(Path::new("/etc")).unwrap());

@@ -1,5 +1,5 @@
-//! The container's view of the file system, made in a mount namespace of its own: nothing of it is ever
-//! seen, or left behind, on the host.
+//! The container's root filesystem, built in a separate mount namespace: its mounts are never visible on the host, and
+//! none remain there.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use sys::cgroups::Hierarchy;
-use sys::mounts::{self, Attributes, MountFlags, MountPropagationFlags};
+use sys::mounts::{self, MountAttributes, MountFlags, MountPropagationFlags};
 
 use super::spec::{Device, Mount, Propagation, Root, Source, Spec, UserMap};
 use super::{ShimError, Step, failure, mount_target};
@@ -27,11 +27,10 @@ const LINKS: &[(&str, &str)] = &[
     ("pts/ptmx", "ptmx"),
 ];
 
-/// Builds everything below `directory/rootfs` and makes it the root of this process, which has a mount namespace of
-/// its own.
+/// Mounts everything below `directory/rootfs` and makes it the root of this process, which has its own mount namespace.
 pub(super) fn build(directory: &Path, spec: &Spec, users: Option<&Users<'_>>) -> Result<(), ShimError> {
     let target = directory.join("rootfs");
-    // Mounts that pass events back to the host are taken while they still are its peers.
+    // Mounts with bidirectional propagation are cloned while they are still peers of the host's.
     let mut shared = Vec::new();
     for mount in spec.mounts.iter().filter(|mount| mount.propagation == Propagation::Bidirectional) {
         if let Source::Bind(source) = &mount.source {
@@ -44,20 +43,22 @@ pub(super) fn build(directory: &Path, spec: &Spec, users: Option<&Users<'_>>) ->
         }
     }
     mounts::propagate(Path::new("/"), MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .step(|| "cut the mounts off the host's".to_owned())?;
+        .step(|| "make the mounts private".to_owned())?;
     overlay(&spec.root, Some(directory), &target, users)?;
-    mounts::propagate(&target, MountPropagationFlags::PRIVATE).step(|| "keep the root private".to_owned())?;
+    mounts::propagate(&target, MountPropagationFlags::PRIVATE)
+        .step(|| "make the root mount private".to_owned())?;
     let root = mounts::open_root(&target).step(|| "open the root".to_owned())?;
-    // The host's names still hold, so these are the host's /proc and the root as the kernel names it.
+    // Paths still refer to the host, so these are the host's /proc and the root's path in the kernel.
     let root_path = kernel_path(root.as_fd()).step(|| "find the root".to_owned())?;
     for mount in &spec.mounts {
-        let moved = shared.iter().position(|(place, _)| *place == mount.target);
+        let moved = shared.iter().position(|(resolved, _)| *resolved == mount.target);
         match moved {
             Some(at) => {
                 let (_, tree) = shared.swap_remove(at);
-                let place = prepare(&root, &mount.target, is_directory(&mount.source))?;
-                mount_target::check(&root_path, &place, mount)?;
-                mounts::attach(tree.as_fd(), &place).step(|| format!("mount {}", mount.target.display()))?;
+                let resolved = prepare(&root, &mount.target, is_directory(&mount.source))?;
+                mount_target::check(&root_path, &resolved, mount)?;
+                mounts::attach(tree.as_fd(), &resolved)
+                    .step(|| format!("mount {}", mount.target.display()))?;
                 restrict(&root, mount)?;
             }
             None => add(&root, &root_path, mount, directory, users)?,
@@ -75,19 +76,19 @@ pub(super) fn build(directory: &Path, spec: &Spec, users: Option<&Users<'_>>) ->
         protect(&root, path).step(|| format!("protect {}", path.display()))?;
     }
     if spec.root.read_only {
-        mounts::restrict(Path::new("/"), Attributes { read_only: true, ..Default::default() })
+        mounts::restrict(Path::new("/"), MountAttributes { read_only: true, ..Default::default() })
             .step(|| "make the root read-only".to_owned())?;
     }
     Ok(())
 }
 
-/// The pod's users: who they are, and their namespace.
+/// User mapping of the pod, and its user namespace.
 pub(super) struct Users<'a> {
     pub map: &'a UserMap,
     pub namespace: File,
 }
 
-/// Makes `source` appear at `target` too, with its files belonging to the pod's users.
+/// Bind-mounts `source` at `target` with its files mapped to the pod's users (idmapped mount).
 fn bind_mapped(source: &Path, target: &Path, users: &Users<'_>, recursive: bool) -> io::Result<()> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
@@ -101,21 +102,21 @@ fn bind_mapped(source: &Path, target: &Path, users: &Users<'_>, recursive: bool)
     Ok(move_mount(tree, "", CWD, target, how)?)
 }
 
-/// The layers once more, with their files belonging to the pod's users; where they are, and their names there.
+/// Idmapped mounts of the layers for the pod's users; returns their directory and their names in it.
 fn map_layers(root: &Root, beside: &Path, users: &Users<'_>) -> Result<Root, ShimError> {
     let store = beside.join("mapped");
     let mut layers = Vec::new();
     for (at, layer) in root.layers.iter().enumerate() {
-        let place = store.join(at.to_string());
-        std::fs::create_dir_all(&place).step(|| format!("make {}", place.display()))?;
-        bind_mapped(&root.store.join(layer), &place, users, false)
+        let resolved = store.join(at.to_string());
+        std::fs::create_dir_all(&resolved).step(|| format!("make {}", resolved.display()))?;
+        bind_mapped(&root.store.join(layer), &resolved, users, false)
             .step(|| "map a layer's files to the pod's users".to_owned())?;
         layers.push(at.to_string());
     }
     Ok(Root { store, layers, read_only: root.read_only })
 }
 
-/// Mounts layers at `target`; with a directory for changes they can be written.
+/// Mounts layers at `target`; with an upper directory they are writable.
 pub(super) fn overlay(
     root: &Root,
     changes: Option<&Path>,
@@ -127,14 +128,14 @@ pub(super) fn overlay(
             if let Some(changes) = changes {
                 let (uid, gid) = users.map.root()?;
                 std::os::unix::fs::chown(changes.join("upper"), Some(uid), Some(gid))
-                    .step(|| "give the root to the pod".to_owned())?;
+                    .step(|| "change the owner of the root".to_owned())?;
             }
             Some(map_layers(root, changes.unwrap_or(target), users)?)
         }
         None => None,
     };
     let root = mapped.as_ref().unwrap_or(root);
-    // Names relative to the store keep the options below the one page that the kernel takes.
+    // Paths relative to the store keep the options below the kernel's limit of one page.
     std::env::set_current_dir(&root.store).step(|| format!("enter {}", root.store.display()))?;
     let lower = root.layers.join(":");
     let mut data = match (root.layers.as_slice(), changes) {
@@ -144,7 +145,7 @@ pub(super) fn overlay(
         ([], None) => return Err(failure("mount an image", "it has no layers")),
         ([one], None) => {
             mounts::bind(&root.store.join(one), target, false).step(|| "mount an image".to_owned())?;
-            return mounts::restrict(target, Attributes { read_only: true, ..Default::default() })
+            return mounts::restrict(target, MountAttributes { read_only: true, ..Default::default() })
                 .step(|| "mount an image".to_owned());
         }
         (_, None) => format!("lowerdir={lower}"),
@@ -181,7 +182,7 @@ fn add(
     directory: &Path,
     users: Option<&Users<'_>>,
 ) -> Result<(), ShimError> {
-    // Where an image has a link, masks and devices would come to lie elsewhere than where programs look.
+    // If an image has a link here, masks and devices would be mounted elsewhere than programs look.
     if matches!(mount.source, Source::Kernel { .. } | Source::Cgroups)
         && mounts::is_linked(root, &mount.target)
     {
@@ -190,14 +191,14 @@ fn add(
             "it must be an ordinary directory in the image, not a symbolic link",
         ));
     }
-    let place = prepare(root, &mount.target, is_directory(&mount.source))?;
-    mount_target::check(root_path, &place, mount)?;
+    let resolved = prepare(root, &mount.target, is_directory(&mount.source))?;
+    mount_target::check(root_path, &resolved, mount)?;
     let step = || format!("mount {}", mount.target.display());
     match &mount.source {
         Source::Bind(source) => {
             match users.filter(|_| mount.mapped) {
-                Some(users) => bind_mapped(source, &place.path(), users, true),
-                None => mounts::bind_resolved(source, &place.path()),
+                Some(users) => bind_mapped(source, &resolved.path(), users, true),
+                None => mounts::bind_resolved(source, &resolved.path()),
             }
             .step(|| format!("mount {} at {}", source.display(), mount.target.display()))?;
         }
@@ -214,7 +215,7 @@ fn add(
                 flags |= MountFlags::RDONLY;
             }
             let options = owned(kind, options, users)?;
-            return mounts::mount(kind, &place.path(), kind, flags, &options).step(step);
+            return mounts::mount(kind, &resolved.path(), kind, flags, &options).step(step);
         }
         Source::Cgroups => return cgroups(root, mount),
         Source::Layers { root: layers, sub_path } => {
@@ -224,7 +225,7 @@ fn add(
             let image = mounts::open_root(&aside).step(step)?;
             let part = mounts::inside(&image, sub_path)
                 .step(|| format!("find {} in the image", sub_path.display()))?;
-            let bound = mounts::bind(&part.path(), &place.path(), false).step(step);
+            let bound = mounts::bind(&part.path(), &resolved.path(), false).step(step);
             drop(part);
             drop(image);
             mounts::unmount(&aside).step(step)?;
@@ -234,59 +235,59 @@ fn add(
     restrict(root, mount)
 }
 
-/// Options of a file system of the kernel's whose files belong to the pod's root.
+/// Options of a kernel filesystem whose files belong to the pod's root.
 fn owned(kind: &str, options: &str, users: Option<&Users<'_>>) -> Result<String, ShimError> {
     let Some(users) = users else { return Ok(options.to_owned()) };
     let (uid, gid) = users.map.root()?;
     Ok(match kind {
         "tmpfs" => format!("{options},uid={uid},gid={gid}"),
-        // The group of terminals.
+        // The `tty` group.
         "devpts" => options.replace("gid=5", &format!("gid={}", users.map.gid(5).unwrap_or(gid))),
         _ => options.to_owned(),
     })
 }
 
-/// What is true of a bind mount only after it was made.
+/// Applies attributes that a bind mount takes only after it was created.
 fn restrict(root: &File, mount: &Mount) -> Result<(), ShimError> {
     let step = || format!("restrict mount {}", mount.target.display());
-    let place = mounts::inside(root, &mount.target).step(step)?;
+    let resolved = mounts::inside(root, &mount.target).step(step)?;
     let flags = match mount.propagation {
         Propagation::Private => Some(MountPropagationFlags::PRIVATE),
         Propagation::HostToContainer => Some(MountPropagationFlags::DOWNSTREAM),
         Propagation::Bidirectional => None,
     };
     if let Some(flags) = flags {
-        mounts::propagate(&place.path(), flags | MountPropagationFlags::REC).step(step)?;
+        mounts::propagate(&resolved.path(), flags | MountPropagationFlags::REC).step(step)?;
     }
     if mount.read_only || mount.recursive_read_only {
-        let attributes = Attributes {
+        let attributes = MountAttributes {
             read_only: true,
             recursive_read_only: mount.recursive_read_only,
             ..Default::default()
         };
-        mounts::restrict(&target_of(&place), attributes).step(step)?;
+        mounts::restrict(&target_of(&resolved), attributes).step(step)?;
     }
     Ok(())
 }
 
-/// The kernel does not follow a link for attributes, so the link of the descriptor is read here.
-fn target_of(place: &mounts::Inside) -> PathBuf {
-    std::fs::read_link(place.path()).unwrap_or_else(|_| place.path())
+/// The kernel does not follow a link when setting attributes, so the link of the descriptor is read here.
+fn target_of(resolved: &mounts::Inside) -> PathBuf {
+    std::fs::read_link(resolved.path()).unwrap_or_else(|_| resolved.path())
 }
 
-/// In a cgroup namespace the mounts begin at the container's own group.
+/// In a cgroup namespace the mounts begin at the container's own cgroup.
 fn cgroups(root: &File, mount: &Mount) -> Result<(), ShimError> {
     let step = || "mount the control groups".to_owned();
-    let place = mounts::inside(root, &mount.target).step(step)?;
+    let resolved = mounts::inside(root, &mount.target).step(step)?;
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let read_only = if mount.read_only { MountFlags::RDONLY } else { MountFlags::empty() };
     match Hierarchy::detect().step(step)? {
         Hierarchy::V2(_) => {
-            mounts::mount("cgroup", &place.path(), "cgroup2", flags | read_only, "").step(step)
+            mounts::mount("cgroup", &resolved.path(), "cgroup2", flags | read_only, "").step(step)
         }
         Hierarchy::V1(controllers) => {
-            mounts::mount("tmpfs", &place.path(), "tmpfs", flags, "mode=755,size=1m").step(step)?;
-            drop(place);
+            mounts::mount("tmpfs", &resolved.path(), "tmpfs", flags, "mode=755,size=1m").step(step)?;
+            drop(resolved);
             flags |= read_only;
             let mut directories: Vec<&PathBuf> = controllers.values().collect();
             directories.sort();
@@ -294,17 +295,20 @@ fn cgroups(root: &File, mount: &Mount) -> Result<(), ShimError> {
             for directory in directories {
                 let together: Vec<&str> = controllers
                     .iter()
-                    .filter(|(_, place)| *place == directory)
+                    .filter(|(_, resolved)| *resolved == directory)
                     .map(|(controller, _)| controller.as_str())
                     .collect();
                 let Some(name) = directory.file_name() else { continue };
-                let place = prepare(root, &mount.target.join(name), true)?;
-                mounts::mount("cgroup", &place.path(), "cgroup", flags, &together.join(",")).step(step)?;
+                let resolved = prepare(root, &mount.target.join(name), true)?;
+                mounts::mount("cgroup", &resolved.path(), "cgroup", flags, &together.join(",")).step(step)?;
             }
             if mount.read_only {
-                let place = mounts::inside(root, &mount.target).step(step)?;
-                mounts::restrict(&target_of(&place), Attributes { read_only: true, ..Default::default() })
-                    .step(step)?;
+                let resolved = mounts::inside(root, &mount.target).step(step)?;
+                mounts::restrict(
+                    &target_of(&resolved),
+                    MountAttributes { read_only: true, ..Default::default() },
+                )
+                .step(step)?;
             }
             Ok(())
         }
@@ -323,20 +327,20 @@ fn make_devices<'a>(
         node(root, &Path::new("/dev").join(name), FileType::CharacterDevice, 0o666, device, owner)?;
     }
     for device in extra {
-        let step = || format!("look at device {}", device.host.display());
+        let step = || format!("stat device {}", device.host.display());
         let found = std::fs::metadata(&device.host).step(step)?;
         let kind = match found.file_type() {
             kind if kind.is_char_device() => FileType::CharacterDevice,
             kind if kind.is_block_device() => FileType::BlockDevice,
-            _ => return Err(failure(&step(), "it is no device")),
+            _ => return Err(failure(&step(), "it is not a device")),
         };
         let owner = if users.is_some() { owner } else { (found.uid(), found.gid()) };
         node(root, &device.target, kind, found.mode() & 0o7777, found.rdev(), owner)?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    let place = prepare(root, Path::new("/dev"), true)?;
+    let resolved = prepare(root, Path::new("/dev"), true)?;
     for (to, name) in LINKS {
-        match rustix::fs::symlinkat(*to, CWD, place.path().join(name)) {
+        match rustix::fs::symlinkat(*to, CWD, resolved.path().join(name)) {
             Err(rustix::io::Errno::EXIST) => {}
             other => other.step(|| format!("link {name}"))?,
         }
@@ -357,15 +361,15 @@ fn node(
         return Err(failure(&step(), "no name"));
     };
     let parent = prepare(root, parent, true)?;
-    let place = parent.path().join(name);
-    match rustix::fs::mknodat(CWD, &place, kind, Mode::from_raw_mode(mode), device) {
+    let resolved = parent.path().join(name);
+    match rustix::fs::mknodat(CWD, &resolved, kind, Mode::from_raw_mode(mode), device) {
         Err(rustix::io::Errno::EXIST) => return Ok(()),
         other => other.step(step)?,
     }
-    std::os::unix::fs::lchown(&place, Some(owner.0), Some(owner.1)).step(step)
+    std::os::unix::fs::lchown(&resolved, Some(owner.0), Some(owner.1)).step(step)
 }
 
-/// All devices of the host, for privileged containers; terminals, queues and shared memory are per container.
+/// All devices of the host, for privileged containers; terminals, message queues and shared memory are per container.
 fn host_devices() -> io::Result<Vec<Device>> {
     let mut found = Vec::new();
     let mut left = vec![PathBuf::from("/dev")];
@@ -391,21 +395,21 @@ fn pivot(target: &Path) -> Result<(), ShimError> {
     let step = || "change the root".to_owned();
     std::env::set_current_dir(target).step(step)?;
     rustix::process::pivot_root(".", ".").step(step)?;
-    // The old root lies over the new one now; it goes, with all below it.
+    // The old root is stacked on the new one now; it is detached with everything below it.
     rustix::mount::unmount(".", rustix::mount::UnmountFlags::DETACH).step(step)?;
     std::env::set_current_dir("/").step(step)
 }
 
-/// Hides what is at `path`. Only descriptors are used: this runs in the container's root, whose `/proc` is not trusted.
+/// Masks `path`. Only descriptors are used: this runs in the container's root, whose `/proc` is not trusted.
 fn mask(root: &File, path: &Path) -> io::Result<()> {
-    let place = match mounts::inside(root, path) {
+    let resolved = match mounts::inside(root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    if FileType::from_raw_mode(place.metadata()?.st_mode) == FileType::Directory {
-        return mounts::attach(mounts::empty_tree()?.as_fd(), &place);
+    if FileType::from_raw_mode(resolved.metadata()?.st_mode) == FileType::Directory {
+        return mounts::attach(mounts::empty_tree()?.as_fd(), &resolved);
     }
-    // A volume may have put another file there, to have it mounted in place of the masked one.
+    // A volume may have replaced `/dev/null` by another file, which would be mounted over the masked path.
     let null = mounts::inside(root, Path::new("/dev/null"))?;
     let found = null.metadata()?;
     if FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice
@@ -413,21 +417,21 @@ fn mask(root: &File, path: &Path) -> io::Result<()> {
     {
         return Err(io::Error::other("/dev/null is not the null device"));
     }
-    mounts::attach(mounts::clone_tree(&null, false)?.as_fd(), &place)
+    mounts::attach(mounts::clone_tree(&null, false)?.as_fd(), &resolved)
 }
 
-/// Makes `path` and what is mounted at it read-only, by descriptors as [`mask`] does.
+/// Makes `path` and the mount at it read-only, by descriptors as [`mask`] does.
 fn protect(root: &File, path: &Path) -> io::Result<()> {
-    let place = match mounts::inside(root, path) {
+    let resolved = match mounts::inside(root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    let tree = mounts::clone_tree(&place, true)?;
-    mounts::restrict_opened(tree.as_fd(), Attributes { read_only: true, ..Default::default() })?;
-    mounts::attach(tree.as_fd(), &place)
+    let tree = mounts::clone_tree(&resolved, true)?;
+    mounts::restrict_opened(tree.as_fd(), MountAttributes { read_only: true, ..Default::default() })?;
+    mounts::attach(tree.as_fd(), &resolved)
 }
 
-/// The path of an open file as the kernel names it. Uses `/proc`, so it is for the time before the root is changed.
+/// The path of an open file in the kernel. Reads `/proc`, so it must be called before the root is changed.
 pub(super) fn kernel_path(file: std::os::fd::BorrowedFd<'_>) -> io::Result<PathBuf> {
     use std::os::fd::AsRawFd as _;
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
@@ -437,7 +441,7 @@ pub(super) fn kernel_path(file: std::os::fd::BorrowedFd<'_>) -> io::Result<PathB
 mod tests {
     use super::*;
 
-    /// Runs `test` on a thread with a mount namespace of its own, with a directory to work in.
+    /// Runs `test` on a thread with a separate mount namespace and a temporary directory.
     fn in_own_mounts(test: impl FnOnce(&Path) + Send) {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: mounts need root");
@@ -457,7 +461,7 @@ mod tests {
         });
     }
 
-    /// CVE-2025-31133, CVE-2025-52881: `/proc/self` leads to decoys for every descriptor.
+    /// CVE-2025-31133, CVE-2025-52881: `/proc/self` is replaced by decoys for every descriptor.
     #[test]
     fn masks_decoys_over_proc_self_cover_real_paths() {
         in_own_mounts(|directory| {
@@ -478,7 +482,7 @@ mod tests {
                 std::os::unix::fs::symlink("/proc/self/d", decoys.join(format!("fd/{fd}"))).unwrap();
             }
             let root = mounts::open_root(&root_path).unwrap();
-            // In this mount namespace every process is shown the decoys.
+            // In this mount namespace every process sees the decoys.
             let own = std::fs::read_link("/proc/self").unwrap();
             mounts::bind(&decoys, &Path::new("/proc").join(own), false).unwrap();
             mask(&root, Path::new("/secret")).unwrap();
@@ -488,7 +492,7 @@ mod tests {
             assert_eq!(std::fs::read_dir(root_path.join("hidden")).unwrap().count(), 0);
             let written = std::fs::write(root_path.join("tree/sub/file"), "x");
             assert_eq!(written.unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
-            // A null device that a volume has replaced is refused.
+            // A null device that a volume has replaced is rejected.
             std::fs::remove_file(root_path.join("dev/null")).unwrap();
             std::fs::write(root_path.join("dev/null"), "forged").unwrap();
             assert!(mask(&root, Path::new("/tree/sub")).is_ok(), "directories need no device");

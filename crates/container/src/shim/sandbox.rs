@@ -1,10 +1,10 @@
-//! Makes the namespaces of a pod and keeps them as files, so that they outlive every process.
+//! Creates the namespaces of a pod and pins them as files, so that they outlive every process.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
 
-use sys::cgroups::apart::{self, Which};
+use sys::cgroups::detach::{self, Which};
 use sys::mounts::{self, MountFlags};
 use sys::process::{self, Fork, Namespace};
 
@@ -14,19 +14,19 @@ use super::{GROUP, Lock, Report, ShimError, Step, failure, read_json, report, st
 pub(super) fn run(directory: &Path, socket: &UnixStream, _lock: Option<Lock>) -> Result<(), ShimError> {
     let spec: SandboxSpec = read_json(&directory.join("spec.json"))?;
     let mut wanted = Vec::new();
-    for (namespace, asked) in
+    for (namespace, requested) in
         [(Namespace::Network, spec.network), (Namespace::Ipc, spec.ipc), (Namespace::Uts, spec.uts)]
     {
-        if asked {
+        if requested {
             wanted.push(namespace);
         }
     }
     std::fs::create_dir_all(&spec.namespaces).step(|| "make a directory".to_owned())?;
     share_memory(&spec)?;
     if spec.pid {
-        // The process that stays is not the daemon's.
-        let _ = apart::leave(GROUP, Which::Tracking);
-        let _ = apart::leave(GROUP, Which::Limiting);
+        // The process that remains leaves the daemon's cgroup.
+        let _ = detach::leave(GROUP, Which::Tracking);
+        let _ = detach::leave(GROUP, Which::Limiting);
     }
     let Some(map) = &spec.users else {
         let holder = make(&spec, &wanted)?;
@@ -43,8 +43,8 @@ pub(super) fn run(directory: &Path, socket: &UnixStream, _lock: Option<Lock>) ->
     )
 }
 
-/// Makes the namespaces for the calling process and sets them up; if there is a pid namespace, the answer is the process
-/// that holds it.
+/// Creates the namespaces for the calling process and sets them up; with a pid namespace, returns the process that
+/// holds it.
 fn make(spec: &SandboxSpec, wanted: &[Namespace]) -> Result<i32, ShimError> {
     process::unshare(wanted).step(|| "make namespaces".to_owned())?;
     if spec.uts {
@@ -72,7 +72,7 @@ fn make(spec: &SandboxSpec, wanted: &[Namespace]) -> Result<i32, ShimError> {
     }
 }
 
-/// Keeps the namespaces of a process as files, and tells the daemon.
+/// Pins the namespaces of a process as files, and reports to the daemon.
 fn keep(
     directory: &Path,
     socket: &UnixStream,
@@ -87,15 +87,15 @@ fn keep(
             .and_then(|_| {
                 mounts::bind(&PathBuf::from(format!("/proc/{pid}/ns/{}", kind.file_name())), &file, false)
             })
-            .step(|| format!("keep namespace {}", kind.file_name()))
+            .step(|| format!("pin namespace {}", kind.file_name()))
     };
     for kind in kinds {
         pin(of, *kind)?;
     }
     let mut started = 0;
     if holder != 0 {
-        started = process::start_time(holder).step(|| "look at the pod's first process".to_owned())?;
-        // Whoever started this may be gone before it hears of the process.
+        started = process::start_time(holder).step(|| "read the pod's first process".to_owned())?;
+        // The daemon may exit before it receives the report.
         write_whole(&directory.join("holder"), &(holder, started)).step(|| "write a file".to_owned())?;
         pin(holder, Namespace::Pid)?;
     }
@@ -114,14 +114,14 @@ fn share_memory(spec: &SandboxSpec) -> Result<(), ShimError> {
     mounts::mount("shm", target, "tmpfs", flags, &options).step(|| "mount shared memory".to_owned())
 }
 
-/// As the first process of a pid namespace: waits for orphans until it is killed.
+/// Runs as the first process of a pid namespace: reaps orphans until it is killed.
 fn reap() -> Result<(), ShimError> {
     use rustix::process::{WaitOptions, wait};
-    process::hold_back(process::CHILD_ENDED).step(|| "hold back signals".to_owned())?;
+    process::hold_back(process::CHILD_ENDED).step(|| "block signals".to_owned())?;
     loop {
         match wait(WaitOptions::empty()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            // No children now: sleep until there is one to wait for.
+            // No children now: sleep until SIGCHLD.
             Err(rustix::io::Errno::CHILD) => {
                 process::wait_for_signal(process::CHILD_ENDED).step(|| "wait".to_owned())?
             }

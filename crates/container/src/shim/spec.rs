@@ -1,22 +1,22 @@
-//! What the daemon writes down for a shim.
+//! Specs: files in which the daemon describes sandboxes, containers and processes to a shim.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sys::cgroups::Resources;
 
-/// Directory below the runtime's root, in memory, of what is private to containers.
+/// Directory below the runtime's root, on a tmpfs, for private data of containers.
 pub const PRIVATE: &str = "private";
 
-/// The directory in memory that belongs to a container's directory: environment variables and arguments may hold values
-/// of Secrets, which must not be on disk.
+/// Private directory of a container, on the tmpfs: environment variables and arguments may hold values of Secrets,
+/// which must not be on disk.
 #[must_use]
 pub fn private(directory: &Path) -> PathBuf {
     let root = directory.parent().and_then(Path::parent).unwrap_or(directory);
     root.join(PRIVATE).join(directory.file_name().unwrap_or_default())
 }
 
-/// Which numbers the users of a pod have on the host: first inside, first outside, how many.
+/// User mapping of a pod: ranges of first id inside, first id on the host, and length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserMap {
     pub uids: Vec<(u32, u32, u32)>,
@@ -30,16 +30,16 @@ pub struct SandboxSpec {
     pub network: bool,
     pub ipc: bool,
     pub uts: bool,
-    /// Whether its containers share a pid namespace, which the shim then holds.
+    /// True if its containers share a pid namespace, which the shim then holds.
     pub pid: bool,
-    /// Users of its own.
+    /// User mapping, if it has a user namespace.
     #[serde(default)]
     pub users: Option<UserMap>,
-    /// Kernel settings of the namespaces, as `net.core.somaxconn`.
+    /// Sysctls of the namespaces, as `net.core.somaxconn`.
     pub sysctls: Vec<(String, String)>,
-    /// Where to mount a file system for shared memory, and how large it is.
+    /// Mount point and size of the shared memory filesystem.
     pub shared_memory: Option<(PathBuf, u64)>,
-    /// The directory for the namespaces' files.
+    /// Directory for the namespaces' files.
     pub namespaces: PathBuf,
 }
 
@@ -62,24 +62,24 @@ pub struct Spec {
     pub stdin_once: bool,
 }
 
-/// The root file system: layers under a writable one.
+/// The root filesystem: layers below a writable one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Root {
     /// The directory that holds all layers.
     pub store: PathBuf,
-    /// Names in it, the topmost first.
+    /// Layer names in it, topmost first.
     pub layers: Vec<String>,
     pub read_only: bool,
 }
 
-/// Which namespaces to enter; what is `None` is the host's.
+/// Namespaces to enter; `None` is the host's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
     pub network: Option<PathBuf>,
     pub ipc: Option<PathBuf>,
     pub uts: Option<PathBuf>,
     pub pid: PidNamespace,
-    /// The pod's users, who they are on the host, and where their namespace is.
+    /// User mapping of the pod, and the path of its user namespace.
     #[serde(default)]
     pub users: Option<(UserMap, PathBuf)>,
 }
@@ -87,12 +87,12 @@ pub struct Namespaces {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PidNamespace {
-    /// One of its own.
+    /// A new one.
     #[default]
     New,
-    /// The one that a file stands for: the pod's.
+    /// The pod's, pinned as this file.
     Of(PathBuf),
-    /// That of another container's first process, distinguished by its start time from a later one with the same id.
+    /// That of another container's first process, identified by pid and start time, as pids are reused.
     OfProcess {
         pid: i32,
         start_time: u64,
@@ -109,7 +109,7 @@ pub enum Propagation {
     Bidirectional,
 }
 
-/// What is mounted into a container.
+/// A mount of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     pub target: PathBuf,
@@ -119,7 +119,7 @@ pub struct Mount {
     pub recursive_read_only: bool,
     #[serde(default)]
     pub propagation: Propagation,
-    /// Whether its files belong to the pod's users by the numbers that these have inside.
+    /// True if its files are mapped to the pod's users (idmapped mount).
     #[serde(default)]
     pub mapped: bool,
 }
@@ -129,11 +129,11 @@ pub struct Mount {
 pub enum Source {
     /// A file or directory of the host.
     Bind(PathBuf),
-    /// The content of an image, or a path in it.
+    /// Content of an image, or a path in it.
     Layers { root: Root, sub_path: PathBuf },
-    /// A file system of the kernel, with its options.
+    /// A kernel filesystem, with its options.
     Kernel { kind: String, options: String, no_exec: bool, no_suid: bool, no_dev: bool },
-    /// The control groups, as the container's own root.
+    /// The cgroup filesystem, rooted at the container's cgroup.
     Cgroups,
 }
 
@@ -141,18 +141,18 @@ pub enum Source {
 pub struct Device {
     pub host: PathBuf,
     pub target: PathBuf,
-    /// Of `r`, `w` and `m`.
+    /// Any of `r`, `w` and `m`.
     pub permissions: String,
 }
 
-/// Who a process runs as.
+/// User and groups of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// `user` or `user:group`, by number or by the names of the image.
+    /// `user` or `user:group`, by id or by the names in the image.
     pub name: String,
     pub group: Option<u32>,
     pub supplemental: Vec<u32>,
-    /// Whether the image's own groups of the user are left out.
+    /// True to omit the supplementary groups that the image defines for the user.
     pub strict: bool,
 }
 
@@ -162,7 +162,7 @@ pub enum Seccomp {
     #[default]
     Default,
     Unconfined,
-    /// A profile's JSON.
+    /// JSON of a profile.
     Profile(String),
 }
 
@@ -174,17 +174,17 @@ pub struct Process {
     pub user: User,
     /// Bits.
     pub capabilities: u64,
-    /// Those that plain programs of other users than root inherit.
+    /// Ambient set, which programs of non-root users inherit.
     pub ambient: u64,
     pub no_new_privileges: bool,
     pub seccomp: Seccomp,
-    /// The AppArmor profile; none if it is unconfined, or the kernel has no AppArmor.
+    /// The AppArmor profile; `None` if unconfined, or if the kernel has no AppArmor.
     #[serde(default)]
     pub apparmor: Option<String>,
     pub terminal: bool,
 }
 
-/// Another process for a container that runs.
+/// Another process for a running container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {
     /// The container's first process.

@@ -1,4 +1,4 @@
-//! The last steps of a process on its way to become the container's: limits, identity, filter, program.
+//! The last steps before exec of the container's program: limits, identity, seccomp filter.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,8 +14,8 @@ use super::identity::{self, Identity};
 use super::spec::{Process, Seccomp};
 use super::{ShimError, Step, failure};
 
-/// Becomes the program, as somebody. Called in the child, inside the container's namespaces and root. Returns only to
-/// say why not.
+/// Drops privileges to `who` and executes the container's program. Called in the child, inside the container's
+/// namespaces and root. Returns only on error.
 pub(super) fn become_program(
     process: &Process,
     who: &Identity,
@@ -35,7 +35,7 @@ pub(super) fn become_program(
     let filter = filter.map_err(|error| failure("compile the seccomp profile", error.to_string()))?;
     limit_open_files().step(|| "limit open files".to_owned())?;
     process::own_keyring();
-    // Ferry does without huge pages, but that is its own matter.
+    // Ferry disables huge pages for itself, but not for containers.
     let _ = rustix::thread::disable_transparent_huge_pages(false);
     process::default_signals();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -43,7 +43,7 @@ pub(super) fn become_program(
     if process.no_new_privileges {
         rustix::thread::set_no_new_privs(true).step(|| "set no_new_privs".to_owned())?;
     } else if let Some(filter) = &filter {
-        // Without no_new_privs only the mighty may install filters, so before they are no more.
+        // Without no_new_privs, installing a filter needs CAP_SYS_ADMIN: install it before dropping capabilities.
         seccomp::install(filter).step(|| "install the seccomp filter".to_owned())?;
     }
     own_streams(who.uid);
@@ -63,13 +63,13 @@ pub(super) fn become_program(
     Err(ShimError { step: format!("exec {}", program.display()), source: error })
 }
 
-/// Programs begin with the usual limit of open files and may raise it: the daemon's own is far above, and programs that
-/// go through all possible descriptors would take their time.
+/// Sets the usual soft limit of open files, which programs may raise: the daemon's own is far higher, and programs
+/// that iterate over all possible descriptors would be slow.
 fn limit_open_files() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    const USUAL: u64 = 1024;
+    const SOFT_LIMIT: u64 = 1024;
     let now = getrlimit(Resource::Nofile);
-    let current = now.maximum.map_or(USUAL, |most| most.min(USUAL));
+    let current = now.maximum.map_or(SOFT_LIMIT, |most| most.min(SOFT_LIMIT));
     Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: now.maximum })?)
 }
 
@@ -82,7 +82,7 @@ fn enter_directory(directory: &Path, who: &Identity) -> Result<(), ShimError> {
     }
     let step = || format!("enter working directory {}", directory.display());
     std::env::set_current_dir(directory).step(step)?;
-    // Through a descriptor left open it could be a directory of the host (CVE-2024-21626).
+    // Through a leaked descriptor it could be a directory of the host (CVE-2024-21626).
     let entered = rustix::process::getcwd(Vec::new()).step(step)?;
     if !entered.as_bytes().starts_with(b"/") {
         return Err(failure(&step(), "it is outside of the container's root"));
@@ -90,7 +90,7 @@ fn enter_directory(directory: &Path, who: &Identity) -> Result<(), ShimError> {
     Ok(())
 }
 
-/// Finds the program as a shell would, and says so in the words that users search for.
+/// Finds the program in `PATH`, with the error texts of Go's `exec`, which users search for.
 fn find(process: &Process, who: &Identity) -> Result<PathBuf, ShimError> {
     let name = process.arguments.first().filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| failure("exec", "no command specified"))?;
@@ -113,10 +113,10 @@ fn find(process: &Process, who: &Identity) -> Result<PathBuf, ShimError> {
     Err(failure(&format!("exec: {name:?}"), "executable file not found in $PATH"))
 }
 
-/// For images that set none.
+/// Default `PATH` for images that set none.
 pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Programs open `/dev/stdout` by its name, which only its owner may. What is not ours to give is left.
+/// Programs open `/dev/stdout` by name, which only its owner may. Files with another owner are skipped.
 fn own_streams(uid: u32) {
     use rustix::fs::{FileType, fchown, fstat};
     for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
@@ -134,16 +134,16 @@ fn change_user(who: &Identity, held: u64, ambient: u64) -> Result<(), ShimError>
     rustix::thread::set_keep_capabilities(true).step(|| "keep capabilities".to_owned())?;
     rustix::thread::set_thread_groups(&groups).step(|| "set groups".to_owned())?;
     let gid = Gid::from_raw(who.gid);
-    rustix::thread::set_thread_res_gid(gid, gid, gid).step(|| format!("become group {}", who.gid))?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid).step(|| format!("set group {}", who.gid))?;
     let uid = Uid::from_raw(who.uid);
-    rustix::thread::set_thread_res_uid(uid, uid, uid).step(|| format!("become user {}", who.uid))?;
-    // Programs of root inherit by the bounding set; those of others have what is ambient.
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step(|| format!("set user {}", who.uid))?;
+    // Programs of root inherit the bounding set; those of other users the ambient set.
     let (effective, permitted) = if who.uid == 0 { (held, held) } else { (ambient, ambient) };
     capabilities::set(effective, permitted, ambient, ambient).step(|| "set capabilities".to_owned())?;
     rustix::thread::set_keep_capabilities(false).step(|| "keep capabilities".to_owned())
 }
 
-/// Makes three descriptors the standard ones.
+/// Makes three descriptors the standard streams.
 pub(super) fn standard(
     stdin: BorrowedFd<'_>,
     stdout: BorrowedFd<'_>,
@@ -160,14 +160,14 @@ pub(super) fn standard(
     Ok(())
 }
 
-/// Opens a terminal of the container's own, makes its one end the standard descriptors and returns the other.
+/// Opens a terminal in the container, makes its slave the standard streams and returns the master.
 pub(super) fn terminal() -> Result<OwnedFd, ShimError> {
     use rustix::fs::{Mode, OFlags, open};
     use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
     const DEVPTS: u64 = 0x1cd1;
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let ours = open("/dev/pts/ptmx", flags, Mode::empty()).step(|| "open a terminal".to_owned())?;
-    // A volume may have replaced the file (CVE-2025-52565); the other end is opened by descriptor for the same reason.
+    // A volume may have replaced the file (CVE-2025-52565); the slave is opened by descriptor for the same reason.
     if sys::mounts::filesystem(ours.as_fd()).step(|| "open a terminal".to_owned())? != DEVPTS {
         return Err(failure("open a terminal", "/dev/pts/ptmx is not on a devpts"));
     }
@@ -181,18 +181,18 @@ pub(super) fn terminal() -> Result<OwnedFd, ShimError> {
     Ok(ours)
 }
 
-/// Nothing of the daemon is needed any more.
+/// Closes all descriptors inherited from the daemon.
 pub(super) fn settle_in_background() {
     if let Ok(nothing) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = standard(nothing.as_fd(), nothing.as_fd(), nothing.as_fd());
     }
     let _ = std::env::set_current_dir("/");
     process::default_signals();
-    // The socket to the daemon is among the rest.
+    // The socket to the daemon is among the others.
     let _ = process::close_from(3);
 }
 
-/// Waits for a child; the code is as shells have it.
+/// Waits for a child; returns its exit code as shells compute it.
 pub(super) fn wait(pid: i32) -> io::Result<i32> {
     let pid =
         rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;

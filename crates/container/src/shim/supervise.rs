@@ -1,4 +1,4 @@
-//! Stays with a container: its output goes to the log and to whoever is attached, until its first process ends.
+//! Supervises a container: copies its output to the log and to attached clients, until its first process exits.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -12,7 +12,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::log::{Lines, Log};
 use super::spec::Spec;
 use super::{ShimError, Step, failure, now, start};
-use crate::attach::{self, Frame, Kind};
+use crate::attach::{self, Frame, FrameType};
 
 /// The shim's ends of the container's standard streams.
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(super) struct Streams {
     terminal: bool,
 }
 
-/// What may wait for a reader before the writer has to wait, or an attached client is let go.
+/// Limit of buffered data, above which the writer is paused or an attached client is disconnected.
 const BACKLOG: usize = 256 << 10;
 const CHUNK: usize = 16 << 10;
 
@@ -33,7 +33,7 @@ fn nonblocking(file: impl AsFd) -> io::Result<()> {
 }
 
 impl Streams {
-    /// Makes the pipes: our ends, and the container's unless it gets a terminal.
+    /// Creates the pipes: the shim's ends, and the container's unless it gets a terminal.
     pub(super) fn new(spec: &Spec) -> io::Result<(Self, Option<[OwnedFd; 3]>)> {
         if spec.process.terminal {
             return Ok((Self { terminal: true, ..Self::default() }, None));
@@ -67,8 +67,8 @@ impl Streams {
     }
 }
 
-/// Someone who talks to the shim: asks for one thing, or stays attached.
-struct Client {
+/// A client of the shim: sends one request, or stays attached.
+struct AttachedClient {
     socket: UnixStream,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
@@ -82,15 +82,15 @@ struct Supervisor<'a> {
     log: Option<Log>,
     out: Lines,
     err: Lines,
-    clients: Vec<Client>,
+    clients: Vec<AttachedClient>,
     input: Vec<u8>,
     input_ended: bool,
 }
 
-/// Where whoever wants something of the shim finds it.
+/// Socket for requests to the shim.
 const SOCKET: &str = "shim.sock";
 
-/// Listens for those who attach: before anybody hears that the container runs, as they may come at once.
+/// Listens for clients. Called before the start is reported, since clients may connect immediately.
 pub(super) fn listen(directory: &Path) -> Result<UnixListener, ShimError> {
     let socket = directory.join(SOCKET);
     let _ = std::fs::remove_file(&socket);
@@ -99,7 +99,7 @@ pub(super) fn listen(directory: &Path) -> Result<UnixListener, ShimError> {
     Ok(listener)
 }
 
-/// Runs until the container's first process ends; returns its exit code.
+/// Runs until the container's first process exits; returns its exit code.
 pub(super) fn supervise(
     directory: &Path,
     spec: &Spec,
@@ -125,7 +125,7 @@ pub(super) fn supervise(
     supervisor.drain(&mut buffer);
     let code = start::wait(pid).step(|| "wait for the container".to_owned())?;
     for client in supervisor.clients.iter_mut().filter(|client| client.attached) {
-        client.send(Kind::Exit, code.to_string().as_bytes());
+        client.send(FrameType::Exit, code.to_string().as_bytes());
         let _ = client.socket.set_nonblocking(false);
         let _ = client.socket.set_write_timeout(Some(std::time::Duration::from_secs(1)));
         let _ = client.socket.write_all(&client.outgoing);
@@ -141,11 +141,11 @@ enum Source {
     Stdout,
     Stderr,
     Stdin,
-    Client(usize),
+    AttachedClient(usize),
 }
 
 impl Supervisor<'_> {
-    /// Waits for events and handles them; true once the first process has ended.
+    /// Waits for events and handles them; returns true once the first process has exited.
     fn turn(&mut self, ended: &OwnedFd, listener: &UnixListener, buffer: &mut [u8]) -> io::Result<bool> {
         let ready = self.wait(ended, listener)?;
         for source in &ready {
@@ -155,7 +155,7 @@ impl Supervisor<'_> {
                 Source::Stdout => self.read(true, buffer),
                 Source::Stderr => self.read(false, buffer),
                 Source::Stdin => self.feed(),
-                Source::Client(at) => self.serve(*at, buffer),
+                Source::AttachedClient(at) => self.serve(*at, buffer),
             }
         }
         self.clients.retain(|client| !client.gone);
@@ -180,12 +180,12 @@ impl Supervisor<'_> {
             watch(Source::Stdin, file.as_fd(), PollFlags::OUT);
         }
         for (at, client) in self.clients.iter().enumerate() {
-            // Nothing more is taken in while the container does not read what it was given.
+            // No further input is read while the container does not consume the buffered input.
             let mut flags = if self.input.len() < BACKLOG { PollFlags::IN } else { PollFlags::empty() };
             if !client.outgoing.is_empty() {
                 flags |= PollFlags::OUT;
             }
-            watch(Source::Client(at), client.socket.as_fd(), flags);
+            watch(Source::AttachedClient(at), client.socket.as_fd(), flags);
         }
         loop {
             match poll(&mut watched, None) {
@@ -207,16 +207,16 @@ impl Supervisor<'_> {
             && socket.set_nonblocking(true).is_ok()
         {
             let (incoming, outgoing) = (Vec::new(), Vec::new());
-            self.clients.push(Client { socket, incoming, outgoing, attached: false, gone: false });
+            self.clients.push(AttachedClient { socket, incoming, outgoing, attached: false, gone: false });
         }
     }
 
-    /// Takes output of the container; a stream that ended is closed.
+    /// Reads output of the container; closes a stream that has ended.
     fn read(&mut self, stdout: bool, buffer: &mut [u8]) {
         let (stream, lines, kind) = if stdout {
-            (&mut self.streams.stdout, &mut self.out, Kind::Stdout)
+            (&mut self.streams.stdout, &mut self.out, FrameType::Stdout)
         } else {
-            (&mut self.streams.stderr, &mut self.err, Kind::Stderr)
+            (&mut self.streams.stderr, &mut self.err, FrameType::Stderr)
         };
         let Some(file) = stream else { return };
         match file.read(buffer) {
@@ -231,12 +231,12 @@ impl Supervisor<'_> {
                 }
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            // A terminal that nobody holds any more answers so.
+            // A terminal whose slave is closed returns this error.
             Err(_) => *stream = None,
         }
     }
 
-    /// What is left in the pipes after the end.
+    /// Drains the pipes after the exit.
     fn drain(&mut self, buffer: &mut [u8]) {
         for stdout in [true, false] {
             for _ in 0..1024 {
@@ -307,27 +307,27 @@ impl Supervisor<'_> {
 
     fn handle(&mut self, at: usize, frame: Frame) {
         let answer = match frame.kind {
-            Kind::Attach => {
+            FrameType::Attach => {
                 self.clients[at].attached = true;
                 Ok(())
             }
-            Kind::Reopen => self.log.as_mut().map_or(Ok(()), Log::reopen),
-            Kind::Stdin => {
+            FrameType::Reopen => self.log.as_mut().map_or(Ok(()), Log::reopen),
+            FrameType::Stdin => {
                 if self.streams.stdin.is_some() {
                     self.input.extend_from_slice(&frame.data);
                     self.feed();
                 }
                 return;
             }
-            Kind::CloseStdin => {
-                // Others may attach to a container whose input stays open.
+            FrameType::CloseStdin => {
+                // Further clients may attach to a container whose stdin stays open.
                 if self.spec.stdin_once {
                     self.input_ended = true;
                     self.end_input();
                 }
                 return;
             }
-            Kind::Resize => {
+            FrameType::Resize => {
                 if let (true, Some(file), Some((columns, rows))) =
                     (self.streams.terminal, &self.streams.stdout, attach::size(&frame.data))
                 {
@@ -335,20 +335,22 @@ impl Supervisor<'_> {
                 }
                 return;
             }
-            Kind::Stdout | Kind::Stderr | Kind::Exit | Kind::Done | Kind::Failed => return,
+            FrameType::Stdout | FrameType::Stderr | FrameType::Exit | FrameType::Done | FrameType::Failed => {
+                return;
+            }
         };
         match answer {
-            Ok(()) => self.clients[at].send(Kind::Done, b""),
-            Err(error) => self.clients[at].send(Kind::Failed, error.to_string().as_bytes()),
+            Ok(()) => self.clients[at].send(FrameType::Done, b""),
+            Err(error) => self.clients[at].send(FrameType::Failed, error.to_string().as_bytes()),
         }
     }
 }
 
-impl Client {
-    fn send(&mut self, kind: Kind, data: &[u8]) {
+impl AttachedClient {
+    fn send(&mut self, kind: FrameType, data: &[u8]) {
         attach::put(&mut self.outgoing, kind, data);
         self.flush();
-        // One who does not read does not hold up the container.
+        // A client that does not read must not block the container.
         if self.outgoing.len() > BACKLOG {
             self.gone = true;
         }

@@ -1,5 +1,5 @@
-//! Unpacks a layer over those below it: in a mount namespace of its own, with the layer's root as this process's root,
-//! so that no name in the archive can reach outside.
+//! Unpacks a layer over those below it: in a separate mount namespace, with the layer's root as this process's root, so
+//! that no name in the archive can reach outside.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,24 +15,24 @@ use sys::process::{self, Namespace};
 use super::spec::Root;
 use super::{Report, ShimError, Step, failure, read_json, report, rootfs};
 
-/// What to unpack.
+/// A layer to unpack.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UnpackSpec {
     /// The archive, compressed or not.
     pub archive: PathBuf,
-    /// Where in the file it begins, and how long it is.
+    /// Offset and length of the archive in the file.
     pub range: Option<(u64, u64)>,
-    /// The layers below, and where they are.
+    /// The lower layers and their directory.
     pub below: Root,
     /// A directory with `upper`, `work` and `rootfs` in it.
     pub into: PathBuf,
 }
 
-/// Layers that unpack to more than this are refused.
+/// Size limit of an unpacked layer.
 const LARGEST: u64 = 256 << 30;
-/// This part of what is free on the disk stays so, whatever a layer unpacks to.
+/// Fraction of the free disk space that stays free, whatever a layer unpacks to.
 const RESERVE: u64 = 10;
-/// Names and attributes of an archive can be as long as it says; this process does not grow with them.
+/// Memory limit of this process: names and attributes of an archive can be arbitrarily long.
 const MOST_MEMORY: u64 = 2 << 30;
 
 pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError> {
@@ -41,7 +41,7 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
     confine().step(|| "limit memory".to_owned())?;
     process::unshare(&[Namespace::Mount]).step(|| "make a mount namespace".to_owned())?;
     mounts::propagate(Path::new("/"), MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .step(|| "cut the mounts off the host's".to_owned())?;
+        .step(|| "make the mounts private".to_owned())?;
     let target = spec.into.join("rootfs");
     rootfs::overlay(&spec.below, Some(&spec.into), &target, None)?;
     rustix::process::chroot(&target).step(|| "change the root".to_owned())?;
@@ -56,24 +56,27 @@ pub(super) fn run(directory: &Path, socket: &UnixStream) -> Result<(), ShimError
         None => Box::new(archive),
     };
     let mut hashed = Hashed { inner: decompress(reader)?, hash: Sha256::new(), size: 0 };
-    let mut layer = Layer { room: room().step(|| "look at the disk".to_owned())?, ..Layer::default() };
+    let mut layer = Layer {
+        available_bytes: available_bytes().step(|| "read the disk usage".to_owned())?,
+        ..Layer::default()
+    };
     let mut tar = tar::Archive::new(&mut hashed);
     for entry in tar.entries().step(|| "read the layer".to_owned())? {
         let mut entry = entry.step(|| "read the layer".to_owned())?;
         layer.unpack(&mut entry)?;
     }
-    // Times of directories change with what is put into them, so they are set last.
+    // Adding entries changes the times of directories, so they are set last.
     for (path, time) in layer.times.into_iter().rev() {
         let _ = set_time(&path, time);
     }
     let size = layer.size;
-    // The digest is of the whole archive, what is behind its end mark too.
+    // The digest is of the whole archive, including data after its end marker.
     io::copy(&mut hashed, &mut io::sink()).step(|| "read the layer".to_owned())?;
     let digest = format!("sha256:{}", hex::encode(hashed.hash.finalize()));
     report(socket, &Report::Unpacked { digest, size }).step(|| "report".to_owned())
 }
 
-/// An archive that wants more than its share takes this process down, and nothing else.
+/// Limits this process's memory, so that a hostile archive ends this process and nothing else.
 fn confine() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let most = Some(MOST_MEMORY);
@@ -82,21 +85,21 @@ fn confine() -> io::Result<()> {
     Ok(())
 }
 
-/// How much may be written.
-fn room() -> io::Result<u64> {
+/// Number of bytes that may be written.
+fn available_bytes() -> io::Result<u64> {
     let disk = rustix::fs::statvfs("/")?;
     let blocks = disk.f_bavail - disk.f_bavail / RESERVE;
     Ok(blocks.saturating_mul(disk.f_frsize).min(LARGEST))
 }
 
-/// A layer that is being unpacked.
+/// A layer being unpacked.
 #[derive(Default)]
 struct Layer {
-    room: u64,
+    available_bytes: u64,
     size: u64,
-    /// Of directories.
+    /// Modification times of directories.
     times: Vec<(PathBuf, i64)>,
-    /// What came from this layer: it is not hidden by its own marks.
+    /// Paths that this layer created: its own whiteouts do not hide them.
     own: std::collections::BTreeSet<PathBuf>,
 }
 
@@ -112,7 +115,7 @@ impl<R: Read> Read for Hashed<R> {
         self.hash.update(&buffer[..count]);
         self.size = self.size.saturating_add(count as u64);
         if self.size > LARGEST {
-            return Err(io::Error::other("the layer is larger than any image should be"));
+            return Err(io::Error::other("the layer exceeds the size limit"));
         }
         Ok(count)
     }
@@ -140,14 +143,17 @@ fn decompress(mut reader: Box<dyn Read>) -> Result<Box<dyn Read>, ShimError> {
     })
 }
 
-/// An absolute path inside the layer; `None` for its root. Names that climb are refused.
+/// Converts to an absolute path inside the layer; `None` for its root. Names with `..` are rejected.
 fn clean(path: &Path) -> Result<Option<PathBuf>, ShimError> {
     let mut out = PathBuf::from("/");
     for part in path.components() {
         match part {
             Component::Normal(name) => out.push(name),
             Component::ParentDir => {
-                return Err(failure("unpack the layer", format!("the name {} leaves it", path.display())));
+                return Err(failure(
+                    "unpack the layer",
+                    format!("the name {} is outside of the layer", path.display()),
+                ));
             }
             Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
         }
@@ -156,13 +162,13 @@ fn clean(path: &Path) -> Result<Option<PathBuf>, ShimError> {
 }
 
 impl Layer {
-    /// Counts what is written, before it is.
+    /// Counts bytes before they are written.
     fn account(&mut self, bytes: u64) -> Result<(), ShimError> {
         self.size = self.size.saturating_add(bytes);
-        if self.size > self.room {
+        if self.size > self.available_bytes {
             return Err(failure(
                 "unpack the layer",
-                format!("no space left: it is larger than {} bytes", self.room),
+                format!("no space left: it is larger than {} bytes", self.available_bytes),
             ));
         }
         Ok(())
@@ -202,21 +208,25 @@ impl Layer {
             }
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 let mut file = File::options().write(true).create_new(true).open(&path).step(step)?;
-                // A sparse file is longer than what the archive has of it.
+                // A sparse file is longer than its data in the archive.
                 self.account(entry.size().max(header.entry_size().unwrap_or(0)))?;
-                let mut left = entry.take(self.room);
+                let mut left = entry.take(self.available_bytes);
                 let copied = io::copy(&mut left, &mut file).step(step)?;
                 self.account(copied.saturating_sub(entry.size()))?;
             }
             EntryType::Symlink => {
-                let to =
-                    entry.link_name().step(step)?.ok_or_else(|| failure(&step(), "a link to nothing"))?;
+                let to = entry
+                    .link_name()
+                    .step(step)?
+                    .ok_or_else(|| failure(&step(), "the link has no target"))?;
                 std::os::unix::fs::symlink(to, &path).step(step)?;
             }
             EntryType::Link => {
-                let to =
-                    entry.link_name().step(step)?.ok_or_else(|| failure(&step(), "a link to nothing"))?;
-                let to = clean(&to)?.ok_or_else(|| failure(&step(), "a link to the root"))?;
+                let to = entry
+                    .link_name()
+                    .step(step)?
+                    .ok_or_else(|| failure(&step(), "the link has no target"))?;
+                let to = clean(&to)?.ok_or_else(|| failure(&step(), "the link refers to the root"))?;
                 self.note(&path);
                 return std::fs::hard_link(to, &path).step(step);
             }
@@ -231,14 +241,14 @@ impl Layer {
                 };
                 rustix::fs::mknodat(CWD, &path, kind, Mode::from_raw_mode(0o600), device).step(step)?;
             }
-            // Comments of the archive and what nobody writes into images.
+            // Global headers and entry types that images do not contain.
             _ => return Ok(()),
         }
         self.note(&path);
         metadata(entry, &path, &header, &mut self.times).step(step)
     }
 
-    /// Remembers what came from this layer, with what it lies in.
+    /// Records a path that this layer created, with its parents.
     fn note(&mut self, path: &Path) {
         for part in path.ancestors().take_while(|part| part.parent().is_some()) {
             if !self.own.insert(part.to_owned()) {
@@ -247,7 +257,7 @@ impl Layer {
         }
     }
 
-    /// What a layer deletes of those below. The overlay remembers it.
+    /// Applies a whiteout: removes files of the layers below, recorded by the overlay.
     fn whiteout(&self, path: &Path, name: &[u8]) -> io::Result<()> {
         let parent = path.parent().unwrap_or(Path::new("/"));
         if name == b".wh..opq" {
@@ -300,7 +310,7 @@ fn metadata<R: Read>(
         for extension in extensions.flatten() {
             let key = extension.key_bytes();
             if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                // The overlay's own marks must not come from an image.
+                // Overlay attributes must not come from an image.
                 if name.starts_with(b"trusted.overlay.") {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! User namespaces: the users of a pod are others on the host, and its root is nobody there.
+//! User namespaces: the users of a pod have other ids on the host, where its root is unprivileged.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -12,7 +12,7 @@ use super::spec::UserMap;
 use super::{ShimError, Step, failure, start};
 
 impl UserMap {
-    /// The host's number for one of the pod's users.
+    /// Host id of one of the pod's users.
     pub(super) fn uid(&self, inside: u32) -> Option<u32> {
         outside(&self.uids, inside)
     }
@@ -21,7 +21,7 @@ impl UserMap {
         outside(&self.gids, inside)
     }
 
-    /// The pod's root, as the host has it.
+    /// Host ids of the pod's root.
     pub(super) fn root(&self) -> Result<(u32, u32), ShimError> {
         self.uid(0).zip(self.gid(0)).ok_or_else(|| failure("map users", "the pod has no root"))
     }
@@ -38,7 +38,7 @@ fn lines(map: &[(u32, u32, u32)]) -> String {
     map.iter().map(|(inside, outside, length)| format!("{inside} {outside} {length}\n")).collect()
 }
 
-/// Enters a user namespace as its root. Whoever does cannot come back.
+/// Enters a user namespace as its root. Irreversible.
 pub(super) fn enter(namespace: &File) -> Result<(), ShimError> {
     process::enter(namespace.as_fd(), Namespace::User).step(|| "enter the user namespace".to_owned())?;
     become_root().step(|| "become root of the user namespace".to_owned())
@@ -51,15 +51,15 @@ fn become_root() -> io::Result<()> {
     Ok(rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?)
 }
 
-/// Whether a process lives among other users than this one.
+/// Reports whether a process is in another user namespace than this one.
 pub(super) fn is_another(pid: i32) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt as _;
     let of = |who: &str| std::fs::metadata(format!("/proc/{who}/ns/user")).map(|found| found.ino());
     Ok(of(&pid.to_string())? != of("self")?)
 }
 
-/// Runs `inside` in a child that is root of a new user namespace, then `outside` with the child's id while the child
-/// still is there. What `inside` returns is handed to `outside`.
+/// Runs `inside` in a child that is root of a new user namespace, then `outside` with the child's id and the result
+/// of `inside`, while the child is still alive.
 pub(super) fn with_namespace(
     map: &UserMap,
     inside: impl FnOnce() -> Result<i32, ShimError>,
@@ -74,18 +74,18 @@ pub(super) fn with_namespace(
                 .and_then(|()| exchange(&mut theirs, b"m").step(|| "wait for the map of users".to_owned()))
                 .and_then(|()| become_root().step(|| "become root of the user namespace".to_owned()))
                 .and_then(|()| inside());
-            let said = match outcome {
+            let payload = match outcome {
                 Ok(number) => format!("={number}\n"),
                 Err(error) => format!("!{error}\n"),
             };
-            let _ = theirs.write_all(said.as_bytes());
-            // Until the other side has what it wants of this process.
+            let _ = theirs.write_all(payload.as_bytes());
+            // Keeps this process alive until the parent is done with it.
             let _ = theirs.read(&mut [0]);
             std::process::exit(0);
         }
         Fork::Parent(child) => {
             drop(theirs);
-            let outcome = guide(&mut ours, child, map).and_then(|number| outside(child, number));
+            let outcome = map_and_await(&mut ours, child, map).and_then(|number| outside(child, number));
             drop(ours);
             let _ = start::wait(child);
             outcome
@@ -93,14 +93,14 @@ pub(super) fn with_namespace(
     }
 }
 
-/// Says a byte and waits for one.
-fn exchange(socket: &mut UnixStream, say: &[u8]) -> io::Result<()> {
-    socket.write_all(say)?;
+/// Sends a byte and waits for one.
+fn exchange(socket: &mut UnixStream, message: &[u8]) -> io::Result<()> {
+    socket.write_all(message)?;
     socket.read_exact(&mut [0])
 }
 
-/// Gives the child its map, and hears what came of its work.
-fn guide(socket: &mut UnixStream, child: i32, map: &UserMap) -> Result<i32, ShimError> {
+/// Writes the child's id maps, and reads the result of its work.
+fn map_and_await(socket: &mut UnixStream, child: i32, map: &UserMap) -> Result<i32, ShimError> {
     let mut first = [0];
     socket.read_exact(&mut first).step(|| "wait for the user namespace".to_owned())?;
     if first == *b"m" {
@@ -118,7 +118,7 @@ fn guide(socket: &mut UnixStream, child: i32, map: &UserMap) -> Result<i32, Shim
     }
     let text = String::from_utf8_lossy(&text).into_owned();
     match first {
-        [b'='] => text.parse().map_err(|_| failure("make namespaces", "no answer")),
+        [b'='] => text.parse().map_err(|_| failure("make namespaces", "no reply")),
         _ => Err(failure("make namespaces", text)),
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps() {
+    fn id_maps_are_applied() {
         let map =
             UserMap { uids: vec![(0, 65536, 1000), (2000, 70000, 10)], gids: vec![(0, 131_072, 65536)] };
         assert_eq!(map.root().unwrap(), (65536, 131_072));

@@ -1,5 +1,5 @@
-//! The daemon is killed in the middle of everything, again and again: whatever it had said is true, and nothing is lost,
-//! doubled or left behind.
+//! Kills the daemon repeatedly at random moments: every acknowledged operation holds, and nothing is lost, duplicated
+//! or left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::Node;
 
-/// How often, unless the environment says otherwise.
+/// Default number of kills.
 const KILLS: usize = 4;
 const CHURNERS: usize = 3;
 
@@ -37,14 +37,14 @@ impl Drop for Daemon {
     }
 }
 
-/// What the daemon said it did, and nobody asked it to undo since.
+/// Acknowledged state that no later request was sent to undo.
 #[derive(Default)]
-struct Said {
+struct Acknowledged {
     running: BTreeSet<String>,
 }
 
-/// Makes pods and ends them, without caring whether anybody answers.
-async fn churn(node: Node, number: usize, said: Arc<Mutex<Said>>) {
+/// Creates and removes pods, ignoring errors.
+async fn churn(node: Node, number: usize, acknowledged: Arc<Mutex<Acknowledged>>) {
     let mut cri = node.cri.clone();
     for round in 0_usize.. {
         let name = format!("churn-{number}-{round}");
@@ -78,9 +78,9 @@ async fn churn(node: Node, number: usize, said: Arc<Mutex<Said>>) {
         let id = made.into_inner().container_id;
         let start = StartContainerRequest { container_id: id.clone() };
         if cri.runtime.start_container(start).await.is_ok() {
-            said.lock().running.insert(id.clone());
+            acknowledged.lock().running.insert(id.clone());
         }
-        // Some stay.
+        // Some are retained.
         if round % 3 == 0 {
             continue;
         }
@@ -90,24 +90,26 @@ async fn churn(node: Node, number: usize, said: Arc<Mutex<Said>>) {
             .runtime
             .exec_sync(ExecSyncRequest { container_id: id.clone(), cmd: vec!["true".to_owned()], timeout: 5 })
             .await;
-        said.lock().running.remove(&id);
+        acknowledged.lock().running.remove(&id);
         let _ =
             cri.runtime.stop_container(StopContainerRequest { container_id: id.clone(), timeout: 0 }).await;
         let _ = cri.runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id: pod }).await;
     }
 }
 
-/// Directories that shims on this machine work for, with how many do.
+/// Directories that running shims work on, with the number of shims.
 fn shims(root: &Path) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     let mark = root.join("state/containers").display().to_string();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Ok(line) = std::fs::read(entry.path().join("cmdline")) else { continue };
-        let words: Vec<String> =
-            line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        if words.get(1).map(String::as_str) == Some("shim")
-            && words.get(2).map(String::as_str) == Some("container")
-            && let Some(id) = words.get(3).and_then(|path| path.strip_prefix(&mark)?.strip_prefix('/'))
+        let arguments: Vec<String> = line
+            .split(|byte| *byte == 0)
+            .map(|argument| String::from_utf8_lossy(argument).into_owned())
+            .collect();
+        if arguments.get(1).map(String::as_str) == Some("shim")
+            && arguments.get(2).map(String::as_str) == Some("container")
+            && let Some(id) = arguments.get(3).and_then(|path| path.strip_prefix(&mark)?.strip_prefix('/'))
         {
             *found.entry(id.to_owned()).or_default() += 1;
         }
@@ -116,8 +118,8 @@ fn shims(root: &Path) -> BTreeMap<String, usize> {
 }
 
 impl Node {
-    /// What does not add up; nothing, if all is well.
-    async fn audit(&self, said: &BTreeSet<String>) -> Result<(), String> {
+    /// Inconsistencies; empty if there are none.
+    async fn audit(&self, acknowledged: &BTreeSet<String>) -> Result<(), String> {
         let mut cri = self.cri.clone();
         let list = ListContainersRequest::default();
         let containers = cri
@@ -136,7 +138,9 @@ impl Node {
             .filter(|container| container.state() == ContainerState::ContainerRunning)
             .map(|container| container.id.clone())
             .collect();
-        wrong.extend(said.difference(&running).map(|id| format!("{id:.12} was started and does not run")));
+        wrong.extend(
+            acknowledged.difference(&running).map(|id| format!("{id:.12} was started and does not run")),
+        );
         let shims = shims(&self.root);
         wrong.extend(
             shims.iter().filter(|(_, count)| **count > 1).map(|(id, _)| format!("{id:.12} is doubled")),
@@ -195,9 +199,9 @@ impl Node {
                 .filter(|owner| !known.contains(owner.as_str()))
                 .map(|owner| format!("ports of {owner:.12} are nobody's")),
         );
-        let place = self.root.join("state/sandboxes");
+        let sandbox_root = self.root.join("state/sandboxes");
         for mount in sys::mounts::list().unwrap() {
-            if let Ok(rest) = mount.target.strip_prefix(&place)
+            if let Ok(rest) = mount.target.strip_prefix(&sandbox_root)
                 && let Some(id) = rest.iter().next()
                 && !known.contains(id.to_string_lossy().as_ref())
             {
@@ -208,27 +212,31 @@ impl Node {
     }
 }
 
-pub async fn killed_again_and_again(node: Node) {
+pub async fn daemon_killed_repeatedly_loses_nothing(node: Node) {
     let kills = std::env::var(super::KILLS).ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
     let tasks = node.daemon.lock().clone();
     let _ = tasks.drain(Duration::from_secs(5)).await;
-    let said = Arc::new(Mutex::new(Said::default()));
+    let acknowledged = Arc::new(Mutex::new(Acknowledged::default()));
     for round in 0..kills {
         let mut daemon = Daemon::start(&node.root);
         node.until("the daemon answers", async || {
-            let asked = node.cri.clone().runtime.version(VersionRequest::default()).await;
-            asked.map(drop).map_err(|status| status.to_string())
+            let probe = node.cri.clone().runtime.version(VersionRequest::default()).await;
+            probe.map(drop).map_err(|status| status.to_string())
         })
         .await;
-        // Whatever was going on when the one before was killed comes to an end by itself.
-        let before = said.lock().running.clone();
+        // Operations that were in progress at the kill end by themselves.
+        let before = acknowledged.lock().running.clone();
         node.until(&format!("all adds up after kill {round}"), async || node.audit(&before).await).await;
         let churners: Vec<_> = (0..CHURNERS)
             .map(|number| {
-                tokio::task::spawn_local(churn(node.clone(), round * CHURNERS + number, Arc::clone(&said)))
+                tokio::task::spawn_local(churn(
+                    node.clone(),
+                    round * CHURNERS + number,
+                    Arc::clone(&acknowledged),
+                ))
             })
             .collect();
-        // At another moment every time.
+        // The kill comes at a different moment each time: the result must not depend on it.
         tokio::time::sleep(Duration::from_millis(300 + (round as u64 * 137) % 500)).await;
         daemon.0.kill().expect("killed");
         daemon.0.wait().expect("gone");
@@ -236,7 +244,7 @@ pub async fn killed_again_and_again(node: Node) {
             churner.abort();
             let _ = churner.await;
         }
-        // Enough is enough: those that stayed are ended by the next daemon, every few rounds.
+        // Every few rounds the next daemon removes the retained pods, which bounds their number.
         if round % 5 == 4 {
             let _daemon = Daemon::start(&node.root);
             node.until("all pods go", async || {
@@ -257,11 +265,11 @@ pub async fn killed_again_and_again(node: Node) {
                 if left == 0 { Ok(()) } else { Err(format!("{left} left")) }
             })
             .await;
-            said.lock().running.clear();
+            acknowledged.lock().running.clear();
         }
     }
     *node.daemon.lock() = crate::serve(&node.root).await;
-    let before = said.lock().running.clone();
+    let before = acknowledged.lock().running.clone();
     node.until("all adds up in the end", async || node.audit(&before).await).await;
     println!("survived {kills} kills with {} containers", before.len());
 }

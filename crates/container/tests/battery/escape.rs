@@ -1,13 +1,13 @@
-//! Attempts to leave a container with what Pod Security `baseline` allows: root, the default capabilities, the default
-//! seccomp profile, privilege escalation.
+//! Attempts to escape from a container with what Pod Security `baseline` allows: root, the default capabilities, the
+//! default seccomp profile, privilege escalation.
 
 use std::path::Path;
 
 use cri::v1::*;
 
-use super::escape_table::{CAPABILITIES, LINKS, MASKED, MOUNTS, REFUSED, TARGETS, WRITES};
 use super::image::{self, Entry};
 use crate::Node;
+use testbase::escape_table::{CAPABILITIES, LINKS, MASKED, MOUNTS, REFUSED, TARGETS, WRITES};
 
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -39,7 +39,7 @@ async fn start_error(node: &Node, name: &str, config: ContainerConfig) -> Result
 }
 
 /// CVE-2025-31133, CVE-2025-52881: a volume over a part of `/proc` or `/sys`, by its name or through a link of the image.
-pub async fn cve_2025_31133_volume_in_proc_or_sys_is_refused(node: Node) {
+pub async fn cve_2025_31133_volume_in_proc_or_sys_is_rejected(node: Node) {
     let program = std::fs::read("/bin/busybox").unwrap();
     let mut entries: Vec<Entry<'_>> = vec![
         ("bin/", 0o755, b""),
@@ -114,17 +114,17 @@ pub async fn bounding_set_has_default_capabilities(node: Node) {
     }
 }
 
-/// CVE-2019-5736: the binary that shims run cannot be written through `/proc/PID/exe`, also not once nothing runs it.
+/// CVE-2019-5736: the shims' binary cannot be written through `/proc/PID/exe`, even while no process runs it.
 pub async fn cve_2019_5736_binary_of_shim_cannot_be_written(node: Node) {
     let (_, id) = node.run("exe", baseline(&node, "exe", &["sleep", "1000"])).await;
     let started = std::fs::read(node.root.join("state/containers").join(&id).join("started")).unwrap();
     let started: serde_json::Value = serde_json::from_slice(&started).unwrap();
     let exe = format!("/proc/{}/exe", started["shim_pid"]);
     assert!(std::fs::OpenOptions::new().write(true).open(&exe).is_err());
-    // "Text file busy" would hold only while a process runs the file.
+    // "Text file busy" holds only while a process runs the file.
     let mounted = rustix::fs::statvfs(&exe).unwrap().f_flag;
     assert!(mounted.contains(rustix::fs::StatVfsMountFlags::RDONLY), "{exe}: {mounted:?}");
-    // An open handle of the container's gives no more.
+    // A descriptor of the container's own grants no write access either.
     let script = "exec 9< /proc/self/exe; echo x > /proc/self/fd/9";
     assert_ne!(node.exec(&id, &["sh", "-c", script]).await.0, 0);
 }
@@ -148,7 +148,7 @@ pub async fn cve_2024_21626_descriptors_do_not_leak(node: Node) {
 }
 
 /// CVE-2025-52565: a terminal is opened on the container's devpts only, and by descriptor.
-pub async fn cve_2025_52565_terminal_on_volume_is_refused(node: Node) {
+pub async fn cve_2025_52565_terminal_on_volume_is_rejected(node: Node) {
     for (name, target) in [("linked", "/proc/sysrq-trigger"), ("file", "")] {
         let volume = node.root.join(name);
         std::fs::create_dir(&volume).unwrap();

@@ -1,4 +1,4 @@
-//! Images and pods that want out.
+//! Images and pods that try to escape.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use cri::v1::*;
 use super::image;
 use crate::Node;
 
-/// A member of an archive whose name nobody checked.
+/// Writes an archive member with an unchecked name.
 fn raw(name: &str, kind: tar::EntryType, link: &str, content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
@@ -48,7 +48,7 @@ impl Node {
     }
 }
 
-pub async fn layers(node: Node) {
+pub async fn hostile_layers_are_rejected(node: Node) {
     use tar::EntryType::{Block, Directory, Link, Regular, Symlink};
     let outside = node.root.join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -108,7 +108,7 @@ pub async fn layers(node: Node) {
         assert_eq!(std::fs::read(outside.join("precious")).unwrap(), b"as it was", "{what}");
     }
     assert!(!Path::new("/escaped").exists());
-    // What is inside a layer is not what its configuration promises.
+    // The content of a layer does not match the digest in its configuration.
     let path = node.root.join("wrong.tar");
     image::save(&path, "hostile:wrong", &[archive(&[file("x")])], serde_json::json!({}));
     let text = std::fs::read(&path).unwrap();
@@ -117,10 +117,10 @@ pub async fn layers(node: Node) {
     changed[at] = b'E';
     std::fs::write(&path, changed).unwrap();
     let error = container::control::import_archive(&node.root.join("cri.sock"), &path).await.unwrap_err();
-    assert!(error.message().contains("is not the one that the image names"), "{error}");
+    assert!(error.message().contains("the image configuration lists"), "{error}");
 }
 
-pub async fn layers_hide_what_is_below_and_nothing_else(node: Node) {
+pub async fn whiteouts_hide_only_lower_layers(node: Node) {
     let busybox = node.root.join("busybox.tar");
     assert!(busybox.exists());
     let program = std::fs::read("/bin/busybox").unwrap();
@@ -137,7 +137,7 @@ pub async fn layers_hide_what_is_below_and_nothing_else(node: Node) {
         ("b/gone", 0o644, b""),
         ("b/kept", 0o644, b""),
     ]);
-    // The mark comes behind what is new: that stays.
+    // The whiteout comes after the new file, which stays.
     let second = image::layer(&[
         ("a/new", 0o644, b""),
         ("a/sub/new", 0o644, b""),
@@ -154,7 +154,7 @@ pub async fn layers_hide_what_is_below_and_nothing_else(node: Node) {
     assert_eq!(seen, ["/a:", "new", "sub", "", "/a/sub:", "new", "", "/b:", "kept"]);
 }
 
-pub async fn containers(node: Node) {
+pub async fn hostile_containers_stay_confined(node: Node) {
     use tar::EntryType::{Block, Directory, Regular, Symlink};
     let program = std::fs::read("/bin/busybox").unwrap();
     let base = |extra: &[Vec<u8>]| {
@@ -166,7 +166,7 @@ pub async fn containers(node: Node) {
     let outside = node.root.join("outside");
     std::fs::create_dir(&outside).unwrap();
     let out = outside.display().to_string();
-    // Directories of the image that are links where the runtime mounts something.
+    // The image has links in place of directories that the runtime mounts on.
     for name in ["proc", "dev", "sys"] {
         node.import(&format!("linked:{name}"), &[base(&[raw(name, Symlink, &out, b"")])]).await.unwrap();
         let mut config = node.container(name, &["/bin/sh", "-c", "true"]);
@@ -180,7 +180,7 @@ pub async fn containers(node: Node) {
         assert!(error.contains("not a symbolic link"), "{name}: {error}");
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0, "{name}");
     }
-    // Mount points that are links stay inside; a device in the image is of no use.
+    // Mount points that are links are resolved inside the root; a device in the image is unusable.
     let extra =
         [raw("data", Symlink, &out, b""), raw("up", Symlink, "../../..", b""), raw("disk", Block, "", b"")];
     node.import("linked:mounts", &[base(&extra)]).await.unwrap();
@@ -206,7 +206,7 @@ pub async fn containers(node: Node) {
     .await;
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
     assert_ne!(node.exec(&id, &["/bin/head", "-c", "1", "/disk"]).await.0, 0);
-    // A volume that is swapped for a link between creation and start.
+    // A volume is replaced by a link between creation and start.
     let mut config = node.container("swapped", &["/bin/sh", "-c", "true"]);
     config.mounts = vec![mount("/inside")];
     let pod_config = node.pod("swapped");
@@ -216,7 +216,7 @@ pub async fn containers(node: Node) {
     std::os::unix::fs::symlink("/etc", &volume).unwrap();
     let started = node.cri.clone().runtime.start_container(StartContainerRequest { container_id: id }).await;
     assert!(started.is_err(), "a link was followed");
-    // What a pod must not say.
+    // Values that a pod must not set.
     for (what, change) in [
         (
             "a sysctl that climbs",
@@ -243,8 +243,8 @@ pub async fn containers(node: Node) {
     }
 }
 
-pub async fn streams_by_name(node: Node) {
-    // Programs of other users than root write to /dev/stdout by its name.
+pub async fn standard_streams_open_by_name(node: Node) {
+    // Programs of non-root users write to /dev/stdout by name.
     let mut config =
         node.container("named", &["sh", "-c", "id -u; echo out > /dev/stdout; echo err > /dev/stderr"]);
     let security = config.linux.as_mut().unwrap().security_context.as_mut().unwrap();

@@ -1,4 +1,4 @@
-//! Images made on the spot.
+//! Builds test images.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What containers see, what they may do, and what not.
+//! Visibility and privileges of containers.
 
 use cri::v1::*;
 
@@ -8,7 +8,7 @@ fn security(config: &mut ContainerConfig) -> &mut LinuxContainerSecurityContext 
     config.linux.as_mut().unwrap().security_context.as_mut().unwrap()
 }
 
-pub async fn what_a_container_sees(node: Node) {
+pub async fn container_sees_only_its_own_resources(node: Node) {
     let (_, id) = node.run("see", node.container("see", &["sleep", "1000"])).await;
     let shell = async |script: &str| node.exec(&id, &["sh", "-c", script]).await;
     assert_eq!(shell("hostname").await.1, "see");
@@ -17,8 +17,13 @@ pub async fn what_a_container_sees(node: Node) {
     let root = shell("ls /").await.1;
     assert!(root.contains("second") && !root.contains("work"), "{root}");
     let mounts = shell("cat /proc/mounts").await.1;
-    let places: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(1)).collect();
-    assert!(places.iter().all(|place| !place.contains("state") && !place.starts_with("/tmp")), "{places:?}");
+    let mount_points: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+    assert!(
+        mount_points
+            .iter()
+            .all(|mount_point| !mount_point.contains("state") && !mount_point.starts_with("/tmp")),
+        "{mount_points:?}"
+    );
     let interfaces = shell("ip -o addr").await.1;
     assert!(interfaces.contains("eth0") && interfaces.contains("10.222.0.2/32"), "{interfaces}");
     let groups = shell("cat /proc/self/cgroup").await.1;
@@ -31,7 +36,7 @@ pub async fn what_a_container_sees(node: Node) {
     assert_eq!(shell("cat /etc/hostname").await.1, "see");
 }
 
-pub async fn what_a_container_may_not(node: Node) {
+pub async fn forbidden_operations_fail(node: Node) {
     let (_, id) = node.run("may", node.container("may", &["sleep", "1000"])).await;
     for (what, script) in [
         ("mount", "mount -t tmpfs none /tmp"),
@@ -79,7 +84,7 @@ pub async fn what_a_container_may_not(node: Node) {
     assert_eq!(node.exec(&id, &["touch", "/tmp/x"]).await.0, 0);
 }
 
-pub async fn mounts(node: Node) {
+pub async fn mounts_have_requested_options(node: Node) {
     let host = node.root.join("volume");
     std::fs::create_dir_all(host.join("sub")).unwrap();
     std::fs::write(host.join("file"), "from the host\n").unwrap();
@@ -122,10 +127,10 @@ pub async fn mounts(node: Node) {
     assert_eq!(shell("ls /slave/sub").await.1, "inside", "mounts reach the container");
     assert_eq!(shell("ls /data/sub").await.1, "", "but not private ones");
     sys::mounts::unmount(&host.join("sub")).unwrap();
-    let told = node.status(&id).await;
-    let told = told.mounts.iter().find(|mount| mount.container_path == "/image").unwrap();
-    assert_eq!(told.image.as_ref().unwrap().image_ref, node.status(&id).await.image_id);
-    // What cannot be is said before anything is made.
+    let reported = node.status(&id).await;
+    let reported = reported.mounts.iter().find(|mount| mount.container_path == "/image").unwrap();
+    assert_eq!(reported.image.as_ref().unwrap().image_ref, node.status(&id).await.image_id);
+    // Invalid requests are rejected before anything is created.
     for (readonly, part, wanted) in
         [(false, "second", "must be read-only"), (true, "second/none", "has no \"second/none\"")]
     {
@@ -136,8 +141,8 @@ pub async fn mounts(node: Node) {
     }
 }
 
-/// An image goes with all its names, but not while a container stands on it or mounts it.
-pub async fn images_in_use(node: Node) {
+/// An image is removed with all its names, but not while a container uses or mounts it.
+pub async fn image_in_use_is_not_removed(node: Node) {
     let layers = [super::image::layer(&[("file", 0o644, b"content\n")])];
     for tag in ["volume:one", "volume:two"] {
         node.import(tag, &layers).await.expect("imported");
@@ -172,7 +177,7 @@ pub async fn images_in_use(node: Node) {
     remove("volume:one").await.expect("what is gone is gone");
 }
 
-pub async fn users_and_capabilities(node: Node) {
+pub async fn users_and_capabilities_are_applied(node: Node) {
     let mut config = node.container("web", &["sleep", "1000"]);
     security(&mut config).run_as_username = "web".to_owned();
     security(&mut config).supplemental_groups = vec![1234];
@@ -202,7 +207,7 @@ pub async fn users_and_capabilities(node: Node) {
     );
 }
 
-pub async fn privileged(node: Node) {
+pub async fn privileged_container_has_host_devices(node: Node) {
     let mut config = node.container("mighty", &["sleep", "1000"]);
     security(&mut config).privileged = true;
     let (_, id) = node.run("mighty", config).await;
@@ -219,13 +224,13 @@ pub async fn pods_reach_each_other(node: Node) {
     let status =
         node.cri.clone().runtime.pod_sandbox_status(status).await.unwrap().into_inner().status.unwrap();
     let ip = status.network.unwrap().ip;
-    let ask = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {ip} 8080");
+    let command = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {ip} 8080");
     let (_, client) = node.run("client", node.container("client", &["sleep", "1000"])).await;
     node.until("an answer", async || {
-        let (code, out, err) = node.exec(&client, &["sh", "-c", &ask]).await;
+        let (code, out, err) = node.exec(&client, &["sh", "-c", &command]).await;
         if code == 0 && out.ends_with("hello") { Ok(()) } else { Err(format!("{code} {out} {err}")) }
     })
     .await;
-    // The node reaches its pods without translation.
+    // The node reaches its pods without address translation.
     tokio::net::TcpStream::connect(format!("{ip}:8080")).await.expect("from the node");
 }

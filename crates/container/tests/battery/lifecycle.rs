@@ -1,12 +1,13 @@
-//! From creation to removal.
+//! Lifecycle from creation to removal.
 
 use std::time::Duration;
 
 use cri::v1::*;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Node, PATIENCE};
 
-pub async fn a_container_from_beginning_to_end(node: Node) {
+pub async fn container_runs_from_creation_to_removal(node: Node) {
     let mut cri = node.cri.clone();
     let version = cri.runtime.version(VersionRequest::default()).await.unwrap().into_inner();
     assert_eq!((version.runtime_name.as_str(), version.runtime_api_version.as_str()), ("ferry", "v1"));
@@ -85,7 +86,7 @@ pub async fn a_container_from_beginning_to_end(node: Node) {
     cri.runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id: pod }).await.unwrap();
 }
 
-pub async fn exit_codes_and_reasons(node: Node) {
+pub async fn exit_codes_and_reasons_are_reported(node: Node) {
     for (name, script, code, reason) in [
         ("fine", "exit 0", 0, "Completed"),
         ("bad", "exit 7", 7, "Error"),
@@ -117,7 +118,7 @@ pub async fn exit_codes_and_reasons(node: Node) {
     assert_eq!((status.exit_code, status.reason.as_str()), (137, "OOMKilled"));
 }
 
-pub async fn stopping(node: Node) {
+pub async fn stop_signals_then_kills_after_grace(node: Node) {
     let polite = "trap 'echo bye; exit 5' TERM; echo ready; while true; do sleep 0.1; done";
     let (_, id) = node.run("polite", node.container("polite", &["sh", "-c", polite])).await;
     node.until("readiness", async || {
@@ -130,7 +131,7 @@ pub async fn stopping(node: Node) {
     assert_eq!(node.status(&id).await.exit_code, 5);
     assert!(node.log("polite", "polite").contains(&"stdout F bye".to_owned()));
 
-    // As first process of its namespace a shell without a trap does not hear.
+    // The kernel drops unhandled signals to the first process of a pid namespace, such as a shell without a trap.
     let (_, id) = node.run("deaf", node.container("deaf", &["sleep", "1000"])).await;
     let stop = StopContainerRequest { container_id: id.clone(), timeout: 1 };
     node.cri.clone().runtime.stop_container(stop).await.unwrap();
@@ -155,15 +156,38 @@ pub async fn logs_are_reopened(node: Node) {
     node.until("lines in the new file", ticks).await;
 }
 
-pub async fn the_daemon_may_go_and_come_back(node: Node) {
+/// Argument that only the shell of one container has.
+const SHORT: &str = "exits-without-a-daemon";
+
+/// Processes of this machine with an argument.
+fn processes_with(argument: &str) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let with = entries.filter(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|candidate| candidate == argument.as_bytes())
+    });
+    with.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+pub async fn daemon_restart_restores_containers(node: Node) {
     let script = "trap 'exit 4' TERM; echo begin; while true; do sleep 0.1; done";
     let (pod, id) = node.run("stay", node.container("stay", &["sh", "-c", script])).await;
-    let (_, short) = node.run("short", node.container("short", &["sh", "-c", "sleep 0.5; exit 9"])).await;
+    let script = "trap 'exit 9' TERM; while true; do sleep 0.05; done";
+    let (_, short) = node.run("short", node.container("short", &["sh", "-c", script, SHORT])).await;
     let before = node.status(&id).await;
     let tasks = node.daemon.lock().clone();
     let _ = tasks.drain(Duration::from_secs(5)).await;
-    // One of them ends while nobody is there.
-    tokio::time::sleep(Duration::from_millis(800)).await;
+    // One of them exits while no daemon runs.
+    node.until("a container exits", async || match processes_with(SHORT).as_slice() {
+        [] => Ok(()),
+        running => {
+            for process in running {
+                let _ = kill_process(*process, Signal::TERM);
+            }
+            Err(format!("{running:?}"))
+        }
+    })
+    .await;
     *node.daemon.lock() = crate::serve(&node.root).await;
     let after = node.status(&id).await;
     assert_eq!((after.state(), after.started_at), (ContainerState::ContainerRunning, before.started_at));
@@ -179,7 +203,7 @@ pub async fn the_daemon_may_go_and_come_back(node: Node) {
     assert_eq!(node.exited(&id).await.exit_code, 4);
 }
 
-pub async fn shared_pid_namespace(node: Node) {
+pub async fn shared_pid_namespace_outlives_container(node: Node) {
     let mut config = node.pod("shared");
     let options = NamespaceOption { pid: NamespaceMode::Pod.into(), ..NamespaceOption::default() };
     config.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options =
@@ -196,7 +220,7 @@ pub async fn shared_pid_namespace(node: Node) {
     }
     let seen = node.exec(&ids[0], &["ps"]).await.1;
     assert!(seen.contains("sleep 1111") && seen.contains("sleep 2222"), "{seen}");
-    // Children of a container end with it, though the namespace goes on.
+    // Children of a container end with it, although the pid namespace lives on.
     node.exec(&ids[0], &["sh", "-c", "sleep 3333 >/dev/null 2>&1 &"]).await;
     let stop = StopContainerRequest { container_id: ids[0].clone(), timeout: 0 };
     node.cri.clone().runtime.stop_container(stop).await.unwrap();
@@ -207,7 +231,7 @@ pub async fn shared_pid_namespace(node: Node) {
     );
 }
 
-pub async fn events(node: Node) {
+pub async fn events_are_sent_to_subscribers(node: Node) {
     let mut cri = node.cri.clone();
     let mut events = cri.runtime.get_container_events(GetEventsRequest {}).await.unwrap().into_inner();
     let (_, id) = node.run("events", node.container("events", &["true"])).await;
@@ -227,22 +251,22 @@ pub async fn events(node: Node) {
     );
 }
 
-/// The process that shims are forked from, which is a child of this one: it does no shim's work.
-fn nursery() -> Option<i32> {
+/// The zygote, which is a child of this process and runs no shim task itself.
+fn zygote() -> Option<i32> {
     let ours = format!(" {} ", std::process::id());
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     processes.find(|pid| {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
-        let words = read("cmdline");
-        let mut words = words.split('\0');
-        let title = [words.next(), words.next(), words.next()];
+        let arguments = read("cmdline");
+        let mut arguments = arguments.split('\0');
+        let title = [arguments.next(), arguments.next(), arguments.next()];
         title == [Some("ferry"), Some("shim"), Some("")] && read("stat").contains(&ours)
     })
 }
 
-/// Shims share what they were forked from, and live on without it.
-pub async fn shims_are_small_and_free(node: Node) {
+/// Shims share the zygote's memory, and survive its exit.
+pub async fn shims_share_memory_and_survive_zygote(node: Node) {
     let (_, id) = node.run("before", node.container("before", &["sleep", "1000"])).await;
     let started: serde_json::Value = serde_json::from_slice(
         &std::fs::read(node.root.join("state/containers").join(&id).join("started")).unwrap(),
@@ -252,9 +276,9 @@ pub async fn shims_are_small_and_free(node: Node) {
     let own = own.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).unwrap().trim().to_owned();
     let kilobytes: u64 = own.trim_end_matches(" kB").parse().unwrap();
     assert!(kilobytes < 1024, "a shim has {own} of its own");
-    sys::process::kill(nursery().expect("the nursery"), 9).unwrap();
-    // The one that asks next may be the one that finds out.
-    node.until("another nursery", async || {
+    sys::process::kill(zygote().expect("the zygote"), 9).unwrap();
+    // The exit may only be detected by the next request.
+    node.until("another zygote", async || {
         let config = node.pod("after");
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
         let made = node.cri.clone().runtime.run_pod_sandbox(request).await;
@@ -267,8 +291,8 @@ pub async fn shims_are_small_and_free(node: Node) {
     assert_eq!(node.exited(&id).await.exit_code, 137);
 }
 
-/// A kubelet that gives up a start, because the pod is to go, removes the container next: nothing of it may live on.
-pub async fn a_start_that_is_given_up(node: Node) {
+/// A kubelet that cancels a start for a deleted pod removes the container next: no process may remain.
+pub async fn cancelled_start_leaves_no_process(node: Node) {
     let config = node.pod("hasty");
     let pod = node.run_pod(&config).await;
     let mut cri = node.cri.clone();

@@ -1,8 +1,7 @@
-//! The tests, in a table.
+//! Table of the tests.
 
 mod crash;
 mod escape;
-mod escape_table;
 mod hostile;
 pub mod image;
 mod isolation;
@@ -14,7 +13,7 @@ mod users;
 
 use crate::Test;
 
-/// How often the daemon is killed, in the environment.
+/// Environment variable with the number of kills.
 pub const KILLS: &str = "FERRY_KILLS";
 
 macro_rules! table {
@@ -26,62 +25,62 @@ macro_rules! table {
 }
 
 table![
-    lifecycle::a_container_from_beginning_to_end,
-    lifecycle::exit_codes_and_reasons,
-    lifecycle::stopping,
+    lifecycle::container_runs_from_creation_to_removal,
+    lifecycle::exit_codes_and_reasons_are_reported,
+    lifecycle::stop_signals_then_kills_after_grace,
     lifecycle::logs_are_reopened,
-    lifecycle::the_daemon_may_go_and_come_back,
-    lifecycle::shared_pid_namespace,
-    lifecycle::a_start_that_is_given_up,
-    lifecycle::events,
-    lifecycle::shims_are_small_and_free,
-    isolation::what_a_container_sees,
-    isolation::what_a_container_may_not,
-    isolation::mounts,
-    isolation::images_in_use,
-    isolation::users_and_capabilities,
-    isolation::privileged,
+    lifecycle::daemon_restart_restores_containers,
+    lifecycle::shared_pid_namespace_outlives_container,
+    lifecycle::cancelled_start_leaves_no_process,
+    lifecycle::events_are_sent_to_subscribers,
+    lifecycle::shims_share_memory_and_survive_zygote,
+    isolation::container_sees_only_its_own_resources,
+    isolation::forbidden_operations_fail,
+    isolation::mounts_have_requested_options,
+    isolation::image_in_use_is_not_removed,
+    isolation::users_and_capabilities_are_applied,
+    isolation::privileged_container_has_host_devices,
     isolation::pods_reach_each_other,
-    network::host_ports,
-    network::the_way_out,
-    network::bandwidth_limits,
-    network::plugins_of_others,
-    network::what_a_crash_leaves,
-    network::metrics,
-    crash::killed_again_and_again,
-    escape::cve_2025_31133_volume_in_proc_or_sys_is_refused,
+    network::host_ports_are_forwarded,
+    network::egress_is_masqueraded,
+    network::bandwidth_limits_are_applied,
+    network::foreign_plugins_are_run,
+    network::crash_remains_are_collected,
+    network::network_metrics_are_reported,
+    crash::daemon_killed_repeatedly_loses_nothing,
+    escape::cve_2025_31133_volume_in_proc_or_sys_is_rejected,
     escape::proc_and_sys_allowed_mounts_work,
     escape::masked_and_read_only_paths_hold,
     escape::bounding_set_has_default_capabilities,
     escape::cve_2019_5736_binary_of_shim_cannot_be_written,
     escape::cve_2024_21626_descriptors_do_not_leak,
-    escape::cve_2025_52565_terminal_on_volume_is_refused,
-    hostile::layers,
-    hostile::layers_hide_what_is_below_and_nothing_else,
-    hostile::containers,
-    hostile::streams_by_name,
-    users::root_is_nobody_outside,
-    pull::misbehaving_registries,
-    pull::who_may_pull,
-    pull::mirrors_and_platforms,
-    pull::pulls_of_the_same_are_one,
-    pull::from_a_real_registry,
-    streams::exec_over_a_websocket,
-    streams::exec_with_a_terminal,
-    streams::attach_to_a_container,
-    streams::attach_to_input_that_stays_open,
-    streams::port_forward_over_spdy,
-    streams::port_forward_over_channels,
+    escape::cve_2025_52565_terminal_on_volume_is_rejected,
+    hostile::hostile_layers_are_rejected,
+    hostile::whiteouts_hide_only_lower_layers,
+    hostile::hostile_containers_stay_confined,
+    hostile::standard_streams_open_by_name,
+    users::pod_root_is_unprivileged_on_host,
+    pull::misbehaving_registries_are_handled,
+    pull::pull_requires_credentials,
+    pull::mirrors_and_platforms_are_selected,
+    pull::equal_pulls_share_one_download,
+    pull::pull_from_docker_registry_works,
+    streams::exec_over_websocket_works,
+    streams::exec_with_terminal_resizes,
+    streams::attach_copies_streams,
+    streams::attach_to_open_stdin_ends_with_client,
+    streams::port_forward_over_spdy_works,
+    streams::port_forward_over_channels_works,
 ];
 
-/// Those that run a second time where control groups are of version 2. Its hierarchy has no controllers on a machine
-/// that uses version 1, so what needs one is not among them.
+/// Tests that run a second time with cgroup v2. On a machine that uses v1 its hierarchy has no controllers, so tests
+/// that need one are excluded.
 pub const ON_VERSION_2: &[&str] = &[
     "lifecycle::logs_are_reopened",
-    "lifecycle::events",
-    "lifecycle::stopping",
-    "lifecycle::the_daemon_may_go_and_come_back",
-    "lifecycle::shared_pid_namespace",
-    "isolation::what_a_container_may_not",
-    "isolation::privileged",
+    "lifecycle::events_are_sent_to_subscribers",
+    "lifecycle::stop_signals_then_kills_after_grace",
+    "lifecycle::daemon_restart_restores_containers",
+    "lifecycle::shared_pid_namespace_outlives_container",
+    "isolation::forbidden_operations_fail",
+    "isolation::privileged_container_has_host_devices",
 ];

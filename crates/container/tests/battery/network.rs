@@ -1,4 +1,4 @@
-//! The pod network: ports of the node, the way out, limits, other plugins, and what a crash leaves.
+//! The pod network: host ports, masquerading, bandwidth, other plugins, and garbage after a crash.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ fn port(host_port: i32, host_ip: &str) -> PortMapping {
     PortMapping { protocol: 0, container_port: 8080, host_port, host_ip: host_ip.to_owned() }
 }
 
-/// What a server says; nothing, if there is none.
+/// Response of a server, or the error.
 fn fetch(address: &str) -> Result<String, String> {
     let address: SocketAddr = address.parse().unwrap();
     let failed = |error: std::io::Error| format!("{address}: {error}");
@@ -69,26 +69,26 @@ impl Node {
     }
 }
 
-pub async fn host_ports(node: Node) {
+pub async fn host_ports_are_forwarded(node: Node) {
     let (pod, id) = node.serving("web", vec![port(18080, ""), port(18081, "127.0.0.1")]).await;
     let address = node.address(&pod).await;
     served(&node, &format!("{address}:8080")).await;
     served(&node, "10.222.0.1:18080").await;
-    // The node's loopback address leads to pods as well.
+    // The node's loopback address is forwarded to pods as well.
     served(&node, "127.0.0.1:18080").await;
     served(&node, "127.0.0.1:18081").await;
     assert!(fetch("10.222.0.1:18081").is_err(), "open on the loopback address only");
-    // From another pod, and from the pod itself, which the packets leave and come back to.
+    // From another pod, and from the pod itself (hairpin).
     let (_, other) = node.run("client", node.container("client", &["sleep", "1000"])).await;
     for from in [&other, &id] {
-        let ask = "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | nc -w 5 10.222.0.1 18080";
+        let command = "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | nc -w 5 10.222.0.1 18080";
         node.until("an answer", async || {
-            let seen = node.exec(from, &["sh", "-c", ask]).await;
+            let seen = node.exec(from, &["sh", "-c", command]).await;
             if seen.1.ends_with("page") { Ok(()) } else { Err(format!("{seen:?}")) }
         })
         .await;
     }
-    // A pod does not reach what listens on the node's loopback address.
+    // A pod does not reach services on the node's loopback address.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let local = listener.local_addr().unwrap().port().to_string();
     let script =
@@ -103,13 +103,13 @@ pub async fn host_ports(node: Node) {
     served(&node, "10.222.0.1:18080").await;
     node.remove_pod(&pod).await;
     assert!(fetch("10.222.0.1:18080").is_err());
-    // Now it is free.
+    // The port is free again.
     let (pod, _) = node.serving("third", vec![port(18080, "")]).await;
     served(&node, "10.222.0.1:18080").await;
     node.remove_pod(&pod).await;
 }
 
-/// A network namespace that goes with its owner.
+/// A network namespace that is removed on drop.
 struct Elsewhere(&'static str);
 
 fn ip(arguments: &str) {
@@ -124,12 +124,12 @@ impl Drop for Elsewhere {
 }
 
 impl Elsewhere {
-    /// Accepts one connection there and says who it came from.
+    /// Accepts one connection there and returns its source address.
     fn accept(&self, address: &str) -> std::thread::JoinHandle<String> {
-        let (address, place) = (address.to_owned(), format!("/run/netns/{}", self.0));
+        let (address, namespace) = (address.to_owned(), format!("/run/netns/{}", self.0));
         let (ready, wait) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let file = std::fs::File::open(place).unwrap();
+            let file = std::fs::File::open(namespace).unwrap();
             enter(file.as_fd(), Namespace::Network).unwrap();
             let listener = TcpListener::bind(address).unwrap();
             ready.send(()).unwrap();
@@ -141,7 +141,7 @@ impl Elsewhere {
     }
 }
 
-pub async fn the_way_out(node: Node) {
+pub async fn egress_is_masqueraded(node: Node) {
     if Command::new("ip").arg("-V").output().is_err() {
         println!("skipped: no ip here");
         return;
@@ -154,7 +154,7 @@ pub async fn the_way_out(node: Node) {
     ip("-n ferry-outside addr add 192.0.2.2/24 dev eth0");
     ip("-n ferry-outside addr add 10.222.9.1/24 dev eth0");
     ip("-n ferry-outside link set eth0 up");
-    // The neighbour knows the way to this node's pods, the rest of the world does not.
+    // The neighbour has a route to this node's pods, other hosts do not.
     ip("-n ferry-outside route add 10.222.0.0/24 via 192.0.2.1 src 10.222.9.1");
     ip("route add 10.222.9.0/24 via 192.0.2.2");
     let (pod, id) = node.run("out", node.container("out", &["sleep", "1000"])).await;
@@ -169,7 +169,7 @@ pub async fn the_way_out(node: Node) {
     let _ = Command::new("ip").args(["link", "del", "uplink"]).output();
 }
 
-pub async fn bandwidth_limits(node: Node) {
+pub async fn bandwidth_limits_are_applied(node: Node) {
     if Command::new("tc").arg("-V").output().is_err() {
         println!("skipped: no tc here");
         return;
@@ -198,7 +198,7 @@ pub async fn bandwidth_limits(node: Node) {
     served(&node, &format!("{}:8080", node.address(&pod).await)).await;
 }
 
-pub async fn plugins_of_others(node: Node) {
+pub async fn foreign_plugins_are_run(node: Node) {
     let programs = ["bridge", "host-local", "portmap", "bandwidth"];
     if let Some(missing) =
         programs.iter().find(|name| !std::path::Path::new("/usr/lib/cni").join(name).exists())
@@ -223,7 +223,7 @@ pub async fn plugins_of_others(node: Node) {
     assert!(address.starts_with("10.223.0."), "{address}");
     served(&node, &format!("{address}:8080")).await;
     served(&node, "10.223.0.1:18090").await;
-    // A new daemon disconnects with the configuration that the pod was connected with.
+    // A restarted daemon disconnects with the configuration that the pod was connected with.
     std::fs::remove_file(node.root.join("net.d/10.conflist")).unwrap();
     node.restart().await;
     node.remove_pod(&pod).await;
@@ -238,10 +238,10 @@ pub async fn plugins_of_others(node: Node) {
     let _ = Command::new("ip").args(["link", "del", "others0"]).output();
 }
 
-pub async fn what_a_crash_leaves(node: Node) {
+pub async fn crash_remains_are_collected(node: Node) {
     let (pod, _) = node.serving("alive", vec![port(18100, "")]).await;
     let address = node.address(&pod).await;
-    // A daemon that died in the middle left an address, a cable and a port of a pod that nobody knows.
+    // A crashed daemon left an address, a veth pair and a port of an unknown pod.
     let addresses = node.root.join("state/addresses");
     std::fs::write(addresses.join("10.222.0.200"), "dead").unwrap();
     ip("link add fe-dead type veth peer name dead");
@@ -257,19 +257,19 @@ pub async fn what_a_crash_leaves(node: Node) {
     assert!(!links.iter().any(|link| link.name == "fe-dead"), "{links:?}");
     served(&node, "10.222.0.1:18100").await;
     assert!(fetch("10.222.0.1:18101").is_err());
-    // Packet rules that somebody removed come back with the next pod, and CHECK tells meanwhile.
+    // Packet rules that were removed are restored with the next pod; until then CHECK reports them.
     let mut batch = sys::nftables::Batch::new(sys::nftables::Family::Ipv4, "ferry-network-ferry0");
     batch.remove_table();
     sys::nftables::Socket::open().unwrap().apply(batch).unwrap();
     let health = node.pod_status(&pod, true).await.1;
-    assert!(health.contains("the packet rules are gone"), "{health}");
+    assert!(health.contains("packet rules are missing"), "{health}");
     let (other, _) = node.serving("next", Vec::new()).await;
     served(&node, "10.222.0.1:18100").await;
     node.remove_pod(&other).await;
     node.remove_pod(&pod).await;
 }
 
-pub async fn metrics(node: Node) {
+pub async fn network_metrics_are_reported(node: Node) {
     let (pod, id) = node.serving("measured", Vec::new()).await;
     served(&node, &format!("{}:8080", node.address(&pod).await)).await;
     let mut cri = node.cri.clone();

@@ -1,4 +1,4 @@
-//! Pulling: from Debian's docker-registry, and from a server that does whatever goes wrong.
+//! Pulls from Debian's docker-registry, and from a server that simulates failures.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -43,7 +43,7 @@ impl Content {
         described
     }
 
-    /// A small image of two layers; one of them is large enough to come in pieces.
+    /// A small image of two layers; one is large enough to be sent in chunks.
     fn image(&mut self, tag: &str, text: &str) -> String {
         let first = image::layer(&[("etc/", 0o755, b""), ("etc/text", 0o644, text.as_bytes())]);
         let noise: Vec<u8> =
@@ -70,17 +70,17 @@ impl Content {
     }
 }
 
-/// What the server does wrong.
+/// Failure that the server simulates.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Mischief {
-    /// Other bytes than the digest promises.
+    /// Content that does not match the digest.
     wrong: bool,
-    /// Every answer with a blob ends after this many bytes of it.
+    /// Every response with a blob ends after this many bytes of it.
     cut: Option<usize>,
     no_ranges: bool,
-    /// Blobs are elsewhere, and elsewhere must not see credentials.
+    /// Blobs are redirected to another server, which must not receive credentials.
     redirect: bool,
-    /// A token is wanted, for which a password is.
+    /// A token is required, which requires a password.
     token: bool,
     password: bool,
     slow: bool,
@@ -134,7 +134,7 @@ async fn answer(
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(socket.read_u8().await?);
-        // The beginning of TLS.
+        // The start of a TLS handshake.
         if head == [22] {
             return socket.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\nTLS to a plain server\n").await;
         }
@@ -221,6 +221,7 @@ async fn answer(
     let cut = mischief.cut.filter(|cut| *cut < rest.len());
     for piece in rest[..cut.unwrap_or(rest.len())].chunks(16 << 10) {
         if mischief.slow {
+            // A slow server is the subject.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         socket.write_all(piece).await?;
@@ -229,7 +230,7 @@ async fn answer(
 }
 
 impl Node {
-    /// Says in the runtime's configuration that these servers speak plain HTTP.
+    /// Configures the runtime to use plain HTTP for these servers.
     fn plain_http(&self, servers: &[&str]) {
         let mirrors: BTreeMap<&str, Value> = servers
             .iter()
@@ -246,7 +247,7 @@ impl Node {
         let image = Some(ImageSpec { image: name.to_owned(), ..ImageSpec::default() });
         let request = PullImageRequest { image, auth, sandbox_config: None };
         let answer = self.cri.clone().images.pull_image(request).await;
-        // Nothing of a pull that ended is left.
+        // Nothing of a finished pull is left.
         let left: Vec<_> = std::fs::read_dir(self.root.join("state/images/downloads")).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
         answer.map(|answer| answer.into_inner().image_ref).map_err(|status| status.message().to_owned())
@@ -257,7 +258,7 @@ fn me() -> Option<AuthConfig> {
     Some(AuthConfig { username: "me".into(), password: "secret".into(), ..AuthConfig::default() })
 }
 
-pub async fn misbehaving_registries(node: Node) {
+pub async fn misbehaving_registries_are_handled(node: Node) {
     for (text, mischief, works) in [
         ("plain", Mischief::default(), true),
         ("wrong", Mischief { wrong: true, ..Default::default() }, false),
@@ -293,7 +294,7 @@ pub async fn misbehaving_registries(node: Node) {
     }
 }
 
-pub async fn who_may_pull(node: Node) {
+pub async fn pull_requires_credentials(node: Node) {
     for mischief in
         [Mischief { token: true, ..Default::default() }, Mischief { password: true, ..Default::default() }]
     {
@@ -301,7 +302,7 @@ pub async fn who_may_pull(node: Node) {
         let id = content.image("v1", "private");
         let server = Server::start(content, mischief).await;
         let name = format!("{}/private/app:v1", server.address);
-        // Without a word in the configuration it is TLS or nothing.
+        // Without configuration only TLS is used.
         node.registries(&json!({}));
         let error = node.pull(&name, me()).await.unwrap_err();
         assert!(error.contains("http: server gave HTTP response to HTTPS client"), "{error}");
@@ -325,7 +326,7 @@ pub async fn who_may_pull(node: Node) {
             ..AuthConfig::default()
         };
         assert_eq!(node.pull(&name, Some(auth)).await.unwrap(), id);
-        // The administrator's credentials do as well.
+        // The administrator's credentials are accepted as well.
         let host = server.address.clone();
         node.registries(&json!({"mirrors": {host.clone(): {"endpoint": [format!("http://{host}")]}},
             "configs": {host: {"auth": {"username": "me", "password": "secret"}}}}));
@@ -333,7 +334,7 @@ pub async fn who_may_pull(node: Node) {
     }
 }
 
-pub async fn mirrors_and_platforms(node: Node) {
+pub async fn mirrors_and_platforms_are_selected(node: Node) {
     let mut content = Content::default();
     let id = content.image("own", "for this machine");
     let own = content.manifests["own"].clone();
@@ -350,7 +351,7 @@ pub async fn mirrors_and_platforms(node: Node) {
         with(other["digest"].as_str().unwrap(), 10, "s390x")]});
     content.manifest("foreign", INDEX, &foreign);
     let mirror = Server::start(content, Mischief { busy: 2, ..Default::default() }).await;
-    // The first mirror has nothing, and nobody is behind the second.
+    // The first mirror has no images, and the second is unreachable.
     let empty = Server::start(Content::default(), Mischief::default()).await;
     node.registries(&json!({"mirrors": {"upstream.example": {"endpoint": [
         format!("http://{}", empty.address), "http://127.0.0.1:1", format!("http://{}/prefix/v2", mirror.address)]}}}));
@@ -381,7 +382,7 @@ pub async fn mirrors_and_platforms(node: Node) {
     assert!(node.pull("Not An Image", None).await.unwrap_err().contains("failed to parse image name"));
 }
 
-pub async fn pulls_of_the_same_are_one(node: Node) {
+pub async fn equal_pulls_share_one_download(node: Node) {
     let mut content = Content::default();
     let id = content.image("v1", "shared");
     let layers = content.blobs.len();
@@ -392,7 +393,7 @@ pub async fn pulls_of_the_same_are_one(node: Node) {
         tokio::join!(node.pull_only(&name), node.pull_only(&name), node.pull_only(&name));
     assert_eq!((first.unwrap(), second.unwrap(), third.unwrap()), (id.clone(), id.clone(), id.clone()));
     assert_eq!(server.count("/blobs/"), layers, "{:?}", server.requests);
-    // A client that leaves takes its pull along, and what it had goes too.
+    // A disconnecting client cancels its pull, and the partial download is removed.
     let mut content = Content::default();
     content.image("v2", "nobody waits");
     let server = Server::start(content, Mischief { slow: true, ..Default::default() }).await;
@@ -413,7 +414,7 @@ pub async fn pulls_of_the_same_are_one(node: Node) {
     let pulled = container::control::pull_image(&node.root.join("cri.sock"), request, report).await;
     assert!(pulled.is_ok(), "{pulled:?}");
     let last = seen.last().unwrap();
-    // A layer that was unpacked before the first one left need not come again.
+    // A layer that was unpacked before the first client disconnected is not downloaded again.
     assert_eq!((last.done, last.layers_done), (last.total, last.layers), "{seen:?}");
 }
 
@@ -439,7 +440,7 @@ impl Drop for Registry {
 }
 
 impl Registry {
-    /// Debian's registry, if it is here.
+    /// Debian's registry, if it is installed.
     async fn start(node: &Node) -> Option<Self> {
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
         let address = format!("127.0.0.1:{port}");
@@ -461,7 +462,7 @@ impl Registry {
         Some(registry)
     }
 
-    /// One request; the answer's head.
+    /// Sends one request and returns the head of the response.
     async fn request(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> std::io::Result<String> {
         let mut socket = TcpStream::connect(&self.address).await?;
         let head = format!(
@@ -481,8 +482,8 @@ impl Registry {
         for (digest, bytes) in &content.blobs {
             let begun =
                 self.request("POST", &format!("/v2/{repository}/blobs/uploads/"), "", b"").await.unwrap();
-            let place = begun.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().trim();
-            let path = place.split_once(&self.address).map_or(place, |(_, path)| path);
+            let location = begun.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().trim();
+            let path = location.split_once(&self.address).map_or(location, |(_, path)| path);
             let whole = format!("{path}&digest={digest}");
             self.request("PUT", &whole, "Content-Type: application/octet-stream\r\n", bytes).await.unwrap();
         }
@@ -493,7 +494,7 @@ impl Registry {
     }
 }
 
-pub async fn from_a_real_registry(node: Node) {
+pub async fn pull_from_docker_registry_works(node: Node) {
     let Some(registry) = Registry::start(&node).await else {
         println!("skipped: no docker-registry here");
         return;

@@ -1,4 +1,4 @@
-//! Exec, attach and port-forward, as clients speak them.
+//! Exec, attach and port-forward over the clients' protocols.
 
 use cri::v1::*;
 use streaming::websocket::{Message, Reader, Writer};
@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use crate::{Node, PATIENCE};
 
-/// Connects to an address of the streaming server and changes the protocol.
+/// Connects to a URL of the streaming server and upgrades the protocol.
 async fn upgrade(url: &str, headers: &str) -> TcpStream {
     let rest = url.strip_prefix("http://").expect("an address");
     let (host, path) = rest.split_once('/').expect("a path");
@@ -42,7 +42,7 @@ async fn collect(reader: &mut Reader<ReadHalf<TcpStream>>) -> [String; 3] {
                 Message::Data(data) if (1..=3).contains(&data[0]) => {
                     streams[usize::from(data[0]) - 1].extend_from_slice(&data[1..]);
                 }
-                Message::Close => return,
+                Message::Close(_) => return,
                 _ => {}
             }
         }
@@ -54,7 +54,7 @@ async fn collect(reader: &mut Reader<ReadHalf<TcpStream>>) -> [String; 3] {
 async fn exec(node: &Node, id: &str, command: &[&str], tty: bool) -> String {
     let request = ExecRequest {
         container_id: id.to_owned(),
-        cmd: command.iter().map(|&word| word.to_owned()).collect(),
+        cmd: command.iter().map(|&argument| argument.to_owned()).collect(),
         tty,
         stdin: true,
         stdout: true,
@@ -63,7 +63,7 @@ async fn exec(node: &Node, id: &str, command: &[&str], tty: bool) -> String {
     node.cri.clone().runtime.exec(request).await.expect("an address").into_inner().url
 }
 
-pub async fn exec_over_a_websocket(node: Node) {
+pub async fn exec_over_websocket_works(node: Node) {
     let (_, id) = node.run("ws", node.container("ws", &["sleep", "1000"])).await;
     let url = exec(&node, &id, &["sh", "-c", "cat; echo no >&2; exit 6"], false).await;
     let (mut reader, mut writer) = websocket(&url).await;
@@ -79,21 +79,32 @@ pub async fn exec_over_a_websocket(node: Node) {
     let mut head = [0; 12];
     again.read_exact(&mut head).await.unwrap();
     assert_eq!(&head, b"HTTP/1.1 404", "an address is good for one connection");
-    // A command whose client leaves does not stay.
-    let url = exec(&node, &id, &["sleep", "7777"], false).await;
-    let ends = websocket(&url).await;
-    node.until("the command", async || {
-        let seen = node.exec(&id, &["ps"]).await.1;
-        if seen.contains("sleep 7777") { Ok(()) } else { Err(seen) }
-    })
-    .await;
-    drop(ends);
+    // A command whose client disconnects, or sends a close frame, is killed.
+    for (number, closes) in [("7777", false), ("8888", true)] {
+        let url = exec(&node, &id, &["sleep", number], false).await;
+        let (reader, mut writer) = websocket(&url).await;
+        until_command(&node, &id, number, true).await;
+        if closes {
+            writer.close().await.unwrap();
+        }
+        drop((reader, writer));
+        until_command(&node, &id, number, false).await;
+    }
 }
 
-/// Waits until its terminal is as large as it is told.
+/// Waits until `sleep NUMBER` runs in the container, or does not.
+async fn until_command(node: &Node, id: &str, number: &str, runs: bool) {
+    node.until("the command", async || {
+        let seen = node.exec(id, &["ps"]).await.1;
+        if seen.contains(&format!("sleep {number}")) == runs { Ok(()) } else { Err(seen) }
+    })
+    .await;
+}
+
+/// Waits until its terminal has the requested size.
 const RESIZED: &str = "tty; read line; until stty size | grep '33 101'; do sleep 0.1; done; echo got $line";
 
-pub async fn exec_with_a_terminal(node: Node) {
+pub async fn exec_with_terminal_resizes(node: Node) {
     let (_, id) = node.run("tty", node.container("tty", &["sleep", "1000"])).await;
     let url = exec(&node, &id, &["sh", "-c", RESIZED], true).await;
     let (mut reader, mut writer) = websocket(&url).await;
@@ -104,7 +115,7 @@ pub async fn exec_with_a_terminal(node: Node) {
     assert!(status.contains("Success"), "{status}");
 }
 
-pub async fn attach_to_a_container(node: Node) {
+pub async fn attach_copies_streams(node: Node) {
     let mut config =
         node.container("att", &["sh", "-c", "while read line; do echo you said $line; done; echo over"]);
     config.stdin = true;
@@ -123,17 +134,17 @@ pub async fn attach_to_a_container(node: Node) {
     assert_eq!(node.log("att", "att"), ["stdout F you said hi", "stdout F over"]);
 }
 
-/// Without `stdin_once` the end of a client's input ends its session, and neither the container nor its input.
-pub async fn attach_to_input_that_stays_open(node: Node) {
+/// Without `stdin_once`, EOF on a client's stdin ends its session, but neither the container nor its stdin.
+pub async fn attach_to_open_stdin_ends_with_client(node: Node) {
     let mut config = node.container("open", &["sh", "-c", "while read line; do echo you said $line; done"]);
     config.stdin = true;
     let (_, id) = node.run("open", config).await;
-    for word in ["one", "two"] {
+    for argument in ["one", "two"] {
         let request =
             AttachRequest { container_id: id.clone(), stdin: true, tty: false, stdout: true, stderr: true };
         let url = node.cri.clone().runtime.attach(request).await.unwrap().into_inner().url;
         let (mut reader, mut writer) = websocket(&url).await;
-        writer.data(&[format!("\0{word}\n").as_bytes()]).await.unwrap();
+        writer.data(&[format!("\0{argument}\n").as_bytes()]).await.unwrap();
         writer.data(&[b"\xff\x00"]).await.unwrap();
         let [_, _, status] = collect(&mut reader).await;
         assert!(status.contains("Success"), "{status}");
@@ -149,7 +160,7 @@ pub async fn attach_to_input_that_stays_open(node: Node) {
     .await;
 }
 
-pub async fn port_forward_over_spdy(node: Node) {
+pub async fn port_forward_over_spdy_works(node: Node) {
     let serve = "echo hello > /tmp/index.html; exec httpd -f -p 127.0.0.1:8080 -h /tmp";
     let (pod, id) = node.run("pf", node.container("pf", &["sh", "-c", serve])).await;
     node.until("the server", async || {
@@ -182,7 +193,7 @@ pub async fn port_forward_over_spdy(node: Node) {
     driver.abort();
 }
 
-pub async fn port_forward_over_channels(node: Node) {
+pub async fn port_forward_over_channels_works(node: Node) {
     let serve = "echo hello > /tmp/index.html; exec httpd -f -p 127.0.0.1:8081 -h /tmp";
     let (pod, id) = node.run("pfc", node.container("pfc", &["sh", "-c", serve])).await;
     node.until("the server", async || {

@@ -1,4 +1,4 @@
-//! Pods whose users are others on the host.
+//! Pods with user namespaces.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -14,7 +14,7 @@ fn options(pid: NamespaceMode) -> NamespaceOption {
     NamespaceOption { pid: pid.into(), userns_options: Some(users), ..NamespaceOption::default() }
 }
 
-pub async fn root_is_nobody_outside(node: Node) {
+pub async fn pod_root_is_unprivileged_on_host(node: Node) {
     let volume = node.root.join("volume");
     std::fs::create_dir(&volume).unwrap();
     std::fs::write(volume.join("file"), "mine").unwrap();
@@ -55,7 +55,7 @@ pub async fn root_is_nobody_outside(node: Node) {
         assert_eq!(shell("hostname").await, name);
         assert_eq!(shell("cat /proc/sys/net/ipv4/ip_unprivileged_port_start").await, "80");
         assert!(shell("ip -o addr").await.contains("eth0"));
-        // Its own files, those of the image and those of mapped volumes are root's inside.
+        // Its own files, those of the image and those of mapped volumes belong to root inside.
         assert_eq!(
             shell("stat -c %u:%g / /bin/busybox /mapped/file /dev /dev/null").await,
             "0:0\n0:0\n0:0\n0:0\n0:0"
@@ -67,7 +67,7 @@ pub async fn root_is_nobody_outside(node: Node) {
         assert_eq!(std::fs::metadata(container.join("upper/made")).unwrap().uid(), FIRST);
         assert_eq!(std::fs::metadata(volume.join("made")).unwrap().uid(), 33);
         std::fs::remove_file(volume.join("made")).unwrap();
-        // It may do much at home, and nothing elsewhere.
+        // It is privileged inside its namespace, and unprivileged outside.
         shell("mount -t tmpfs none /tmp && umount /tmp && ip link set eth0 mtu 1400").await;
         for script in [
             "touch /plain/x",
@@ -89,9 +89,9 @@ pub async fn root_is_nobody_outside(node: Node) {
         assert_eq!(shell("echo still here").await, "still here");
     }
     let mut wrong = node.pod("wrong");
-    let mut asked = options(NamespaceMode::Container);
-    asked.userns_options.as_mut().unwrap().uids[0].host_id = 0;
-    wrong.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options = Some(asked);
+    let mut requested = options(NamespaceMode::Container);
+    requested.userns_options.as_mut().unwrap().uids[0].host_id = 0;
+    wrong.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options = Some(requested);
     let request = RunPodSandboxRequest { config: Some(wrong), runtime_handler: String::new() };
     assert!(
         node.cri.clone().runtime.run_pod_sandbox(request).await.is_err(),

@@ -1,4 +1,4 @@
-//! Bootstrap tokens: one loop signs the public cluster information with them, one deletes those that have expired.
+//! Bootstrap tokens: one loop signs the public cluster information with them, one deletes expired tokens.
 
 pub mod signer;
 pub mod token_cleaner;
@@ -17,7 +17,7 @@ fn is_token(secret: &Secret) -> bool {
     secret.type_.as_deref() == Some(TYPE)
 }
 
-/// When the token expires; a time that cannot be read counts as past.
+/// Expiry of the token; an invalid time counts as past.
 fn expiration(secret: &Secret) -> Option<Timestamp> {
     let text = field(secret, "expiration").filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or(Timestamp::UNIX_EPOCH))
@@ -30,7 +30,7 @@ fn token(id: &str, fields: &[(&str, &str)]) -> Secret {
     let basic = [("token-id", id), ("token-secret", "0123456789abcdef"), ("usage-bootstrap-signing", "true")];
     let basic = basic.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())));
     Secret {
-        metadata: crate::fixture::meta(&format!("bootstrap-token-{id}")),
+        metadata: crate::shared::fixture::meta(&format!("bootstrap-token-{id}")),
         type_: Some(TYPE.to_owned()),
         data: Some(basic.chain(given).collect()),
         ..Secret::default()

@@ -1,5 +1,5 @@
-//! The bootstrap signer. Watches the `cluster-info` config map and bootstrap tokens; keeps in the map a signature of its
-//! kubeconfig for every token, by which a joining node knows the cluster.
+//! The bootstrap signer. Watches the `cluster-info` config map and bootstrap tokens; keeps in the map a signature of
+//! its kubeconfig for every token, by which a joining node verifies the cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Loop for Signer {
     }
 }
 
-/// The map's data with the right signatures; none if it has them.
+/// Data of the map with the current signatures; `None` if they are up to date.
 fn plan(map: &ConfigMap, secrets: &[Arc<Secret>], now: Timestamp) -> Option<BTreeMap<String, String>> {
     let data = map.data.as_ref()?;
     let content = data.get(KUBECONFIG)?;
@@ -71,7 +71,7 @@ fn plan(map: &ConfigMap, secrets: &[Arc<Secret>], now: Timestamp) -> Option<BTre
     (wanted != *data).then_some(wanted)
 }
 
-/// Id and secret of a token that may sign.
+/// Id and secret of a signing token.
 fn signing_token(secret: &Secret, now: Timestamp) -> Option<(&str, &str)> {
     let (id, key) = (field(secret, "token-id")?, field(secret, "token-secret")?);
     let named = secret.metadata.name.as_deref()? == format!("bootstrap-token-{id}");
@@ -80,7 +80,7 @@ fn signing_token(secret: &Secret, now: Timestamp) -> Option<(&str, &str)> {
     (is_token(secret) && named && signs && alive && !key.is_empty()).then_some((id, key))
 }
 
-/// A detached JWS: header and signature, with the content left out between them.
+/// Detached JWS: header and signature, with the content left out between them.
 fn sign(content: &str, id: &str, key: &str) -> String {
     let header = serde_json::json!({ "alg": "HS256", "kid": id }).to_string();
     let header = URL_SAFE_NO_PAD.encode(header);
@@ -93,10 +93,10 @@ fn sign(content: &str, id: &str, key: &str) -> String {
 mod tests {
     use super::super::token;
     use super::*;
-    use crate::fixture::{at, meta};
+    use crate::shared::fixture::{at, meta};
 
     #[test]
-    fn signatures_are_those_of_living_tokens() {
+    fn signatures_exist_for_unexpired_tokens_only() {
         let data = [(KUBECONFIG, "payload"), ("jws-kubeconfig-gone00", "x"), ("other", "y")];
         let data = data.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let mut map =
@@ -109,7 +109,7 @@ mod tests {
         let data = plan(&map, &secrets, at(10)).expect("a change");
         let keys: Vec<_> = data.keys().map(String::as_str).collect();
         assert_eq!(keys, ["jws-kubeconfig-abcdef", KUBECONFIG, "other"]);
-        // A known answer: key and content as in the specification of bootstrap tokens.
+        // Test vector: key and content as in the specification of bootstrap tokens.
         let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","kid":"abcdef"}"#);
         assert!(data["jws-kubeconfig-abcdef"].starts_with(&format!("{header}..")));
         map.data = Some(data);

@@ -49,10 +49,10 @@ impl Loop for Cleaner {
 mod tests {
     use super::super::token;
     use super::*;
-    use crate::fixture::at;
+    use crate::shared::fixture::at;
 
     #[test]
-    fn unreadable_times_are_past() {
+    fn invalid_expiration_counts_as_past() {
         assert_eq!(expiration(&token("a", &[])), None);
         assert_eq!(expiration(&token("a", &[("expiration", "1970-01-01T00:00:05Z")])), Some(at(5)));
         assert_eq!(expiration(&token("a", &[("expiration", "soon")])), Some(at(0)));

@@ -1,4 +1,4 @@
-//! The approving loop. Watches certificate requests; approves those of kubelets whose user may ask for them.
+//! The approving loop. Watches certificate signing requests; approves those of kubelets whose user is authorized.
 
 use async_trait::async_trait;
 use client::ResourceKey;
@@ -72,7 +72,7 @@ impl Loop for Approving {
     }
 }
 
-/// The permissions one of which the user needs, and what is said once it is approved.
+/// Alternative permissions of the user, and the message of the approval.
 fn plan(request: &CertificateSigningRequest) -> Vec<(&'static str, &'static str)> {
     let usages = request.spec.usages.clone().unwrap_or_default();
     let Ok((parsed, _)) = Request::parse(&request.spec.request.0) else { return Vec::new() };
@@ -97,7 +97,7 @@ mod tests {
     use objects::certificates::v1::CertificateSigningRequestSpec;
 
     #[test]
-    fn only_kubelets_are_recognised() {
+    fn only_kubelet_requests_are_recognized() {
         let request = |signer: &str, user: &str, common_name: &str| CertificateSigningRequest {
             spec: CertificateSigningRequestSpec {
                 request: ByteString(make(common_name, "system:nodes", &[]).into_bytes()),

@@ -1,5 +1,5 @@
-//! The cleaner of certificate requests. Watches them; deletes those that are settled, or that nobody settled, after a
-//! while.
+//! The cleaner of certificate signing requests. Watches them; deletes approved, denied, failed and pending ones after
+//! their time limits.
 
 use async_trait::async_trait;
 use client::delete_options;
@@ -18,7 +18,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 1,
 };
 
-/// A request that was settled stays for so long, one that was not for so long.
+/// Retention of decided requests, and of pending ones.
 const SETTLED: SignedDuration = SignedDuration::from_hours(1);
 const UNSETTLED: SignedDuration = SignedDuration::from_hours(24);
 
@@ -47,7 +47,7 @@ impl Loop for Cleaner {
     }
 }
 
-/// When the request is to go.
+/// Deletion time of the request.
 fn plan(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let conditions =
         request.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -67,7 +67,7 @@ fn plan(request: &CertificateSigningRequest) -> Option<Timestamp> {
     settled.chain(expiry(request)).min()
 }
 
-/// When the certificate expires.
+/// Expiry of the certificate.
 fn expiry(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let pem = request.status.as_ref()?.certificate.as_ref()?;
     let (_, block) = x509_parser::pem::parse_x509_pem(&pem.0).ok()?;
@@ -78,12 +78,12 @@ fn expiry(request: &CertificateSigningRequest) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, meta, time};
+    use crate::shared::fixture::{at, meta, time};
     use objects::ByteString;
     use objects::certificates::v1::{CertificateSigningRequestCondition, CertificateSigningRequestStatus};
 
     #[test]
-    fn settled_requests_go_after_an_hour_others_after_a_day() {
+    fn decided_requests_expire_after_hour_pending_after_day() {
         let request = |kind: Option<&str>, issued: bool| {
             let mut metadata = meta("r");
             metadata.creation_timestamp = Some(time(0));

@@ -1,4 +1,4 @@
-//! Certificate signing requests: one loop approves those of kubelets, one signs what was approved, one clears away.
+//! Certificate signing requests: one loop approves those of kubelets, one signs approved ones, one deletes old ones.
 
 pub mod approving;
 pub mod cleaner;
@@ -8,10 +8,10 @@ mod subject;
 
 use objects::certificates::v1::CertificateSigningRequest;
 
-/// The user that all three loops are.
+/// User of all three loops.
 const IDENTITY: &str = "system:serviceaccount:kube-system:certificate-controller";
 
-/// The request has a condition of this kind that holds.
+/// True if the condition of this type is `True`.
 fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
     let conditions = request.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == kind && condition.status == "True")

@@ -1,4 +1,4 @@
-//! What a certificate request asks for, and what each signer lets it ask. Pure.
+//! Content of a certificate request, and the rules of each signer. Pure.
 
 use std::collections::BTreeSet;
 
@@ -36,10 +36,10 @@ pub enum RequestError {
     NoClientAuth,
 }
 
-/// The parts of a request that signers judge.
+/// Parts of a request that signers check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The user that the certificate would authenticate.
+    /// User that the certificate would authenticate.
     subject: Result<SubjectUser, SubjectError>,
     pub dns: usize,
     pub ips: usize,
@@ -48,7 +48,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads a PEM request; gives its DER too.
+    /// Parses a PEM request; returns its DER too.
     pub fn parse(pem: &[u8]) -> Result<(Self, Vec<u8>), RequestError> {
         let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(|_| RequestError::Pem)?;
         if block.label != "CERTIFICATE REQUEST" {
@@ -74,7 +74,7 @@ impl Request {
         Ok((request, block.contents.clone()))
     }
 
-    /// Whether the signer of this name may sign; none if the name is no signer's here.
+    /// Checks the rules of the signer of this name; `None` for an unknown signer.
     #[must_use]
     pub fn judge(&self, signer: &str, usages: &[String]) -> Option<Result<(), RequestError>> {
         let verdict = match signer {
@@ -87,7 +87,7 @@ impl Request {
         Some(self.user().and(verdict))
     }
 
-    /// The user that the certificate would authenticate.
+    /// User that the certificate would authenticate.
     pub fn user(&self) -> Result<&SubjectUser, RequestError> {
         self.subject.as_ref().map_err(|error| RequestError::Subject(error.clone()))
     }
@@ -128,7 +128,7 @@ impl Request {
     }
 }
 
-/// These usages and no others; key encipherment may be missing, since only RSA needs it.
+/// Requires these usages and no others; key encipherment may be missing, since only RSA needs it.
 fn exactly(usages: &[String], wanted: &'static [&'static str]) -> Result<(), RequestError> {
     let given: BTreeSet<&str> = usages.iter().map(String::as_str).collect();
     let all: BTreeSet<&str> = wanted.iter().copied().collect();
@@ -150,7 +150,7 @@ pub mod tests {
     use super::*;
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 
-    /// A PEM request for this subject and these names.
+    /// PEM request for this subject and these names.
     pub fn make(common_name: &str, organization: &str, dns: &[&str]) -> String {
         let names: Vec<String> = dns.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).expect("names");
@@ -161,11 +161,11 @@ pub mod tests {
         params.serialize_request(&key).expect("a request").pem().expect("PEM")
     }
 
-    /// A PEM request whose subject has two common names, that of a node last.
+    /// PEM request whose subject has two common names, that of a node last.
     pub fn make_two_names() -> String {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
-        // A name keeps one entry per type, so the first common name goes by its number.
+        // A distinguished name holds one entry per type, so the first common name is set by its OID.
         params
             .distinguished_name
             .push(DnType::CustomDnType(vec![2, 5, 4, 3]), "system:kube-controller-manager");
@@ -190,7 +190,7 @@ pub mod tests {
     }
 
     #[test]
-    fn each_signer_has_its_rules() {
+    fn signer_rules_accept_and_reject_requests() {
         let (kubelet, _) =
             Request::parse(make("system:node:n", "system:nodes", &[]).as_bytes()).expect("a request");
         let (serving, _) =

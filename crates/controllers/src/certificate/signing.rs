@@ -1,5 +1,5 @@
-//! The signing loop. Watches certificate requests; signs approved ones with the cluster's authorities, within what each
-//! signer allows.
+//! The signing loop. Watches certificate signing requests; signs approved ones with the cluster's CAs, within the
+//! rules of each signer.
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
@@ -25,48 +25,48 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 5,
 };
 
-/// The signers of this loop.
+/// Signers of this loop.
 pub const SIGNERS: [&str; 4] = [KUBELET_SERVING, KUBELET_CLIENT, CLIENT, LEGACY];
 
-/// The life of a certificate that asks for none, and the longest one.
+/// Default and maximum lifetime of a certificate.
 const SHORTEST: SignedDuration = SignedDuration::from_mins(10);
-/// Certificates begin a little in the past; short ones do not end earlier for it.
+/// Backdating of certificates; short ones do not expire earlier for it.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
 const SHORT: SignedDuration = SignedDuration::from_hours(8);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
-    #[error("the authority's certificate or key cannot be read")]
+    #[error("failed to parse the CA certificate or key")]
     Authority(#[source] rcgen::Error),
-    #[error("the authority's certificate cannot be read")]
+    #[error("failed to parse the CA certificate")]
     AuthorityCertificate,
-    #[error("the authority has expired")]
+    #[error("the CA certificate has expired")]
     Expired,
-    #[error("the request cannot be signed")]
+    #[error("failed to sign the certificate request")]
     Request(#[source] rcgen::Error),
     #[error("invalid key usages: unrecognized usage {0:?}")]
     Usage(String),
-    #[error("the request's subject cannot be put into a certificate")]
+    #[error("failed to encode the subject of the certificate request")]
     Subject,
 }
 
-/// Setting: the authorities that sign, by signer; without it the loop does nothing.
+/// Setting: the CAs by signer; without it the loop does nothing.
 #[derive(Default)]
 pub struct Signers(BTreeMap<&'static str, Arc<SigningAuthority>>);
 
 impl Signers {
-    /// One authority behind all signers of the loop.
+    /// Uses one CA for all signers of the loop.
     pub fn all(authority: SigningAuthority) -> Self {
         let authority = Arc::new(authority);
         Self(SIGNERS.iter().map(|signer| (*signer, Arc::clone(&authority))).collect())
     }
 
-    /// Sets the authority of one signer.
+    /// Sets the CA of one signer.
     pub fn set(&mut self, signer: &'static str, authority: SigningAuthority) {
         self.0.insert(signer, Arc::new(authority));
     }
 
-    /// The authority of a signer; requests of a signer without one are left to others.
+    /// CA of a signer; requests of a signer without one are left to other controllers.
     fn of(&self, signer: &str) -> Option<&SigningAuthority> {
         self.0.get(signer).map(|authority| &**authority)
     }
@@ -91,7 +91,7 @@ impl SigningAuthority {
         Ok(Self { issuer, expires })
     }
 
-    /// Signs a request given as DER; gives a PEM certificate.
+    /// Signs a DER request; returns a PEM certificate.
     pub fn sign(
         &self,
         request: &[u8],
@@ -164,7 +164,7 @@ fn purposes(usages: &[String]) -> Result<(Vec<KeyUsagePurpose>, Vec<ExtendedKeyU
     Ok((keys, extended))
 }
 
-/// How long the certificate lives, within what is allowed.
+/// Lifetime of the certificate, within the limits.
 fn life(requested: Option<i32>, longest: SignedDuration) -> SignedDuration {
     let requested = requested.map(|seconds| SignedDuration::from_secs(seconds.into()).max(SHORTEST));
     requested.map_or(longest, |requested| requested.min(longest))
@@ -229,7 +229,7 @@ impl Loop for Signing {
 mod tests {
     use super::super::request::tests::make;
     use super::*;
-    use crate::fixture::at;
+    use crate::shared::fixture::at;
     use rcgen::{BasicConstraints, CertificateParams, DnType, PublicKeyData};
 
     const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_say_what_was_asked_and_allowed() {
+    fn certificate_has_requested_subject_and_usages() {
         let authority = authority();
         let (_, der) = Request::parse(make("ann", "devs", &["host"]).as_bytes()).expect("a request");
         let usages = ["client auth".to_owned(), "digital signature".to_owned()];
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn each_signer_uses_its_own_authority() {
+    fn each_signer_uses_its_own_ca() {
         let issuer = |signers: &Signers, signer: &str| {
             let (_, der) = Request::parse(make("ann", "devs", &[]).as_bytes()).expect("a request");
             let usages = ["client auth".to_owned()];
@@ -302,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn a_user_may_be_in_several_groups() {
+    fn subject_with_several_organizations_is_preserved() {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::OrganizationName, "devs");
-        // A name keeps one part of each kind, so the second goes by its number.
+        // A distinguished name holds one entry per type, so the second is set by its OID.
         params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 10]), "ops");
         params.distinguished_name.push(DnType::CommonName, "ann");
         let request = params.serialize_request(&key).expect("a request");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn lives_have_limits() {
+    fn certificate_lifetime_is_limited() {
         assert_eq!(life(None, LIFE), LIFE);
         assert_eq!(life(Some(7200), SignedDuration::from_hours(1)), SignedDuration::from_hours(1));
         assert_eq!(life(Some(1), LIFE), SHORTEST);

@@ -1,6 +1,6 @@
-//! Certificates with the subject exactly as it was asked for, however often a part occurs in it: a user in several
-//! groups has several organizations. What makes certificates here knows each part once, so the subject is put in
-//! afterwards and the certificate signed again.
+//! Certificates with exactly the requested subject, repeated attributes included: a user in several groups has
+//! several organizations. rcgen supports each attribute once, so the subject is replaced afterwards and the
+//! certificate signed again.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +12,7 @@ use x509_parser::prelude::FromDer;
 const SEQUENCE: u8 = 0x30;
 const BIT_STRING: u8 = 0x03;
 
-/// The subject of a request, as it stands there.
+/// Subject of a request, unmodified.
 pub fn of_request(request: &[u8]) -> Option<Vec<u8>> {
     let (_, parsed) = X509CertificationRequest::from_der(request).ok()?;
     Some(parsed.certification_request_info.subject.as_raw().to_vec())
@@ -45,7 +45,7 @@ pub fn to_pem(certificate: &[u8]) -> String {
     pem
 }
 
-/// How long tag and length are, and how long the content.
+/// Length of tag and length octets, and length of the content.
 fn header(bytes: &[u8]) -> Option<(usize, usize)> {
     match *bytes.get(1)? {
         short @ 0..0x80 => Some((2, usize::from(short))),
@@ -63,7 +63,7 @@ fn content(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(start..start + length)
 }
 
-/// The first value, and what follows it.
+/// First value, and the rest.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (start, length) = header(bytes)?;
     bytes.split_at_checked(start + length)
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_any_size_are_written_as_they_are_read() {
+    fn der_lengths_round_trip() {
         for length in [0, 1, 0x7f, 0x80, 0xff, 0x100, 0x1_0000] {
             let written = value(SEQUENCE, &vec![7; length]);
             assert_eq!(content(&written).map(<[u8]>::len), Some(length));

@@ -1,7 +1,7 @@
-//! The cron job loop. Watches cron jobs and the jobs they control; starts a job when one is due, and keeps the list of
-//! running ones and a short history.
+//! The cron job loop. Watches cron jobs and the jobs they control; starts due jobs, and keeps the list of active ones
+//! and a short history.
 //!
-//! Invariant: a due time starts at most one job, because the job's name is made from it.
+//! Invariant: a scheduled time starts at most one job, because the job's name is derived from it.
 
 pub mod plan;
 pub mod schedule;
@@ -15,8 +15,9 @@ use jiff::tz::TimeZone;
 use objects::batch::v1::{CronJob, CronJobStatus, Job};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError, controller_of};
 
-use self::plan::{Observed, Plan};
+use self::plan::{CronJobPlan, ObservedCronJob};
 use crate::requeue;
+use crate::shared::metrics;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "cronjob-controller",
@@ -27,11 +28,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 #[derive(Debug, thiserror::Error)]
 enum CronJobError {
-    #[error("the job {0} could not be replaced")]
+    #[error("failed to replace job {0}")]
     Replace(String, #[source] ClientError),
-    #[error("a job could not be created")]
+    #[error("failed to create job")]
     Create(#[source] ClientError),
-    #[error("the status of the cron job could not be written")]
+    #[error("failed to update cron job status")]
     Status(#[source] ClientError),
 }
 
@@ -55,12 +56,12 @@ impl Loop for CronJobs {
         let controls = |job: &Job| controller_of(&job.metadata).is_some_and(|owner| owner.uid == uid);
         let jobs: Vec<_> = self.jobs.owned_by(&uid).into_iter().filter(|job| controls(job)).collect();
         if jobs.iter().any(|job| plan::ending(job).is_none() && !lists(&cron_job, job)) {
-            // Perhaps the cache has not seen the list that names it.
+            // The cache may not show the list that names it.
             cron_job = Arc::new(ctx.client.get(&key.namespace, &key.name).await?);
         }
         let missing = missing(&cron_job, &jobs, ctx).await?;
         let now = ctx.clock.now();
-        let observed = Observed { cron_job, jobs, missing, local: self.local.clone(), now };
+        let observed = ObservedCronJob { cron_job, jobs, missing, local: self.local.clone(), now };
         let plan = plan::plan(&observed);
         for notice in &plan.notices {
             if notice.warning {
@@ -81,7 +82,7 @@ impl Loop for CronJobs {
             ctx.client.update_status(&updated).await.map_err(CronJobError::Status)?;
         }
         started?;
-        Ok(requeue(plan.look_again_in))
+        Ok(requeue(plan.requeue_after))
     }
 }
 
@@ -90,7 +91,7 @@ fn lists(cron_job: &CronJob, job: &Job) -> bool {
     active.into_iter().any(|known| known.uid == job.metadata.uid)
 }
 
-/// Uids of listed jobs that neither the cache nor the server knows.
+/// Uids of listed jobs that are neither in the cache nor on the server.
 async fn missing(
     cron_job: &CronJob,
     jobs: &[Arc<Job>],
@@ -114,7 +115,7 @@ async fn missing(
 async fn start(
     ctx: &Context,
     cron_job: &CronJob,
-    plan: &Plan,
+    plan: &CronJobPlan,
     status: &mut CronJobStatus,
     changed: &mut bool,
 ) -> Result<(), CronJobError> {
@@ -137,6 +138,7 @@ async fn start(
         Ok(created) => {
             let name = created.metadata.name.clone().unwrap_or_default();
             ctx.recorder.normal(cron_job, "SuccessfulCreate", format!("Created job {name}"));
+            metrics::cron_job_created(ctx, *due);
             created
         }
         Err(error) if error.is_already_exists() => {

@@ -1,4 +1,4 @@
-//! What to do about a cron job now, and when to look again. Pure.
+//! Pending actions of a cron job, and its requeue time. Pure.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use objects::meta::v1::{ObjectMeta, OwnerReference, Time};
 
 use super::schedule::{self, Schedule};
 
-/// On the job: the time it was due, in the zone of its cron job.
+/// Annotation of the job: its scheduled time, in the time zone of its cron job.
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// Added to the time of the next look, so that it does not come too early.
+/// Added to the requeue time, so that it is not too early.
 const LATER: SignedDuration = SignedDuration::from_millis(100);
 
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct ObservedCronJob {
     pub cron_job: Arc<CronJob>,
     /// Jobs it controls.
     pub jobs: Vec<Arc<Job>>,
-    /// Entries of the active list whose jobs are certainly gone.
+    /// Entries of the active list whose jobs are confirmed to be deleted.
     pub missing: HashSet<String>,
     pub local: TimeZone,
     pub now: Timestamp,
@@ -37,26 +37,26 @@ pub struct Notice {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct CronJobPlan {
     pub status: CronJobStatus,
     pub status_changed: bool,
     pub notices: Vec<Notice>,
     /// Running jobs to delete before the new one starts.
     pub replace: Vec<ObjectReference>,
-    /// The job to start, and when it was due.
+    /// Job to start, and its scheduled time.
     pub start: Option<(Job, Timestamp)>,
     /// Finished jobs beyond the history limits.
     pub prune: Vec<Arc<Job>>,
-    pub look_again_in: Option<SignedDuration>,
+    pub requeue_after: Option<SignedDuration>,
 }
 
-impl Plan {
-    fn say(&mut self, warning: bool, reason: &'static str, message: String) {
+impl CronJobPlan {
+    fn record(&mut self, warning: bool, reason: &'static str, message: String) {
         self.notices.push(Notice { warning, reason, message });
     }
 }
 
-/// Forgets an active job.
+/// Removes a job from the active list.
 pub fn forget(status: &mut CronJobStatus, uid: &str) -> bool {
     let Some(active) = &mut status.active else { return false };
     let before = active.len();
@@ -68,7 +68,7 @@ pub fn forget(status: &mut CronJobStatus, uid: &str) -> bool {
     changed
 }
 
-/// How a job ended: `Complete` or `Failed`.
+/// Terminal condition of a job: `Complete` or `Failed`.
 #[must_use]
 pub fn ending(job: &Job) -> Option<&str> {
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
@@ -79,9 +79,10 @@ pub fn ending(job: &Job) -> Option<&str> {
 }
 
 #[must_use]
-pub fn plan(observed: &Observed) -> Plan {
+pub fn plan(observed: &ObservedCronJob) -> CronJobPlan {
     let cron_job = observed.cron_job.as_ref();
-    let mut plan = Plan { status: cron_job.status.clone().unwrap_or_default(), ..Plan::default() };
+    let mut plan =
+        CronJobPlan { status: cron_job.status.clone().unwrap_or_default(), ..CronJobPlan::default() };
     account(observed, &mut plan);
     if cron_job.metadata.deletion_timestamp.is_none() {
         start(observed, &mut plan);
@@ -90,8 +91,8 @@ pub fn plan(observed: &Observed) -> Plan {
     plan
 }
 
-/// Brings the active list and the last success up to date.
-fn account(observed: &Observed, plan: &mut Plan) {
+/// Updates the active list and the last successful time.
+fn account(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     let is_active = |status: &CronJobStatus, uid: Option<&str>| {
         status.active.iter().flatten().any(|known| known.uid.as_deref() == uid)
     };
@@ -100,12 +101,12 @@ fn account(observed: &Observed, plan: &mut Plan) {
         let Some(end) = ending(job) else {
             if !is_active(&plan.status, uid) {
                 let message = format!("Saw a job that the controller did not create or forgot: {name}");
-                plan.say(true, "UnexpectedJob", message);
+                plan.record(true, "UnexpectedJob", message);
             }
             continue;
         };
         if forget(&mut plan.status, uid.unwrap_or_default()) {
-            plan.say(false, "SawCompletedJob", format!("Saw completed job: {name}, condition: {end}"));
+            plan.record(false, "SawCompletedJob", format!("Saw completed job: {name}, condition: {end}"));
             plan.status_changed = true;
         }
         let completed = job.status.as_ref().and_then(|status| status.completion_time.clone());
@@ -118,20 +119,20 @@ fn account(observed: &Observed, plan: &mut Plan) {
         let name = plan.status.active.iter().flatten().find(|known| known.uid.as_deref() == Some(gone));
         let name = name.and_then(|known| known.name.clone()).unwrap_or_default();
         if forget(&mut plan.status, gone) {
-            plan.say(false, "MissingJob", format!("Active job went missing: {name}"));
+            plan.record(false, "MissingJob", format!("Active job went missing: {name}"));
             plan.status_changed = true;
         }
     }
 }
 
-fn start(observed: &Observed, plan: &mut Plan) {
+fn start(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     let cron_job = observed.cron_job.as_ref();
     let spec = &cron_job.spec;
     let now = observed.now;
     let named_zone = spec.time_zone.as_deref();
     if let Some(name) = named_zone.filter(|name| schedule::zone(name).is_none()) {
         let message = format!("invalid timeZone: {name:?}: unknown time zone {name}");
-        return plan.say(true, "UnknownTimeZone", message);
+        return plan.record(true, "UnknownTimeZone", message);
     }
     if spec.suspend == Some(true) {
         return;
@@ -142,7 +143,7 @@ fn start(observed: &Observed, plan: &mut Plan) {
                 "CRON_TZ or TZ used in schedule {:?} is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details",
                 spec.schedule
             );
-            plan.say(true, "UnsupportedSchedule", message);
+            plan.record(true, "UnsupportedSchedule", message);
             spec.schedule.clone()
         }
         Some(name) => format!("TZ={name} {}", spec.schedule),
@@ -152,7 +153,7 @@ fn start(observed: &Observed, plan: &mut Plan) {
         Ok(schedule) => schedule,
         Err(error) => {
             let message = format!("unparseable schedule: {:?} : {error}", spec.schedule);
-            return plan.say(true, "UnparseableSchedule", message);
+            return plan.record(true, "UnparseableSchedule", message);
         }
     };
     let since = |cron_job: &CronJob, status: &CronJobStatus| {
@@ -165,20 +166,20 @@ fn start(observed: &Observed, plan: &mut Plan) {
         earliest = earliest.max(oldest);
     }
     let (due, missed) = most_recent(&schedule, earliest, now, &observed.local);
-    plan.look_again_in = next_look(&schedule, since(cron_job, &plan.status), now, &observed.local);
+    plan.requeue_after = next_requeue(&schedule, since(cron_job, &plan.status), now, &observed.local);
     let Some(due) = due else { return };
     if missed > 100 {
         let message =
             "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
                 .to_owned();
-        plan.say(true, "TooManyMissedTimes", message);
+        plan.record(true, "TooManyMissedTimes", message);
     }
     let too_late = spec.starting_deadline_seconds.is_some_and(|deadline| {
         due.saturating_add(SignedDuration::from_secs(deadline)).is_ok_and(|end| end < now)
     });
     if too_late {
         let when = due.strftime("%a, %d %b %Y %H:%M:%S +0000");
-        return plan.say(true, "MissSchedule", format!("Missed scheduled time to start a job: {when}"));
+        return plan.record(true, "MissSchedule", format!("Missed scheduled time to start a job: {when}"));
     }
     let job = make_job(cron_job, due, named_zone);
     let listed = plan.status.active.iter().flatten().any(|known| known.name == job.metadata.name);
@@ -190,17 +191,17 @@ fn start(observed: &Observed, plan: &mut Plan) {
         Some("Forbid") if !running.is_empty() => {
             let message =
                 "Not starting job because prior execution is running and concurrency policy is Forbid";
-            return plan.say(false, "JobAlreadyActive", message.to_owned());
+            return plan.record(false, "JobAlreadyActive", message.to_owned());
         }
         Some("Replace") => plan.replace = running,
         _ => {}
     }
-    // Once it has started, the next look counts from it.
-    plan.look_again_in = next_look(&schedule, due, now, &observed.local);
+    // Once the job has started, the next requeue time counts from it.
+    plan.requeue_after = next_requeue(&schedule, due, now, &observed.local);
     plan.start = Some((job, due));
 }
 
-/// The last time due between `earliest` and `now`, and about how many times were due.
+/// Last scheduled time between `earliest` and `now`, and the approximate number of such times.
 fn most_recent(
     schedule: &Schedule,
     earliest: Timestamp,
@@ -213,7 +214,7 @@ fn most_recent(
     };
     let period = second.duration_since(first).as_secs().max(1);
     let missed = now.duration_since(first).as_secs() / period + 1;
-    // Regular schedules are near their end at once; others are searched from a point surely before it.
+    // Regular schedules are near their end immediately; others are searched from a point surely before it.
     let jump =
         first.saturating_add(SignedDuration::from_secs((missed - 2).saturating_mul(period))).unwrap_or(first);
     let mut latest = None;
@@ -225,7 +226,7 @@ fn most_recent(
     (latest, missed)
 }
 
-fn next_look(
+fn next_requeue(
     schedule: &Schedule,
     since: Timestamp,
     now: Timestamp,
@@ -246,7 +247,7 @@ fn make_job(cron_job: &CronJob, due: Timestamp, zone: Option<&str>) -> Job {
     let template = cron_job.spec.job_template.clone();
     let given = template.metadata.unwrap_or_default();
     let mut annotations = given.annotations.unwrap_or_default();
-    // Without a zone of its own Kubernetes writes UTC, whatever the machine's zone.
+    // Without a time zone of its own Kubernetes writes UTC, whatever the machine's zone.
     let zone = zone.and_then(schedule::zone).unwrap_or(TimeZone::UTC);
     let zoned = due.to_zoned(zone.clone());
     let written = if zoned.offset().is_zero() && zone == TimeZone::UTC {
@@ -277,7 +278,7 @@ fn make_job(cron_job: &CronJob, due: Timestamp, zone: Option<&str>) -> Job {
     }
 }
 
-fn prune(observed: &Observed, plan: &mut Plan) {
+fn prune(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     let spec = &observed.cron_job.spec;
     for (end, limit) in
         [("Complete", spec.successful_jobs_history_limit), ("Failed", spec.failed_jobs_history_limit)]
@@ -311,7 +312,7 @@ pub fn record_start(status: &mut CronJobStatus, job: &Job, due: Timestamp) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{meta, time};
+    use crate::shared::fixture::{meta, time};
     use objects::batch::v1::{CronJobSpec, JobCondition, JobStatus};
 
     const NOW: &str = "2026-01-01T10:30:20Z";
@@ -329,8 +330,8 @@ mod tests {
         CronJob { metadata, spec, status: None }
     }
 
-    fn observe(cron_job: CronJob, jobs: Vec<Job>) -> Observed {
-        Observed {
+    fn observe(cron_job: CronJob, jobs: Vec<Job>) -> ObservedCronJob {
+        ObservedCronJob {
             cron_job: Arc::new(cron_job),
             jobs: jobs.into_iter().map(Arc::new).collect(),
             missing: HashSet::new(),
@@ -356,22 +357,22 @@ mod tests {
         }
     }
 
-    fn reasons(plan: &Plan) -> Vec<&str> {
+    fn reasons(plan: &CronJobPlan) -> Vec<&str> {
         plan.notices.iter().map(|notice| notice.reason).collect()
     }
 
     #[test]
-    fn the_latest_due_time_starts_one_job() {
+    fn latest_missed_time_starts_one_job() {
         let plan = plan(&observe(cron_job("*/10 * * * *"), vec![]));
         let (job, due) = plan.start.expect("a job");
         assert_eq!(due.to_string(), "2026-01-01T10:30:00Z");
         assert_eq!(job.metadata.name.as_deref(), Some(format!("c-{}", due.as_second() / 60).as_str()));
         assert_eq!(job.metadata.annotations.expect("annotations")[SCHEDULED_AT], "2026-01-01T10:30:00Z");
-        assert_eq!(plan.look_again_in, Some(SignedDuration::from_millis(9 * 60_000 + 40_100)));
+        assert_eq!(plan.requeue_after, Some(SignedDuration::from_millis(9 * 60_000 + 40_100)));
     }
 
     #[test]
-    fn nothing_starts_before_its_time_twice_or_when_suspended() {
+    fn nothing_starts_early_twice_or_when_suspended() {
         let plan_of = |cron_job| plan(&observe(cron_job, vec![]));
         assert!(plan_of(cron_job("0 12 * * *")).start.is_none());
         let mut done = cron_job("*/10 * * * *");
@@ -381,15 +382,15 @@ mod tests {
         });
         let plan = plan_of(done);
         assert!(plan.start.is_none());
-        assert_eq!(plan.look_again_in, Some(SignedDuration::from_millis(9 * 60_000 + 40_100)));
+        assert_eq!(plan.requeue_after, Some(SignedDuration::from_millis(9 * 60_000 + 40_100)));
         let mut suspended = cron_job("*/10 * * * *");
         suspended.spec.suspend = Some(true);
         let plan = plan_of(suspended);
-        assert!(plan.start.is_none() && plan.look_again_in.is_none());
+        assert!(plan.start.is_none() && plan.requeue_after.is_none());
     }
 
     #[test]
-    fn deadlines_and_bad_schedules_are_told() {
+    fn missed_deadline_and_invalid_schedule_record_events() {
         let mut late = cron_job("0 10 * * *");
         late.spec.starting_deadline_seconds = Some(60);
         // The deadline moves the earliest time past the missed one, as in Kubernetes.
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrency_is_a_policy() {
+    fn concurrency_policy_decides_overlapping_jobs() {
         for (policy, started, replaced) in [("Allow", true, 0), ("Forbid", false, 0), ("Replace", true, 1)] {
             let mut busy = cron_job("*/10 * * * *");
             busy.spec.concurrency_policy = Some(policy.into());
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_jobs_leave_the_list_and_history_is_short() {
+    fn finished_jobs_leave_active_list_and_history_is_limited() {
         let mut cron = cron_job("0 12 * * *");
         let status = cron.status.get_or_insert_default();
         for name in ["a", "b", "lost"] {
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_zone_decides_when_and_is_written() {
+    fn time_zone_decides_schedule_and_annotation() {
         let mut tokyo = cron_job("0 19 * * *");
         tokyo.spec.time_zone = Some("Asia/Tokyo".into());
         let (job, due) = plan(&observe(tokyo, vec![])).start.expect("a job");

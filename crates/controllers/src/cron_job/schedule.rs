@@ -1,11 +1,11 @@
-//! Cron expressions with the meaning robfig's library gives them: five fields, names, steps, descriptors, `@every`.
-//! A time that the clocks jump over is skipped; one that they repeat happens twice.
+//! Cron expressions with the semantics of robfig/cron: five fields, names, steps, descriptors, `@every`. A time that
+//! the clocks skip is skipped; one that they repeat occurs twice.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Span, Timestamp};
 
-/// Marks a field written as `*` or `?`: of day and weekday, such a field leaves the decision to the other.
+/// Flag of a field written as `*` or `?`: of day and weekday, such a field leaves the decision to the other.
 const ANY: u64 = 1 << 63;
 
 /// Years to search before a schedule counts as never due.
@@ -38,12 +38,12 @@ pub enum ScheduleError {
 /// A parsed schedule.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    kind: Kind,
+    kind: ScheduleType,
     zone: Option<TimeZone>,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum ScheduleType {
     Fields { minute: u64, hour: u64, day: u64, month: u64, weekday: u64 },
     Every(SignedDuration),
 }
@@ -65,7 +65,7 @@ const MONTHS: Bounds = Bounds {
 const WEEKDAYS: Bounds =
     Bounds { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 
-/// The zone of this name in the bundled database; the empty name is UTC.
+/// Time zone of this name in the bundled database; the empty name is UTC.
 #[must_use]
 pub fn zone(name: &str) -> Option<TimeZone> {
     if name.is_empty() || name == "UTC" {
@@ -75,7 +75,7 @@ pub fn zone(name: &str) -> Option<TimeZone> {
     (canonical == name).then(|| TimeZone::tzif(name, data).ok())?
 }
 
-/// The zone this machine lives in, for schedules that name none.
+/// Local time zone of this machine, for schedules that name none.
 #[must_use]
 pub fn local_zone() -> TimeZone {
     if let Ok(name) = std::env::var("TZ") {
@@ -86,7 +86,7 @@ pub fn local_zone() -> TimeZone {
 }
 
 impl Schedule {
-    /// Reads a standard expression, which may begin with `TZ=` or `CRON_TZ=`.
+    /// Parses a standard expression, which may begin with `TZ=` or `CRON_TZ=`.
     pub fn parse(text: &str) -> Result<Self, ScheduleError> {
         if text.is_empty() {
             return Err(ScheduleError::Empty);
@@ -103,13 +103,15 @@ impl Schedule {
         Ok(Self { kind, zone })
     }
 
-    /// The first time after `after` that the schedule names, in `local` unless it names a zone itself. None if there is
-    /// none in the next five years.
+    /// First scheduled time after `after`, in `local` unless the schedule names a time zone. `None` if there is none
+    /// in the next five years.
     #[must_use]
     pub fn next(&self, after: Timestamp, local: &TimeZone) -> Option<Timestamp> {
         match self.kind {
-            Kind::Every(period) => Timestamp::from_second(after.as_second()).ok()?.checked_add(period).ok(),
-            Kind::Fields { minute, hour, day, month, weekday } => {
+            ScheduleType::Every(period) => {
+                Timestamp::from_second(after.as_second()).ok()?.checked_add(period).ok()
+            }
+            ScheduleType::Fields { minute, hour, day, month, weekday } => {
                 let zone = self.zone.as_ref().unwrap_or(local);
                 Search { zone, minute, hour, day, month, weekday }.after(after)
             }
@@ -155,7 +157,7 @@ impl Search<'_> {
                 let next = at.date().checked_add(Span::new().days(1)).ok()?;
                 time = self.midnight(next)?;
                 at = self.local(time);
-                // A midnight that does not exist is pushed past the gap, which is still the wanted day.
+                // A midnight that does not exist is moved past the gap, which is still the wanted day.
                 if next.day() == 1 {
                     continue 'wrap;
                 }
@@ -194,13 +196,13 @@ fn bit(set: u64, value: i8) -> bool {
     u32::try_from(value).is_ok_and(|value| set & (1 << value) != 0)
 }
 
-fn fields(text: &str) -> Result<Kind, ScheduleError> {
+fn fields(text: &str) -> Result<ScheduleType, ScheduleError> {
     let parts: Vec<&str> = text.split_whitespace().collect();
     let [minute, hour, day, month, weekday] = parts[..] else {
         let fields = parts.iter().map(ToString::to_string).collect();
         return Err(ScheduleError::Fields { found: parts.len(), fields });
     };
-    Ok(Kind::Fields {
+    Ok(ScheduleType::Fields {
         minute: field(minute, &MINUTES)?,
         hour: field(hour, &HOURS)?,
         day: field(day, &DAYS)?,
@@ -273,7 +275,7 @@ fn number(text: &str) -> Result<u32, ScheduleError> {
     text.parse().map_err(|_| ScheduleError::Number(text.to_owned()))
 }
 
-fn descriptor(text: &str) -> Result<Kind, ScheduleError> {
+fn descriptor(text: &str) -> Result<ScheduleType, ScheduleError> {
     let standard = match text {
         "@yearly" | "@annually" => "0 0 1 1 *",
         "@monthly" => "0 0 1 * *",
@@ -285,13 +287,13 @@ fn descriptor(text: &str) -> Result<Kind, ScheduleError> {
                 return Err(ScheduleError::Descriptor(text.to_owned()));
             };
             let period = duration(period).ok_or_else(|| ScheduleError::Duration(text.to_owned()))?;
-            return Ok(Kind::Every(SignedDuration::from_secs(period.as_secs().max(1))));
+            return Ok(ScheduleType::Every(SignedDuration::from_secs(period.as_secs().max(1))));
         }
     };
     fields(standard)
 }
 
-/// A duration as Go writes it: `1h30m`, `1.5h`, `90s`.
+/// Parses a duration in Go's syntax: `1h30m`, `1.5h`, `90s`.
 fn duration(text: &str) -> Option<SignedDuration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest.is_empty() {
@@ -329,14 +331,14 @@ mod tests {
     }
 
     #[test]
-    fn times_follow_the_fields() {
+    fn next_time_follows_fields() {
         for (schedule, after, expected) in [
             ("* * * * *", "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"),
             ("* * * * *", "2026-01-01T00:00:59.5Z", "2026-01-01T00:01:00Z"),
             ("*/15 * * * *", "2026-01-01T00:46:00Z", "2026-01-01T01:00:00Z"),
             ("5/20 * * * *", "2026-01-01T00:26:00Z", "2026-01-01T00:45:00Z"),
             ("0 12 * * mon-fri", "2026-01-02T12:00:00Z", "2026-01-05T12:00:00Z"),
-            // Both days given: either will do.
+            // Both days given: either matches.
             ("0 0 13 * fri", "2026-01-01T12:00:00Z", "2026-01-02T00:00:00Z"),
             // A star leaves it to the other, also with a step of one.
             ("0 0 13 * */1", "2026-01-01T12:00:00Z", "2026-01-13T00:00:00Z"),
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_change_skip_and_repeat() {
+    fn dst_changes_skip_and_repeat_times() {
         for (schedule, after, expected) in [
             // 2026-03-08 02:30 does not exist in New York: the run is skipped.
             ("TZ=America/New_York 30 2 * * *", "2026-03-07T12:00:00Z", "2026-03-09T06:30:00Z"),
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_expressions_are_rejected() {
         for text in [
             "",
             "* * * *",

@@ -1,4 +1,4 @@
-//! The daemon set loop. Watches daemon sets, nodes, pods and revisions; keeps one pod on every node where one belongs, and
+//! The daemon set loop. Watches daemon sets, nodes, pods and revisions; keeps one pod on every eligible node, and
 //! replaces pods of older templates within the limits of the update strategy.
 
 pub mod plan;
@@ -7,8 +7,10 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use base::backoff::Backoff;
 use base::clock::time_left;
 use client::{ClientError, delete_options};
 use futures_util::future::join_all;
@@ -20,10 +22,11 @@ use runtime::{
     Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError, controller_of,
 };
 
-use self::plan::{HASH_LABEL, Observed, Plan};
-use crate::adoption::{claim, controller_reference, index_orphans};
-use crate::slow_start::slow_start;
-use crate::{history, pod_facts, requeue, revisions, selector};
+use self::plan::{DaemonSetPlan, HASH_LABEL, ObservedDaemonSet};
+use crate::requeue;
+use crate::shared::adoption::{claim, controller_reference, index_orphans};
+use crate::shared::slow_start::slow_start;
+use crate::shared::{history, pod_facts, revisions, selector};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "daemonset-controller",
@@ -32,15 +35,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 2,
 };
 
-/// The first and the longest wait before a failed pod is replaced.
-const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(1);
-const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(15 * 60);
+/// Backoff before a failed pod is replaced.
+const REPLACE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15 * 60));
 
 #[derive(Debug, thiserror::Error)]
 enum DaemonSetError {
-    #[error("pods could not be created or deleted")]
+    #[error("failed to create or delete pods")]
     Pods(#[source] ClientError),
-    #[error("the status of the daemon set could not be written")]
+    #[error("failed to update daemon set status")]
     Status(#[source] ClientError),
 }
 
@@ -53,8 +55,8 @@ struct DaemonSets {
     pods: Cache<Pod>,
     revisions: Cache<ControllerRevision>,
     expectations: Expectations,
-    /// Since when and how long to wait with failed pods, by set, generation and node.
-    failures: Mutex<HashMap<FailureKey, (Timestamp, SignedDuration)>>,
+    /// Start of the backoff and number of failures of pods, by set, generation and node.
+    failures: Mutex<HashMap<FailureKey, (Timestamp, u32)>>,
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
@@ -98,7 +100,7 @@ fn pod_changed(change: &Change<Pod>, sets: &Cache<DaemonSet>, expectations: &Exp
     keys
 }
 
-/// Sets for which the change of a node matters; heartbeats do not.
+/// Sets affected by the change of a node; heartbeats affect none.
 fn node_changed(change: &Change<Node>, sets: &Cache<DaemonSet>) -> Vec<Key> {
     let node = change.object();
     let matters = |set: &DaemonSet| match change {
@@ -142,24 +144,24 @@ impl Loop for DaemonSets {
         .await?;
         let pods = claim(&ctx.client, &self.pods, &*set, &spec.selector, |_| true).await?;
         let now = ctx.clock.now();
-        let observed = Observed {
+        let observed = ObservedDaemonSet {
             nodes: self.nodes.all(),
             hash: history::hash_of(&known.update).unwrap_or_default().to_owned(),
-            backing_off: self.waits(&set, now),
+            backing_off: self.remaining_backoffs(&set, now),
             set: Arc::clone(&set),
             pods,
             now,
         };
-        let mut look_again_in = None;
+        let mut requeue_after = None;
         let mut trouble = None;
         if self.expectations.satisfied(key) {
             let mut plan = plan::manage(&observed);
             if plan.is_empty() {
-                let wait = plan.look_again_in;
+                let wait = plan.requeue_after;
                 plan = plan::roll(&observed);
-                plan.look_again_in = wait;
+                plan.requeue_after = wait;
             }
-            look_again_in = plan.look_again_in;
+            requeue_after = plan.requeue_after;
             self.remember_failures(&set, &plan.failed_on, now);
             trouble = self.apply(key, ctx, &observed, &plan).await;
             let live: HashSet<&str> = observed.pods.iter().filter_map(|pod| hash_of(pod)).collect();
@@ -180,7 +182,7 @@ impl Loop for DaemonSets {
                 .iter()
                 .filter_map(|pod| pod_facts::available_in(pod, spec.min_ready_seconds?, now));
             let wait = wait.min().unwrap_or(seconds);
-            look_again_in = Some(look_again_in.map_or(wait, |known: SignedDuration| known.min(wait)));
+            requeue_after = Some(requeue_after.map_or(wait, |known: SignedDuration| known.min(wait)));
         }
         if plan::status_differs(set.status.as_ref(), &status) {
             let mut updated = set.as_ref().clone();
@@ -189,7 +191,7 @@ impl Loop for DaemonSets {
         }
         match trouble {
             Some(error) => Err(DaemonSetError::Pods(error).into()),
-            None => Ok(requeue(look_again_in)),
+            None => Ok(requeue(requeue_after)),
         }
     }
 }
@@ -198,13 +200,18 @@ fn hash_of(pod: &Pod) -> Option<&str> {
     pod.metadata.labels.as_ref()?.get(HASH_LABEL).map(String::as_str)
 }
 
+/// Backoff after this many failures of a pod on one node.
+fn backoff(failures: u32) -> SignedDuration {
+    SignedDuration::try_from(REPLACE.after(failures)).unwrap_or(SignedDuration::MAX)
+}
+
 impl DaemonSets {
-    fn waits(&self, set: &DaemonSet, now: Timestamp) -> HashMap<String, SignedDuration> {
+    fn remaining_backoffs(&self, set: &DaemonSet, now: Timestamp) -> HashMap<String, SignedDuration> {
         let (uid, generation) = identity(set);
         let mut failures = self.failures.lock();
-        failures.retain(|_, (since, wait)| now.duration_since(*since) < wait.saturating_mul(2));
+        failures.retain(|_, (since, count)| now.duration_since(*since) < backoff(*count).saturating_mul(2));
         let mine = failures.iter().filter(|(key, _)| key.0 == uid && key.1 == generation);
-        let left = mine.map(|(key, (since, wait))| (key.2.clone(), time_left(*wait, *since, now)));
+        let left = mine.map(|(key, (since, count))| (key.2.clone(), time_left(backoff(*count), *since, now)));
         left.filter(|(_, left)| left.is_positive()).collect()
     }
 
@@ -213,13 +220,18 @@ impl DaemonSets {
         let mut failures = self.failures.lock();
         for node in nodes {
             let entry = failures.entry((uid.clone(), generation, node.clone()));
-            let (since, wait) = entry.or_insert((now, SignedDuration::ZERO));
-            *wait = if wait.is_zero() { FIRST_WAIT } else { wait.saturating_mul(2).min(LONGEST_WAIT) };
-            *since = now;
+            let (since, count) = entry.or_insert((now, 0));
+            (*since, *count) = (now, count.saturating_add(1));
         }
     }
 
-    async fn apply(&self, key: &Key, ctx: &Context, observed: &Observed, plan: &Plan) -> Option<ClientError> {
+    async fn apply(
+        &self,
+        key: &Key,
+        ctx: &Context,
+        observed: &ObservedDaemonSet,
+        plan: &DaemonSetPlan,
+    ) -> Option<ClientError> {
         let set = observed.set.as_ref();
         for (warning, reason, message) in &plan.notices {
             if *warning {

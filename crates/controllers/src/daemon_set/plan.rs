@@ -1,4 +1,4 @@
-//! On which nodes a daemon set's pods belong, and what to do to have them there. Pure.
+//! Eligible nodes of a daemon set, and the changes of its pods. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,53 +10,53 @@ use objects::core::v1::{
 };
 use objects::meta::v1::OwnerReference;
 
-use crate::percent::scaled;
-use crate::{node_facts, pod_facts};
+use crate::shared::percent::scaled;
+use crate::shared::{node_facts, pod_facts};
 
-/// On pods and revisions: which template they are of.
+/// Label of pods and revisions: the hash of their template.
 pub const HASH_LABEL: &str = "controller-revision-hash";
 const GENERATION_LABEL: &str = "pod-template-generation";
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 
-/// Pods created or deleted in one pass, at most.
+/// Maximum number of pods created or deleted in one reconciliation.
 const BURST: usize = 250;
 
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct ObservedDaemonSet {
     pub set: Arc<DaemonSet>,
     pub nodes: Vec<Arc<Node>>,
     pub pods: Vec<Arc<Pod>>,
-    /// The hash of the template of today.
+    /// Hash of the current template.
     pub hash: String,
-    /// Nodes on which pods failed lately, and how long to wait there.
+    /// Nodes in backoff after a failed pod, and the remaining time.
     pub backing_off: HashMap<String, SignedDuration>,
     pub now: Timestamp,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct DaemonSetPlan {
     pub delete: Vec<Arc<Pod>>,
     /// Nodes that get a pod.
     pub create: Vec<String>,
-    /// Nodes whose failed pod is deleted: the next failure there waits longer.
+    /// Nodes whose failed pod is deleted: the next failure there has a longer backoff.
     pub failed_on: Vec<String>,
-    /// Warning or not, reason, message.
+    /// Warning flag, reason, message.
     pub notices: Vec<(bool, &'static str, String)>,
-    pub look_again_in: Option<SignedDuration>,
+    pub requeue_after: Option<SignedDuration>,
 }
 
-impl Plan {
+impl DaemonSetPlan {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.delete.is_empty() && self.create.is_empty()
     }
 
-    fn look_again(&mut self, wait: SignedDuration) {
-        self.look_again_in = Some(self.look_again_in.map_or(wait, |known| known.min(wait)));
+    fn requeue_within(&mut self, wait: SignedDuration) {
+        self.requeue_after = Some(self.requeue_after.map_or(wait, |known| known.min(wait)));
     }
 }
 
-/// A pod may start on the node; a pod that is there may stay.
+/// Eligibility: a pod may start on the node; an existing pod may stay.
 #[must_use]
 pub fn belongs(set: &DaemonSet, node: &Node) -> (bool, bool) {
     let mut spec = template_spec(set);
@@ -77,7 +77,7 @@ fn template_spec(set: &DaemonSet) -> PodSpec {
     set.spec.as_ref().and_then(|spec| spec.template.spec.clone()).unwrap_or_default()
 }
 
-/// Daemons stay where other pods would not.
+/// Adds the tolerations of daemon pods: they stay where other pods are evicted.
 fn tolerate_node_trouble(spec: &mut PodSpec) {
     let host_network = spec.host_network == Some(true);
     let tolerations = spec.tolerations.get_or_insert_default();
@@ -99,7 +99,7 @@ fn tolerate_node_trouble(spec: &mut PodSpec) {
             effect: Some(effect.to_owned()),
             ..Toleration::default()
         };
-        // A toleration for the same taint is made to last.
+        // An existing toleration of the same taint becomes unlimited.
         let same = |known: &Toleration| {
             let plain = |value: &Option<String>| value.clone().unwrap_or_default();
             known.key == wanted.key
@@ -114,7 +114,7 @@ fn tolerate_node_trouble(spec: &mut PodSpec) {
     }
 }
 
-/// The pod for a node. It is bound by the scheduler, so it asks for the node by affinity.
+/// Pod for a node. The scheduler binds it, so it requires the node by affinity.
 #[must_use]
 pub fn make_pod(set: &DaemonSet, node: &str, hash: &str, owner: OwnerReference) -> Pod {
     let template = set.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
@@ -147,7 +147,7 @@ fn generation(set: &DaemonSet) -> Option<i64> {
     set.metadata.annotations.as_ref()?.get(GENERATION)?.parse().ok()
 }
 
-/// The node that a pod is on, or asks for.
+/// Node of a pod, assigned or required by affinity.
 #[must_use]
 pub fn node_of(pod: &Pod) -> Option<&str> {
     let spec = pod.spec.as_ref()?;
@@ -164,7 +164,7 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
     }
 }
 
-fn is_updated(observed: &Observed, pod: &Pod) -> bool {
+fn is_updated(observed: &ObservedDaemonSet, pod: &Pod) -> bool {
     let label = |key: &str| pod.metadata.labels.as_ref().and_then(|labels| labels.get(key));
     let same_generation =
         generation(&observed.set).is_some_and(|now| label(GENERATION_LABEL) == Some(&now.to_string()));
@@ -178,7 +178,7 @@ fn seniority(pod: &Pod) -> impl Ord + use<> {
     (!assigned, pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone())
 }
 
-fn by_node(observed: &Observed) -> BTreeMap<&str, Vec<&Arc<Pod>>> {
+fn by_node(observed: &ObservedDaemonSet) -> BTreeMap<&str, Vec<&Arc<Pod>>> {
     let mut map: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
     for pod in &observed.pods {
         if pod_facts::is_finished(pod) && pod_facts::is_deleting(pod) {
@@ -198,7 +198,7 @@ fn min_ready(set: &DaemonSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
 }
 
-/// How many pods may be missing, and how many may be too many, while a set of `desired` pods rolls.
+/// Maximum unavailable and maximum surge during a rolling update of `desired` pods.
 fn limits(set: &DaemonSet, desired: usize) -> (usize, usize) {
     let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
     let rolling = strategy.filter(|strategy| strategy.type_.as_deref() != Some("OnDelete"));
@@ -213,10 +213,10 @@ fn surges(set: &DaemonSet) -> bool {
     limits(set, 1).1 > 0
 }
 
-/// Puts a pod on every node where one belongs and takes away what does not belong.
+/// Creates missing pods on eligible nodes and deletes surplus ones.
 #[must_use]
-pub fn manage(observed: &Observed) -> Plan {
-    let mut plan = Plan::default();
+pub fn manage(observed: &ObservedDaemonSet) -> DaemonSetPlan {
+    let mut plan = DaemonSetPlan::default();
     let on_nodes = by_node(observed);
     for node in &observed.nodes {
         let pods = on_nodes.get(node_facts::name(node)).map(Vec::as_slice).unwrap_or_default();
@@ -229,7 +229,7 @@ pub fn manage(observed: &Observed) -> Plan {
             plan.delete.extend(pods.iter().filter(|pod| !pod_facts::is_deleting(pod)).copied().cloned());
         }
     }
-    // Pods that wait for a node which is gone: nobody else would take them away.
+    // Pending pods of a deleted node: no other component deletes them.
     for (node, pods) in &on_nodes {
         if observed.nodes.iter().any(|known| node_facts::name(known) == *node) {
             continue;
@@ -244,14 +244,20 @@ pub fn manage(observed: &Observed) -> Plan {
     plan
 }
 
-fn tend_node(observed: &Observed, node: &str, pods: &[&Arc<Pod>], may_start: bool, plan: &mut Plan) {
+fn tend_node(
+    observed: &ObservedDaemonSet,
+    node: &str,
+    pods: &[&Arc<Pod>],
+    may_start: bool,
+    plan: &mut DaemonSetPlan,
+) {
     let mut running = Vec::new();
     for pod in pods.iter().filter(|pod| !pod_facts::is_deleting(pod)) {
         let (namespace, name) = (pod.metadata.namespace.as_deref(), pod.metadata.name.as_deref());
         let full = format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default());
         if pod_facts::is_failed(pod) {
             if let Some(wait) = observed.backing_off.get(node) {
-                plan.look_again(*wait);
+                plan.requeue_within(*wait);
                 continue;
             }
             let message = format!("Found failed daemon pod {full} on node {node}, will try to kill it");
@@ -276,7 +282,7 @@ fn tend_node(observed: &Observed, node: &str, pods: &[&Arc<Pod>], may_start: boo
         }
         return;
     }
-    // One of the new and one of the old may live side by side, until the new one is available.
+    // One new and one old pod may run side by side, until the new one is available.
     let (new, old): (Vec<&Arc<Pod>>, Vec<_>) = running.into_iter().partition(|pod| is_updated(observed, pod));
     plan.delete.extend(new.iter().skip(1).chain(old.iter().skip(1)).copied().cloned());
     let replaced = |new: &Pod, old: &Pod| {
@@ -289,10 +295,11 @@ fn tend_node(observed: &Observed, node: &str, pods: &[&Arc<Pod>], may_start: boo
     }
 }
 
-/// Replaces pods of older templates, within the limits of the strategy. Only when there was nothing to [`manage`].
+/// Replaces pods of older templates, within the limits of the strategy. Called only if there was nothing to
+/// [`manage`].
 #[must_use]
-pub fn roll(observed: &Observed) -> Plan {
-    let mut plan = Plan::default();
+pub fn roll(observed: &ObservedDaemonSet) -> DaemonSetPlan {
+    let mut plan = DaemonSetPlan::default();
     let set = observed.set.as_ref();
     let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
     if strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("OnDelete") {
@@ -353,9 +360,9 @@ pub fn roll(observed: &Observed) -> Plan {
     plan
 }
 
-/// The counts of the status.
+/// Counts for the status.
 #[must_use]
-pub fn status(observed: &Observed) -> DaemonSetStatus {
+pub fn status(observed: &ObservedDaemonSet) -> DaemonSetStatus {
     let on_nodes = by_node(observed);
     let mut counts = [0; 6];
     let [desired, current, misscheduled, ready, updated, available] = &mut counts;
@@ -387,7 +394,7 @@ pub fn status(observed: &Observed) -> DaemonSetStatus {
     }
 }
 
-/// Zero and absent are the same.
+/// True if the statuses differ; zero and absent are equal.
 #[must_use]
 pub fn status_differs(old: Option<&DaemonSetStatus>, new: &DaemonSetStatus) -> bool {
     let key = |status: &DaemonSetStatus| {

@@ -1,4 +1,4 @@
-//! Daemon sets on a few nodes, on the pure part.
+//! Tests of the pure part of the daemon set loop.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,8 +9,10 @@ use objects::apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, Rolli
 use objects::core::v1::{Node, NodeSpec, Pod, PodSpec, PodStatus, PodTemplateSpec, Taint};
 use objects::meta::v1::{ObjectMeta, OwnerReference};
 
-use super::plan::{HASH_LABEL, Observed, Plan, belongs, make_pod, manage, node_of, roll, status};
-use crate::fixture::{at, meta, ready_at, time};
+use super::plan::{
+    DaemonSetPlan, HASH_LABEL, ObservedDaemonSet, belongs, make_pod, manage, node_of, roll, status,
+};
+use crate::shared::fixture::{at, meta, ready_at, time};
 
 fn node(name: &str, taints: &[(&str, &str)]) -> Node {
     let taint = |(key, effect): &(&str, &str)| Taint {
@@ -50,8 +52,8 @@ fn pod(name: &str, node: &str, hash: &str, ready: bool) -> Pod {
     if ready { ready_at(pod, 10) } else { pod }
 }
 
-fn observe(set: DaemonSet, nodes: Vec<Node>, pods: Vec<Pod>) -> Observed {
-    Observed {
+fn observe(set: DaemonSet, nodes: Vec<Node>, pods: Vec<Pod>) -> ObservedDaemonSet {
+    ObservedDaemonSet {
         set: Arc::new(set),
         nodes: nodes.into_iter().map(Arc::new).collect(),
         pods: pods.into_iter().map(Arc::new).collect(),
@@ -65,12 +67,12 @@ fn nodes(count: usize) -> Vec<Node> {
     (0..count).map(|n| node(&format!("n{n}"), &[])).collect()
 }
 
-fn deleted(plan: &Plan) -> Vec<&str> {
+fn deleted(plan: &DaemonSetPlan) -> Vec<&str> {
     plan.delete.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect()
 }
 
 #[test]
-fn nodes_are_chosen_as_the_scheduler_would() {
+fn eligible_nodes_match_scheduler_rules() {
     let daemon = set(1, 0);
     for (taint, expected) in [
         (None, (true, true)),
@@ -89,7 +91,7 @@ fn nodes_are_chosen_as_the_scheduler_would() {
 }
 
 #[test]
-fn every_node_gets_one_pod() {
+fn every_eligible_node_gets_one_pod() {
     let pods = vec![pod("a", "n0", "new", true), pod("b", "n1", "new", true), {
         let mut later = pod("c", "n1", "new", true);
         later.metadata.creation_timestamp = Some(time(9));
@@ -110,7 +112,7 @@ fn every_node_gets_one_pod() {
 }
 
 #[test]
-fn pods_leave_nodes_they_may_not_stay_on() {
+fn pods_on_ineligible_nodes_are_deleted() {
     let nodes = vec![node("n0", &[("x", "NoExecute")]), node("n1", &[("x", "NoSchedule")])];
     let mut waiting = pod("c", "gone", "new", false);
     waiting.spec.get_or_insert_default().node_name = None;
@@ -121,7 +123,7 @@ fn pods_leave_nodes_they_may_not_stay_on() {
 }
 
 #[test]
-fn failed_pods_are_deleted_later_each_time() {
+fn failed_pods_are_replaced_with_backoff() {
     let mut failed = pod("a", "n0", "new", false);
     failed.status.get_or_insert_default().phase = Some("Failed".into());
     let mut observed = observe(set(1, 0), nodes(1), vec![failed]);
@@ -131,14 +133,14 @@ fn failed_pods_are_deleted_later_each_time() {
     observed.backing_off.insert("n0".into(), SignedDuration::from_secs(3));
     let plan = manage(&observed);
     assert!(plan.is_empty());
-    assert_eq!(plan.look_again_in, Some(SignedDuration::from_secs(3)));
+    assert_eq!(plan.requeue_after, Some(SignedDuration::from_secs(3)));
 }
 
 #[test]
-fn updates_take_down_no_more_than_allowed() {
+fn rolling_update_respects_max_unavailable() {
     let old = |n: usize| pod(&format!("p{n}"), &format!("n{n}"), "old", true);
     assert_eq!(deleted(&roll(&observe(set(2, 0), nodes(4), (0..4).map(old).collect()))), ["p0", "p1"]);
-    // A new pod that is not available yet counts; an old one that is not available may always go.
+    // An unavailable new pod counts; an unavailable old one may always be deleted.
     let mixed = vec![pod("p0", "n0", "new", false), pod("p1", "n1", "old", false), old(2), old(3)];
     assert_eq!(deleted(&roll(&observe(set(2, 0), nodes(4), mixed))), ["p1"]);
     let done = (0..4).map(|n| pod(&format!("p{n}"), &format!("n{n}"), "new", true)).collect();
@@ -150,7 +152,7 @@ fn updates_take_down_no_more_than_allowed() {
 }
 
 #[test]
-fn surging_updates_start_the_new_pod_first() {
+fn rolling_update_with_surge_starts_new_pod_first() {
     let old = |n: usize| pod(&format!("p{n}"), &format!("n{n}"), "old", true);
     let plan = roll(&observe(set(0, 1), nodes(2), vec![old(0), old(1)]));
     assert_eq!((plan.create.as_slice(), deleted(&plan)), (["n0".to_owned()].as_slice(), vec![]));

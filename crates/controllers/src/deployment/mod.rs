@@ -1,9 +1,9 @@
-//! The deployment loop. Watches deployments, replica sets and pods; creates, scales and deletes replica sets, writes the
-//! status of deployments.
+//! The deployment loop. Watches deployments, replica sets and pods; creates, scales and deletes replica sets, writes
+//! the status of deployments.
 //!
-//! Invariant: the replica set of the current template has all replicas, reached without ever having more pods or fewer
-//! available ones than the strategy allows. A pass looks, plans on copies, and writes what changed; the changes bring
-//! it back for the next step.
+//! Invariant: the replica set of the current template reaches all replicas without ever having more pods or fewer
+//! available ones than the strategy allows. A reconciliation plans on copies and writes the changes, which trigger
+//! the next step.
 
 mod plan;
 mod replica_sets;
@@ -22,10 +22,10 @@ use objects::apps::v1::{Deployment, ReplicaSet};
 use objects::core::v1::Pod;
 use runtime::{Action, Cache, Change, Context, Descriptor, EventType, Key, Loop, LoopError, controller_of};
 
-use crate::adoption::{claim, index_orphans};
-use crate::{pod_facts, selector};
+use crate::shared::adoption::{claim, index_orphans};
+use crate::shared::{pod_facts, selector};
 
-pub use plan::{Note, Observed, Plan, plan};
+pub use plan::{DeploymentPlan, Note, ObservedDeployment, plan};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "deployment-controller",
@@ -36,13 +36,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 #[derive(Debug, thiserror::Error)]
 enum DeploymentError {
-    #[error("creating replica set {name}")]
+    #[error("failed to create replica set {name}")]
     Create { name: String, source: ClientError },
-    #[error("scaling replica set {name}")]
+    #[error("failed to scale replica set {name}")]
     Scale { name: String, source: ClientError },
-    #[error("deleting replica set {name}")]
+    #[error("failed to delete replica set {name}")]
     Delete { name: String, source: ClientError },
-    #[error("replica set {0} is another's")]
+    #[error("replica set {0} exists and has another owner")]
     Collision(String),
 }
 
@@ -83,7 +83,7 @@ fn replica_set_changed(change: &Change<ReplicaSet>, deployments: &Cache<Deployme
     keys
 }
 
-/// A deployment that recreates its pods waits for the old ones to be gone; no other looks at pods.
+/// Only the Recreate strategy depends on pods: it waits for the old ones to be deleted.
 fn pod_changed(
     change: &Change<Pod>,
     replica_sets: &Cache<ReplicaSet>,
@@ -114,7 +114,7 @@ impl Loop for Deployments {
             let running = self.pods.owned_by(&uid).iter().any(|pod| !pod_facts::is_finished(pod));
             (uid, running)
         });
-        let observed = Observed {
+        let observed = ObservedDeployment {
             deployment: &deployment,
             replica_sets: sets.iter().map(|set| (**set).clone()).collect(),
             running_pods: pods.filter(|(_, running)| *running).map(|(uid, _)| uid).collect(),
@@ -132,7 +132,7 @@ impl Deployments {
         &self,
         key: &Key,
         deployment: &Deployment,
-        mut plan: Plan,
+        mut plan: DeploymentPlan,
         ctx: &Context,
     ) -> Result<(), DeploymentError> {
         if let Some(new) = &plan.create
@@ -159,7 +159,7 @@ impl Deployments {
             }
         }
         for Note { kind, reason, text } in plan.notes.drain(..) {
-            tell(ctx, deployment, kind, reason, text);
+            record_event(ctx, deployment, kind, reason, text);
         }
         if let Some(rolled_back) = plan.roll_back {
             let update = ctx.client.update(&*rolled_back).await;
@@ -170,7 +170,7 @@ impl Deployments {
         Ok(())
     }
 
-    /// Creates a replica set. One of the same name that is this deployment's and has this template will do.
+    /// Creates a replica set. An existing one of the same name, owner and template is used instead.
     async fn create(
         &self,
         key: &Key,
@@ -195,7 +195,7 @@ impl Deployments {
         }
     }
 
-    /// Says in the status why there is no replica set, as far as that can be written.
+    /// Reports a failed creation in the status, if that can be written.
     async fn creation_failed(
         &self,
         deployment: &Deployment,
@@ -217,7 +217,7 @@ impl Deployments {
                 let mut status = deployment.status.clone().unwrap_or_default();
                 status::creation_failed(deployment, &mut status, &text, ctx.clock.now());
                 changed.status = Some(status);
-                tell(ctx, deployment, EventType::Warning, "ReplicaSetCreateError", text);
+                record_event(ctx, deployment, EventType::Warning, "ReplicaSetCreateError", text);
             }
             _ => return,
         }
@@ -226,10 +226,10 @@ impl Deployments {
         }
     }
 
-    /// A status that could not be written is computed anew when the change that was in the way shows up.
+    /// A status whose write failed is recomputed when the conflicting change is observed.
     async fn write_status(&self, deployment: &Deployment, new: Deployment, ctx: &Context) {
         if let Err(error) = ctx.client.update_status(&new).await {
-            tracing::debug!(deployment = deployment.metadata.name, %error, "the status was not written");
+            tracing::debug!(deployment = deployment.metadata.name, %error, "failed to update deployment status");
             if !error.is_not_found() {
                 ctx.queue.retry(Key::of(deployment));
             }
@@ -237,7 +237,7 @@ impl Deployments {
     }
 }
 
-fn tell(ctx: &Context, deployment: &Deployment, kind: EventType, reason: &str, text: String) {
+fn record_event(ctx: &Context, deployment: &Deployment, kind: EventType, reason: &str, text: String) {
     match kind {
         EventType::Normal => ctx.recorder.normal(deployment, reason, text),
         EventType::Warning => ctx.recorder.warning(deployment, reason, text),

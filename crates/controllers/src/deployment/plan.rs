@@ -1,4 +1,4 @@
-//! What a pass over a deployment does, worked out on copies.
+//! Changes of one reconciliation of a deployment, computed on copies.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use super::replica_sets::{
     revision, set_replicas, take_back, wanted,
 };
 use super::{rolling, scaling, status, template};
-use crate::selector;
+use crate::shared::selector;
 
-/// What a pass sees.
-pub struct Observed<'a> {
+/// Input of a reconciliation.
+pub struct ObservedDeployment<'a> {
     pub deployment: &'a Deployment,
     pub replica_sets: Vec<ReplicaSet>,
-    /// Uids of the replica sets that have pods which have not finished.
+    /// Uids of the replica sets with unfinished pods.
     pub running_pods: HashSet<String>,
     pub now: Timestamp,
 }
 
-/// What a pass writes, in this order.
+/// Writes of a reconciliation, in this order.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct DeploymentPlan {
     pub create: Option<ReplicaSet>,
     pub update: Vec<ReplicaSet>,
     pub delete: Vec<ReplicaSet>,
-    /// What to tell once that is done.
+    /// Events to record afterwards.
     pub notes: Vec<Note>,
-    /// The deployment with its status; nothing if that is as it should be.
+    /// Deployment with its new status; `None` if it is up to date.
     pub status: Option<Box<Deployment>>,
-    /// The deployment with an earlier template, instead of its status.
+    /// Deployment with an earlier template, written instead of its status.
     pub roll_back: Option<Box<Deployment>>,
-    /// When to look again if nothing happens.
+    /// Requeue time if nothing changes.
     pub requeue_after: Option<Duration>,
 }
 
-/// An event to be.
+/// An event to record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Note {
     pub kind: EventType,
@@ -52,26 +52,26 @@ pub fn recreates(deployment: &Deployment) -> bool {
     strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("Recreate")
 }
 
-/// A pass at work: copies of everything it may change.
+/// Working state: copies of everything that may change.
 pub(super) struct Work<'a> {
     pub original: &'a Deployment,
-    /// With revision and conditions as they will be.
+    /// With the new revision and conditions.
     pub deployment: Deployment,
-    /// As they will be, oldest first; `new` is one of them.
+    /// New state, oldest first; `new` is one of them.
     pub sets: Vec<ReplicaSet>,
     pub new: Option<usize>,
     running_pods: HashSet<String>,
     now: Timestamp,
-    /// As they are.
+    /// Current state.
     before: Vec<ReplicaSet>,
     created: bool,
-    plan: Plan,
+    plan: DeploymentPlan,
 }
 
-/// What to do about a deployment.
+/// Plans one reconciliation of a deployment.
 #[must_use]
-pub fn plan(observed: Observed<'_>) -> Plan {
-    let Observed { deployment, mut replica_sets, running_pods, now } = observed;
+pub fn plan(observed: ObservedDeployment<'_>) -> DeploymentPlan {
+    let ObservedDeployment { deployment, mut replica_sets, running_pods, now } = observed;
     replica_sets.sort_by(by_age);
     let new = replica_sets.iter().position(|set| template::is_of(deployment, set));
     let work = Work {
@@ -83,13 +83,13 @@ pub fn plan(observed: Observed<'_>) -> Plan {
         running_pods,
         now,
         created: false,
-        plan: Plan::default(),
+        plan: DeploymentPlan::default(),
     };
     work.run()
 }
 
 impl Work<'_> {
-    fn run(mut self) -> Plan {
+    fn run(mut self) -> DeploymentPlan {
         let Some(spec) = self.original.spec.clone() else { return self.plan };
         if selector::is_empty(&spec.selector) {
             let text = "This deployment is selecting all pods. A non-empty selector is required.";
@@ -121,7 +121,7 @@ impl Work<'_> {
         if recreates(self.original) { self.recreate() } else { self.roll() }
     }
 
-    /// Brings what is written on the current replica set up to date, and the deployment's revision with it.
+    /// Updates the annotations of the current replica set, and the deployment's revision.
     fn sync_new(&mut self) {
         let latest = self.latest();
         let Some(new) = self.new else { return };
@@ -138,15 +138,15 @@ impl Work<'_> {
         if let Some(number) = number {
             self.deployment.metadata.annotations.get_or_insert_default().insert(REVISION.to_owned(), number);
         }
-        status::found(&mut self.deployment, &name, self.now);
+        status::found_replica_set(&mut self.deployment, &name, self.now);
     }
 
-    /// One more than any old replica set has.
+    /// One more than the highest revision of the old replica sets.
     fn latest(&self) -> i64 {
         self.old().map(|at| revision(&self.sets[at])).max().unwrap_or(0).saturating_add(1)
     }
 
-    /// Where the replica sets of earlier templates are.
+    /// Positions of the replica sets of earlier templates.
     pub fn old(&self) -> impl Iterator<Item = usize> + use<'_> {
         (0..self.sets.len()).filter(|at| Some(*at) != self.new)
     }
@@ -155,7 +155,7 @@ impl Work<'_> {
         self.sets.iter().map(replicas).sum()
     }
 
-    /// Makes a replica set for the current template; it is the last of all.
+    /// Adds a replica set for the current template, at the end.
     fn create_new(&mut self) {
         let latest = self.latest();
         let Some(set) = fresh(&self.deployment, latest) else { return };
@@ -172,13 +172,13 @@ impl Work<'_> {
         status::created(&mut self.deployment, &name, self.now);
     }
 
-    /// Sets the size of a replica set and notes how large the deployment is now.
+    /// Sets the size of a replica set and records the deployment's current size on it.
     pub fn resize(&mut self, at: usize, count: i32) {
         set_replicas(&mut self.sets[at], count);
         note_size(&mut self.sets[at], self.original);
     }
 
-    fn roll(mut self) -> Plan {
+    fn roll(mut self) -> DeploymentPlan {
         if self.new.is_none() {
             self.create_new();
         }
@@ -189,7 +189,7 @@ impl Work<'_> {
         self.finish(status)
     }
 
-    fn recreate(mut self) -> Plan {
+    fn recreate(mut self) -> DeploymentPlan {
         let active: Vec<usize> = self.old().filter(|at| replicas(&self.sets[*at]) > 0).collect();
         let shrunk = !active.is_empty();
         for at in active {
@@ -219,19 +219,19 @@ impl Work<'_> {
         })
     }
 
-    /// Whether the deployment, as it said last, is where it should be.
+    /// True if the deployment is complete by its last status.
     fn is_complete(&self) -> bool {
         let status = self.original.status.clone().unwrap_or_default();
         status::is_complete(self.original, &status)
     }
 
-    /// Whether somebody changed the size of the deployment since a replica set in use was last scaled.
+    /// True if the deployment was resized since a replica set in use was last scaled.
     fn was_scaled(&self) -> bool {
         let active = self.sets.iter().filter(|set| replicas(set) > 0);
         active.filter_map(|set| count_in(set, DESIRED)).any(|desired| desired != wanted(self.original))
     }
 
-    /// Deletes the oldest replica sets that are out of use, beyond the limit of the history.
+    /// Deletes the oldest unused replica sets beyond the revision history limit.
     fn clean_up(&mut self) {
         let limit = self.original.spec.as_ref().and_then(|spec| spec.revision_history_limit);
         let Some(limit) =
@@ -257,8 +257,8 @@ impl Work<'_> {
         self.original.metadata.annotations.as_ref()?.get(ROLL_BACK_TO)?.parse().ok()
     }
 
-    /// Takes an earlier template back, as the annotation asks; the annotation goes in any case.
-    fn roll_back(mut self, target: i64) -> Plan {
+    /// Rolls back to an earlier template, as the annotation requests; the annotation is removed in any case.
+    fn roll_back(mut self, target: i64) -> DeploymentPlan {
         let mut numbers: Vec<i64> = self.sets.iter().map(revision).collect();
         numbers.sort_unstable();
         let before_last = numbers.len().checked_sub(2).and_then(|at| numbers.get(at)).copied().unwrap_or(0);
@@ -299,7 +299,7 @@ impl Work<'_> {
         self.plan.notes.push(Note { kind, reason, text });
     }
 
-    /// Turns the copies into writes.
+    /// Converts the copies to writes.
     fn write_sets(&mut self) {
         if self.created {
             self.plan.create = self.sets.pop();
@@ -323,7 +323,7 @@ impl Work<'_> {
         }
     }
 
-    fn finish(mut self, status: objects::apps::v1::DeploymentStatus) -> Plan {
+    fn finish(mut self, status: objects::apps::v1::DeploymentStatus) -> DeploymentPlan {
         self.write_sets();
         self.deployment.status = Some(status);
         let changed = self.deployment.status != self.original.status
@@ -331,7 +331,7 @@ impl Work<'_> {
         if changed {
             self.plan.status = Some(Box::new(self.deployment));
         } else {
-            self.plan.requeue_after = status::next_look(self.original, self.now);
+            self.plan.requeue_after = status::next_requeue(self.original, self.now);
         }
         self.plan
     }

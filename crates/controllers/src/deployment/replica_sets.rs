@@ -1,4 +1,4 @@
-//! What a deployment knows of its replica sets: which is new, which are old, and what it writes on them.
+//! Replica sets of a deployment: new and old ones, and their annotations.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use objects::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec, ReplicaSetStatus
 use objects::meta::v1::ObjectMeta;
 
 use super::template;
-use crate::adoption::controller_reference;
-use crate::percent;
+use crate::shared::adoption::controller_reference;
+use crate::shared::percent;
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
@@ -15,7 +15,7 @@ pub const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 pub const MAX: &str = "deployment.kubernetes.io/max-replicas";
 pub const ROLL_BACK_TO: &str = "deprecated.deployment.rollback.to";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Annotations that are a deployment's or a replica set's own.
+/// Annotations that are not copied between deployment and replica set.
 const OWN: [&str; 6] = [LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED, MAX, ROLL_BACK_TO];
 const LONGEST_HISTORY: usize = 2000;
 const LONGEST_NAME: usize = 253;
@@ -53,7 +53,7 @@ fn bounds(deployment: &Deployment) -> Option<(i32, i32)> {
     };
     let surge = number(rolling.and_then(|rolling| rolling.max_surge.as_ref()), true);
     let unavailable = number(rolling.and_then(|rolling| rolling.max_unavailable.as_ref()), false);
-    // Both may be rounded to nothing, and nothing would ever move.
+    // Both may round to 0, which would block the rollout.
     Some(if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) })
 }
 
@@ -70,7 +70,7 @@ pub fn max_unavailable(deployment: &Deployment) -> i32 {
     if replicas == 0 { 0 } else { bounds(deployment).map_or(0, |(_, unavailable)| unavailable.min(replicas)) }
 }
 
-/// Its number in the history of the deployment; 0 if it has none.
+/// Revision in the history of the deployment; 0 if it has none.
 pub fn revision(set: &ReplicaSet) -> i64 {
     annotation(set, REVISION).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
@@ -79,7 +79,7 @@ pub fn annotation<'a>(set: &'a ReplicaSet, key: &str) -> Option<&'a str> {
     set.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// A count in an annotation; nothing if there is none, or nonsense.
+/// Count in an annotation; `None` if it is missing or invalid.
 pub fn count_in(set: &ReplicaSet, key: &str) -> Option<i32> {
     annotation(set, key)?.parse().ok().filter(|count| *count >= 0)
 }
@@ -89,7 +89,7 @@ pub fn by_age(a: &ReplicaSet, b: &ReplicaSet) -> std::cmp::Ordering {
     key(a).cmp(&key(b))
 }
 
-/// Notes on a replica set how large the deployment is, to tell later whether that was changed.
+/// Records the deployment's size on a replica set, to detect resizing later.
 pub fn note_size(set: &mut ReplicaSet, deployment: &Deployment) {
     let (desired, most) = (wanted(deployment), wanted(deployment).saturating_add(max_surge(deployment)));
     let annotations = set.metadata.annotations.get_or_insert_default();
@@ -97,7 +97,7 @@ pub fn note_size(set: &mut ReplicaSet, deployment: &Deployment) {
     annotations.insert(MAX.to_owned(), most.to_string());
 }
 
-/// Gives the current replica set the deployment's annotations and the latest revision.
+/// Copies the deployment's annotations to the current replica set and sets the latest revision.
 pub fn note_revision(set: &mut ReplicaSet, deployment: &Deployment, latest: i64) {
     let annotations = set.metadata.annotations.get_or_insert_default();
     for (key, value) in deployment.metadata.annotations.iter().flatten() {
@@ -109,7 +109,7 @@ pub fn note_revision(set: &mut ReplicaSet, deployment: &Deployment, latest: i64)
     let number = match old.as_deref().map(str::parse::<i64>) {
         None => 0,
         Some(Ok(number)) => number,
-        // Somebody's own numbering is left alone.
+        // A revision that is not a number is left alone.
         Some(Err(_)) => return,
     };
     if number >= latest {
@@ -129,7 +129,7 @@ pub fn note_revision(set: &mut ReplicaSet, deployment: &Deployment, latest: i64)
     }
 }
 
-/// The replica set of the current template, with no replicas yet.
+/// Replica set of the current template, without replicas.
 pub fn fresh(deployment: &Deployment, latest: i64) -> Option<ReplicaSet> {
     let spec = deployment.spec.as_ref()?;
     let collisions = deployment.status.as_ref().and_then(|status| status.collision_count);
@@ -163,7 +163,7 @@ pub fn fresh(deployment: &Deployment, latest: i64) -> Option<ReplicaSet> {
     Some(set)
 }
 
-/// Takes the template and the annotations of a replica set back into the deployment.
+/// Copies the template and the annotations of a replica set back to the deployment.
 pub fn take_back(deployment: &mut Deployment, set: &ReplicaSet) {
     let Some(old) = set.spec.as_ref().and_then(|spec| spec.template.as_ref()) else { return };
     deployment.spec.get_or_insert_default().template = template::without_hash(old);

@@ -1,9 +1,9 @@
-//! Rolling updates: the new replica set grows and the old ones shrink, within what may be too many or too few.
+//! Rolling updates: scales the new replica set up and the old ones down, within maxSurge and maxUnavailable.
 
 use super::plan::Work;
 use super::replica_sets::{available, is_rolling, max_surge, max_unavailable, replicas, wanted};
 
-/// How large the new replica set may be now.
+/// Currently allowed size of the new replica set.
 pub fn size_of_new(work: &Work<'_>) -> i32 {
     let wanted = wanted(work.original);
     if !is_rolling(work.original) {
@@ -14,7 +14,7 @@ pub fn size_of_new(work: &Work<'_>) -> i32 {
     if room <= 0 { now } else { now + room.min(wanted - now).max(0) }
 }
 
-/// Brings the new replica set nearer to its size; whether that changed anything.
+/// Scales the new replica set towards its size; returns true if that changed anything.
 pub fn grow_new(work: &mut Work<'_>) -> bool {
     let Some(new) = work.new else { return false };
     let (now, wanted) = (replicas(&work.sets[new]), wanted(work.original));
@@ -26,7 +26,7 @@ pub fn grow_new(work: &mut Work<'_>) -> bool {
     true
 }
 
-/// Takes from the old replica sets what can be spared; whether that was anything.
+/// Scales the old replica sets down as far as allowed; returns true if that changed anything.
 pub fn shrink_old(work: &mut Work<'_>) -> bool {
     let old: Vec<usize> = work.old().filter(|at| replicas(&work.sets[*at]) > 0).collect();
     let Some(new) = work.new.filter(|_| !old.is_empty()) else { return false };
@@ -37,7 +37,7 @@ pub fn shrink_old(work: &mut Work<'_>) -> bool {
         return false;
     }
     let mut shrunk = false;
-    // Pods that do not work are no loss; the oldest go first.
+    // Scales down unavailable pods first, from the oldest replica set on.
     for at in &old {
         let broken = replicas(&work.sets[*at]) - available(&work.sets[*at]);
         let less = broken.min(spare);

@@ -1,4 +1,4 @@
-//! Changing the size of a deployment, in the middle of an update too: every replica set keeps its share.
+//! Scaling of a deployment, also during a rollout: every replica set keeps its proportion.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use super::replica_sets::{
     DESIRED, MAX, available, count_in, is_rolling, max_surge, note_size, replicas, set_replicas, wanted,
 };
 
-/// Spreads a new size over the replica sets.
+/// Distributes a new size over the replica sets.
 pub fn scale(work: &mut Work<'_>) {
     let wanted = wanted(work.original);
     if let Some(only) = only_one(work) {
@@ -30,8 +30,8 @@ pub fn scale(work: &mut Work<'_>) {
     }
 }
 
-/// The one replica set to scale, if at most one is in use: that one, or the newest. The inner value is missing if there
-/// is none at all.
+/// The only replica set to scale, if at most one is in use: that one, or the newest. The inner value is missing if
+/// there is none at all.
 fn only_one(work: &Work<'_>) -> Option<Option<usize>> {
     let mut active = (0..work.sets.len()).filter(|at| replicas(&work.sets[*at]) > 0);
     match (active.next(), active.next()) {
@@ -51,7 +51,7 @@ fn scale_proportionally(work: &mut Work<'_>) {
     let allowed = if wanted > 0 { wanted.saturating_add(max_surge(work.original)) } else { 0 };
     let mut active: Vec<usize> = (0..work.sets.len()).filter(|at| replicas(&work.sets[*at]) > 0).collect();
     let to_add = allowed - active.iter().map(|at| replicas(&work.sets[*at])).sum::<i32>();
-    // The largest first; of equals, the newer grows first and the older shrinks first. They stand oldest first.
+    // The largest first; of equals, the newer grows first and the older shrinks first. They are sorted oldest first.
     if to_add > 0 {
         active.sort_by_key(|at| (Reverse(replicas(&work.sets[*at])), Reverse(*at)));
     } else {
@@ -73,7 +73,7 @@ fn scale_proportionally(work: &mut Work<'_>) {
     }
 }
 
-/// How many of the replicas to add, or to take if negative, are this replica set's.
+/// Share of this replica set in the replicas to add, or to remove if negative.
 fn share(work: &Work<'_>, at: usize, to_add: i32, added: i32) -> i32 {
     if to_add == 0 || to_add == added {
         return 0;

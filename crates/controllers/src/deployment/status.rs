@@ -1,4 +1,4 @@
-//! The status of a deployment: counts, conditions, and whether it progresses.
+//! Status of a deployment: counts, conditions, and progress.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn get<'a>(status: &'a DeploymentStatus, kind: &str) -> Option<&'a DeploymentCon
     status.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
 }
 
-/// Sets a condition unless status and reason are the same; the time of the last transition is that of its status.
+/// Sets a condition unless status and reason are the same; the transition time follows its status.
 fn set(status: &mut DeploymentStatus, mut new: DeploymentCondition) {
     if let Some(old) = get(status, &new.type_) {
         if old.status == new.status && old.reason == new.reason {
@@ -57,7 +57,7 @@ fn deadline(deployment: &Deployment) -> Option<i32> {
     (seconds != i32::MAX).then_some(seconds)
 }
 
-/// Notes a pause, or its end, so that the time of a pause does not count against the deadline.
+/// Records the start or end of a pause, so that its duration does not count against the progress deadline.
 pub fn note_pause(deployment: &mut Deployment, now: Timestamp) {
     if deadline(deployment).is_none() {
         return;
@@ -78,8 +78,8 @@ pub fn note_pause(deployment: &mut Deployment, now: Timestamp) {
     }
 }
 
-/// A replica set was there already; that is where progress begins.
-pub fn found(deployment: &mut Deployment, name: &str, now: Timestamp) {
+/// Records an existing replica set as the start of progress.
+pub fn found_replica_set(deployment: &mut Deployment, name: &str, now: Timestamp) {
     if deadline(deployment).is_none() {
         return;
     }
@@ -105,12 +105,12 @@ pub fn creation_failed(deployment: &Deployment, status: &mut DeploymentStatus, t
     }
 }
 
-/// Nothing instead of nought, as the API has it.
+/// Maps 0 to absent, as in the API.
 fn nonzero(count: i32) -> Option<i32> {
     (count != 0).then_some(count)
 }
 
-/// Counts, and whether enough pods are available.
+/// Counts, and the `Available` condition.
 pub fn counts(work: &Work<'_>, now: Timestamp) -> DeploymentStatus {
     let sum = |count: &dyn Fn(&ReplicaSet) -> i32| work.sets.iter().map(count).sum::<i32>();
     let available = sum(&|set| observed(set).available_replicas.unwrap_or(0));
@@ -141,7 +141,7 @@ pub fn counts(work: &Work<'_>, now: Timestamp) -> DeploymentStatus {
     status
 }
 
-/// Whether everything is updated and available, and nothing old is left.
+/// True if everything is updated and available, and no old replicas are left.
 pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let wanted = wanted(deployment);
     let all = |count: Option<i32>| count.unwrap_or(0) == wanted;
@@ -171,13 +171,13 @@ fn timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Timestamp)
     }
 }
 
-/// How long until a deployment that made no progress since has failed.
+/// Time until a deployment without progress exceeds its deadline.
 fn left(condition: &DeploymentCondition, deadline: i32, now: Timestamp) -> SignedDuration {
     let since = condition.last_update_time.as_ref().map_or(now, |time| time.0);
     time_left(SignedDuration::from_secs(deadline.into()), since, now)
 }
 
-/// The status during a rollout: counts, progress, and what went wrong with the replica sets.
+/// Status during a rollout: counts, progress, and failures of the replica sets.
 pub fn rollout(work: &Work<'_>, now: Timestamp) -> DeploymentStatus {
     let mut status = counts(work, now);
     let old = work.deployment.status.clone().unwrap_or_default();
@@ -203,7 +203,7 @@ pub fn rollout(work: &Work<'_>, now: Timestamp) -> DeploymentStatus {
             } else if progresses(&before, &status) {
                 let text = format!("{subject} is progressing.");
                 let mut new = condition(PROGRESSING, "True", "ReplicaSetUpdated", text, now);
-                // Every step counts as news, even with the same reason: the deadline begins anew.
+                // Every step counts as progress, even with the same reason: the deadline restarts.
                 if let Some(current) = current.filter(|current| current.status == "True") {
                     new.last_transition_time = current.last_transition_time;
                 }
@@ -222,7 +222,7 @@ pub fn rollout(work: &Work<'_>, now: Timestamp) -> DeploymentStatus {
     status
 }
 
-/// Why pods could not be made, of the new replica set first.
+/// Replica failure condition, of the new replica set first.
 fn failure(work: &Work<'_>) -> Option<DeploymentCondition> {
     let order = work.new.into_iter().chain(work.old());
     let failed = |at: usize| {
@@ -240,8 +240,8 @@ fn failure(work: &Work<'_>) -> Option<DeploymentCondition> {
     })
 }
 
-/// When to see whether a deployment that does not move has failed.
-pub fn next_look(deployment: &Deployment, now: Timestamp) -> Option<Duration> {
+/// Time of the next check of the progress deadline.
+pub fn next_requeue(deployment: &Deployment, now: Timestamp) -> Option<Duration> {
     let (deadline, status) = (deadline(deployment)?, deployment.status.as_ref()?);
     let condition = get(status, PROGRESSING)?;
     let settled = matches!(condition.reason.as_deref(), Some(TIMED_OUT | PAUSED));
@@ -250,6 +250,6 @@ pub fn next_look(deployment: &Deployment, now: Timestamp) -> Option<Duration> {
     }
     let left = left(condition, deadline, now);
     let left = if left.is_negative() { Duration::ZERO } else { left.unsigned_abs() };
-    // A second more, so that it is over when looked at.
+    // One second more, so that the deadline has passed by then.
     Some(left.saturating_add(Duration::from_secs(1)))
 }

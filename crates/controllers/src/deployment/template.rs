@@ -1,17 +1,17 @@
-//! Pod templates: when two say the same, and the hash that names a replica set.
+//! Pod templates: equality, and the hash that names a replica set.
 
 use objects::Codec;
 use objects::apps::v1::{Deployment, ReplicaSet};
 use objects::core::v1::PodTemplateSpec;
 use serde_json::Value;
 
-/// The label that tells the pods of one template from those of another.
+/// Label that distinguishes the pods of different templates.
 pub const HASH: &str = "pod-template-hash";
 
-/// Letters and digits that make no words.
+/// Alphabet without vowels, so that no words result.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Whether a replica set was made from the current template of a deployment.
+/// True if a replica set has the current template of a deployment.
 pub fn is_of(deployment: &Deployment, set: &ReplicaSet) -> bool {
     let wanted = deployment.spec.as_ref().map(|spec| &spec.template);
     let made = set.spec.as_ref().and_then(|spec| spec.template.as_ref());
@@ -21,7 +21,7 @@ pub fn is_of(deployment: &Deployment, set: &ReplicaSet) -> bool {
     }
 }
 
-/// Whether two templates say the same, hash aside.
+/// True if two templates are equal, ignoring the hash label.
 pub fn same(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
     let (a, b) = (without_hash(a), without_hash(b));
     a == b || plain(&a) == plain(&b)
@@ -37,7 +37,7 @@ pub fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     template
 }
 
-/// The template without anything that is empty: nothing and an empty list mean the same.
+/// The template without empty values: null and an empty list are equivalent.
 fn plain(template: &PodTemplateSpec) -> Value {
     let mut value = objects::to_value(template).unwrap_or_default();
     prune(&mut value);
@@ -55,14 +55,14 @@ fn prune(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(prune),
         Value::Object(fields) => {
             fields.values_mut().for_each(prune);
-            // An empty directory is a volume, an empty object a setting: only lists and nothing may go.
+            // An empty directory is a volume, an empty object a setting: only lists and null may be dropped.
             fields.retain(|_, value| !is_nothing(value) || value.is_object());
         }
         _ => {}
     }
 }
 
-/// The hash of a template; another one after each collision.
+/// Hash of a template; changes after each collision.
 pub fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     let mut state: u32 = 0x811c_9dc5;
     let text = without_hash(template).encode().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! What a pass does, from rollouts' beginnings to their ends.
+//! Tests of deployment plans over whole rollouts.
 
-use super::plan::{Observed, Plan, plan};
+use super::plan::{DeploymentPlan, ObservedDeployment, plan};
 use super::replica_sets::{DESIRED, MAX, REVISION, ROLL_BACK_TO, replicas, revision};
-use crate::fixture::{at, meta, time};
+use crate::shared::fixture::{at, meta, time};
 use objects::IntOrString;
 use objects::apps::v1::{
     Deployment, DeploymentSpec, DeploymentStrategy, ReplicaSet, ReplicaSetStatus, RollingUpdateDeployment,
@@ -48,22 +48,22 @@ fn deployment(count: i32, surge: i32, unavailable: i32) -> Deployment {
     }
 }
 
-/// A small world: a deployment and its replica sets, whose pods come and go as told.
+/// Simulation of a deployment and its replica sets, whose pods the test sets.
 struct World {
     deployment: Deployment,
     sets: Vec<ReplicaSet>,
     now: i64,
-    told: Vec<String>,
+    events: Vec<String>,
 }
 
 impl World {
     fn new(deployment: Deployment) -> Self {
-        Self { deployment, sets: Vec::new(), now: 1000, told: Vec::new() }
+        Self { deployment, sets: Vec::new(), now: 1000, events: Vec::new() }
     }
 
-    fn look(&self) -> Plan {
+    fn look(&self) -> DeploymentPlan {
         let running = self.sets.iter().filter(|set| set.status.as_ref().is_some_and(|s| s.replicas > 0));
-        plan(Observed {
+        plan(ObservedDeployment {
             deployment: &self.deployment,
             replica_sets: self.sets.clone(),
             running_pods: running.filter_map(|set| set.metadata.uid.clone()).collect(),
@@ -71,10 +71,10 @@ impl World {
         })
     }
 
-    /// One pass, written down.
+    /// Runs one reconciliation and applies its writes.
     fn pass(&mut self) {
         let plan = self.look();
-        self.told.extend(plan.notes.iter().map(|note| note.text.clone()));
+        self.events.extend(plan.notes.iter().map(|note| note.text.clone()));
         if let Some(mut new) = plan.create {
             self.now += 1;
             new.metadata.uid = Some(format!("uid-{}", self.sets.len()));
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// The pods of every replica set are as many as it asks for, and all available.
+    /// Sets every replica set to its desired number of pods, all available.
     fn pods_follow(&mut self) {
         for set in &mut self.sets {
             let count = replicas(set);
@@ -135,7 +135,7 @@ impl World {
 }
 
 #[test]
-fn a_new_deployment_gets_its_replica_set() {
+fn new_deployment_creates_replica_set() {
     let mut world = World::new(deployment(3, 1, 1));
     world.pass();
     assert_eq!(world.sizes(), [3]);
@@ -146,7 +146,7 @@ fn a_new_deployment_gets_its_replica_set() {
     assert_eq!(set.spec.as_ref().expect("a spec").selector.match_labels.as_ref(), Some(labels));
     let annotations = set.metadata.annotations.as_ref().expect("annotations");
     assert_eq!((&*annotations[REVISION], &*annotations[DESIRED], &*annotations[MAX]), ("1", "3", "4"));
-    assert_eq!(world.told, [format!("Scaled up replica set web-{hash} from 0 to 3")]);
+    assert_eq!(world.events, [format!("Scaled up replica set web-{hash} from 0 to 3")]);
     assert_eq!(world.reason("Progressing").as_deref(), Some("NewReplicaSetCreated"));
     assert_eq!(world.reason("Available").as_deref(), Some("MinimumReplicasUnavailable"));
     world.settle();
@@ -158,7 +158,7 @@ fn a_new_deployment_gets_its_replica_set() {
 }
 
 #[test]
-fn an_update_never_leaves_its_bounds() {
+fn rolling_update_stays_within_bounds() {
     for (count, surge, unavailable) in [(10, 3, 2), (10, 0, 1), (10, 1, 0), (1, 1, 0), (5, 5, 5), (4, 0, 0)] {
         let mut world = World::new(deployment(count, surge, unavailable));
         world.settle();
@@ -184,7 +184,7 @@ fn an_update_never_leaves_its_bounds() {
 }
 
 #[test]
-fn an_update_that_does_not_work_stops_and_fails_in_the_end() {
+fn stuck_update_stops_and_exceeds_deadline() {
     let mut world = World::new(deployment(10, 3, 2));
     world.settle();
     world.change_image("bad");
@@ -206,7 +206,7 @@ fn an_update_that_does_not_work_stops_and_fails_in_the_end() {
     world.pass();
     assert_eq!(world.reason("Progressing").as_deref(), Some("ProgressDeadlineExceeded"));
     assert!(world.look().requeue_after.is_none());
-    // A third template takes over from both.
+    // A third template replaces both.
     world.change_image("v3");
     world.settle();
     assert_eq!(world.sizes().last(), Some(&10));
@@ -214,7 +214,7 @@ fn an_update_that_does_not_work_stops_and_fails_in_the_end() {
 }
 
 #[test]
-fn history_is_kept_within_its_limit_and_old_templates_come_back() {
+fn history_is_limited_and_old_templates_are_reused() {
     let mut world = World::new(deployment(2, 1, 1));
     world.settle();
     for image in ["v2", "v3"] {
@@ -236,7 +236,7 @@ fn history_is_kept_within_its_limit_and_old_templates_come_back() {
 }
 
 #[test]
-fn the_annotation_of_old_clients_rolls_back() {
+fn rollback_annotation_restores_template() {
     let mut world = World::new(deployment(2, 1, 1));
     world.settle();
     world.change_image("v2");
@@ -244,13 +244,13 @@ fn the_annotation_of_old_clients_rolls_back() {
     let annotations = world.deployment.metadata.annotations.get_or_insert_default();
     annotations.insert(ROLL_BACK_TO.to_owned(), "0".to_owned());
     world.pass();
-    assert_eq!(world.told.last().map(String::as_str), Some("Rolled back deployment \"web\" to revision 1"));
+    assert_eq!(world.events.last().map(String::as_str), Some("Rolled back deployment \"web\" to revision 1"));
     assert_eq!(world.deployment.spec.as_ref().expect("a spec").template, template("v1"));
     assert!(!world.deployment.metadata.annotations.as_ref().expect("some").contains_key(ROLL_BACK_TO));
 }
 
 #[test]
-fn scaling_in_the_middle_of_an_update_keeps_the_shares() {
+fn scaling_during_update_is_proportional() {
     let mut world = World::new(deployment(10, 2, 2));
     world.settle();
     world.change_image("v2");
@@ -273,7 +273,7 @@ fn scaling_in_the_middle_of_an_update_keeps_the_shares() {
 }
 
 #[test]
-fn a_paused_deployment_scales_but_does_not_roll() {
+fn paused_deployment_scales_but_does_not_roll() {
     let mut world = World::new(deployment(3, 1, 1));
     world.settle();
     world.deployment.spec.as_mut().expect("a spec").paused = Some(true);
@@ -291,7 +291,7 @@ fn a_paused_deployment_scales_but_does_not_roll() {
 }
 
 #[test]
-fn recreation_waits_for_the_old_pods_to_go() {
+fn recreate_waits_for_old_pods_to_terminate() {
     let mut world = World::new(deployment(3, 0, 0));
     let strategy = DeploymentStrategy { type_: Some("Recreate".to_owned()), rolling_update: None };
     world.deployment.spec.as_mut().expect("a spec").strategy = Some(strategy);

@@ -1,5 +1,5 @@
-//! For whom each endpoint is meant: traffic that stays near when the service wants it to, or endpoints shared out among
-//! zones by the processors they have.
+//! Topology hints of endpoints: by the service's traffic distribution, or distributed over zones in proportion to
+//! their CPUs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use objects::core::v1::{Node, Service};
 use objects::discovery::v1::{Endpoint, EndpointHints, ForNode, ForZone};
 
 use super::plan::zone;
-use crate::node_facts;
+use crate::shared::node_facts;
 
 const MODE: &str = "service.kubernetes.io/topology-mode";
-/// What it was called before.
+/// Deprecated name of the annotation.
 const OLD_MODE: &str = "service.kubernetes.io/topology-aware-hints";
-/// Nodes with one of these run no ordinary pods.
+/// Nodes with one of these labels run no ordinary pods.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
-/// By how much an endpoint may have more to do than the average one.
+/// Maximum overload of an endpoint relative to the average.
 const OVERLOAD: f64 = 0.2;
 
-/// Why endpoints cannot be shared out among zones.
+/// Reason why endpoints cannot be distributed over zones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoHints {
     #[error("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes")]
@@ -34,17 +34,17 @@ pub enum NoHints {
     Zone,
 }
 
-/// The part of the processors that each zone has.
+/// Share of each zone in the CPUs.
 pub type Shares = BTreeMap<String, f64>;
 
-/// Whether a service wants its endpoints shared out among zones.
+/// True if a service enables topology-aware hints.
 pub fn wants_zones(service: &Service) -> bool {
     let annotations = service.metadata.annotations.as_ref();
     let mode = annotations.and_then(|all| all.get(OLD_MODE).or_else(|| all.get(MODE)));
     mode.is_some_and(|mode| mode == "Auto" || mode == "auto")
 }
 
-/// What of a node plays a part in sharing out.
+/// Properties of a node that affect hints.
 pub fn capacity(node: &Node) -> Option<(Option<String>, i64)> {
     let labels = node.metadata.labels.as_ref();
     let excluded =
@@ -57,7 +57,7 @@ pub fn capacity(node: &Node) -> Option<(Option<String>, i64)> {
     Some((zone(node).cloned(), cpu))
 }
 
-/// The shares of all zones, if every node says enough of itself and there are at least two zones.
+/// Shares of all zones, if every node reports CPU and zone and there are at least two zones.
 pub fn shares(nodes: &[Arc<Node>]) -> Result<Shares, NoHints> {
     let mut by_zone: BTreeMap<String, i64> = BTreeMap::new();
     for (zone, cpu) in nodes.iter().filter_map(|node| capacity(node)) {
@@ -85,8 +85,8 @@ fn for_zone(zone: &str) -> EndpointHints {
     EndpointHints { for_zones: Some(vec![ForZone { name: zone.to_owned() }]), for_nodes: None }
 }
 
-/// Shares ready endpoints out among zones. Those that have a hint keep it as long as its zone is not overloaded; the
-/// others serve their own zone, unless another one needs them more.
+/// Distributes ready endpoints over zones. Existing hints stay as long as their zone is not overloaded; other
+/// endpoints serve their own zone, unless another one needs them more.
 pub fn share_out(endpoints: &mut [Endpoint], shares: &Result<Shares, NoHints>) -> Result<(), NoHints> {
     let outcome = allocate(endpoints, shares);
     if outcome.is_err() {
@@ -149,7 +149,7 @@ fn allocate(endpoints: &mut [Endpoint], shares: &Result<Shares, NoHints>) -> Res
     Ok(())
 }
 
-/// How many endpoints each zone gives away, and how many each gets.
+/// Number of endpoints that each zone gives up, and that each receives.
 fn moves(zones: &BTreeMap<String, Allocation>) -> (BTreeMap<String, usize>, BTreeMap<String, usize>) {
     let difference = |zone: &Allocation| zone.hinted as f64 - zone.desired;
     let mut too_many: BTreeMap<&String, f64> =
@@ -175,7 +175,7 @@ fn moves(zones: &BTreeMap<String, Allocation>) -> (BTreeMap<String, usize>, BTre
     (giving, receiving)
 }
 
-/// For whom an endpoint is meant, if the service wants its traffic to stay near.
+/// Hints of an endpoint by the service's traffic distribution.
 pub fn near(service: &Service, endpoint: &Endpoint) -> Option<EndpointHints> {
     let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
     if !matches!(wish, "PreferClose" | "PreferSameZone" | "PreferSameNode") || !is_ready(endpoint) {
@@ -190,7 +190,7 @@ pub fn near(service: &Service, endpoint: &Endpoint) -> Option<EndpointHints> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::meta;
+    use crate::shared::fixture::meta;
     use objects::discovery::v1::EndpointConditions;
     use serde_json::json;
 
@@ -212,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_shared_out_by_processors() {
+    fn hints_distribute_endpoints_by_cpu() {
         let even: Shares = [("a".to_owned(), 0.5), ("b".to_owned(), 0.5)].into();
         let uneven: Shares = [("a".to_owned(), 0.75), ("b".to_owned(), 0.25)].into();
-        // Zones of the endpoints, hints they have, shares, and the hints they should have.
+        // Zones of the endpoints, existing hints, shares, and expected hints.
         for (zones, before, shares, expected) in [
             ("ab", "  ", &even, Ok("ab")),
             ("aaaa", "    ", &even, Ok("bbaa")),
@@ -224,7 +224,7 @@ mod tests {
             ("aaaabbbb", "        ", &uneven, Ok("aaaaaabb")),
             ("a", " ", &even, Err(NoHints::Endpoints(1, 2))),
             ("aab.", "    ", &even, Err(NoHints::Zone)),
-            // A zone that is no more: its endpoints serve another one.
+            // A removed zone: its endpoints serve another one.
             ("aabb", "ccbb", &even, Ok("aabb")),
         ] {
             let mut endpoints: Vec<Endpoint> = zones
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_must_say_enough() {
+    fn hints_require_cpu_and_zone_of_every_node() {
         let node = |zone: &str, cpu: &str, ready: &str, role: &str| {
             let mut metadata = meta("n");
             metadata.labels = Some([("topology.kubernetes.io/zone".to_owned(), zone.to_owned())].into());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_stays_near_if_it_should() {
+    fn traffic_distribution_sets_zone_and_node_hints() {
         for (wish, zone, node, expected) in [
             ("PreferSameZone", "z", "n", Some((true, false))),
             ("PreferClose", "z", "n", Some((true, false))),
@@ -287,8 +287,8 @@ mod tests {
             let mut one = endpoint(zone, "");
             one.node_name = Some(node.to_owned());
             let hints = near(&service, &one);
-            let told = hints.map(|hints| (hints.for_zones.is_some(), hints.for_nodes.is_some()));
-            assert_eq!(told, expected, "{wish} in {zone:?}");
+            let present = hints.map(|hints| (hints.for_zones.is_some(), hints.for_nodes.is_some()));
+            assert_eq!(present, expected, "{wish} in {zone:?}");
         }
     }
 }

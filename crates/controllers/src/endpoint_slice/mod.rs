@@ -1,7 +1,7 @@
 //! The endpoint slice loop. Watches services, pods, nodes and its slices; writes endpoint slices.
 //!
-//! Invariant: the slices of a service hold exactly the pods it selects, each with the ports it has and whether it is
-//! ready, serves, or is on its way out; at most a hundred to a slice, and slices change as little as possible.
+//! Invariant: the slices of a service hold exactly the pods it selects, each with its ports and its ready, serving
+//! and terminating conditions; at most a hundred per slice, with as few changes of slices as possible.
 
 mod hints;
 mod plan;
@@ -14,10 +14,10 @@ use objects::core::v1::{Node, Pod, Service};
 use objects::discovery::v1::EndpointSlice;
 use runtime::{Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError};
 
-use crate::services;
-use crate::trigger_times::TriggerTimes;
+use crate::shared::services;
+use crate::shared::trigger_times::TriggerTimes;
 
-pub use plan::{MANAGED_BY, MANAGER, Observed, Plan, SERVICE_NAME, Sharing, plan};
+pub use plan::{EndpointSlicePlan, MANAGED_BY, MANAGER, ObservedEndpoints, SERVICE_NAME, Sharing, plan};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpointslice-controller",
@@ -28,9 +28,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 #[derive(Debug, thiserror::Error)]
 enum EndpointSliceError {
-    #[error("writing the endpoint slices of {0}")]
+    #[error("failed to write the endpoint slices of {0}")]
     Write(Key, #[source] ClientError),
-    #[error("pod {pod} is on node {node}, which is not known")]
+    #[error("node {node} of pod {pod} not found")]
     NoNode { pod: String, node: String },
 }
 
@@ -65,7 +65,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         if !moved && !resized {
             return Vec::new();
         }
-        // Where its pods are concerns every service; what a zone has, those that share out among zones.
+        // A pod's node affects every service; the capacity of a zone those with topology-aware hints.
         let concerned = |service: &Arc<Service>| moved && !gone || hints::wants_zones(service);
         known.all().iter().filter(|service| concerned(service)).map(|service| Key::of(&**service)).collect()
     });
@@ -98,7 +98,7 @@ impl Loop for EndpointSlices {
         if !services::selects(&service) || service.metadata.deletion_timestamp.is_some() {
             return Ok(Action::Done);
         }
-        // What was written last has to show up first; it brings this service back.
+        // The last write must be observed first; its event requeues this service.
         if !self.expectations.satisfied(key) {
             return Ok(Action::Done);
         }
@@ -123,7 +123,7 @@ impl Loop for EndpointSlices {
             })
             .collect();
         let shares = hints::wants_zones(&service).then(|| hints::shares(&self.nodes.all()));
-        let plan = plan(&Observed {
+        let plan = plan(&ObservedEndpoints {
             service: &service,
             pods: &pods,
             existing: &existing,
@@ -131,7 +131,7 @@ impl Loop for EndpointSlices {
             since,
         });
         for sharing in &plan.sharing {
-            tell(sharing, &service, ctx);
+            record_hints_event(sharing, &service, ctx);
         }
         self.apply(key, plan, ctx).await.map_err(|source| EndpointSliceError::Write(key.clone(), source))?;
         match unknown {
@@ -141,7 +141,7 @@ impl Loop for EndpointSlices {
     }
 }
 
-fn tell(sharing: &Sharing, service: &Service, ctx: &Context) {
+fn record_hints_event(sharing: &Sharing, service: &Service, ctx: &Context) {
     match sharing {
         Sharing::Enabled { family } => {
             let note = format!("Topology Aware Hints has been enabled, addressType: {family}");
@@ -158,7 +158,7 @@ fn tell(sharing: &Sharing, service: &Service, ctx: &Context) {
 }
 
 impl EndpointSlices {
-    async fn apply(&self, key: &Key, plan: Plan, ctx: &Context) -> Result<(), ClientError> {
+    async fn apply(&self, key: &Key, plan: EndpointSlicePlan, ctx: &Context) -> Result<(), ClientError> {
         let ns = &*key.namespace;
         for slice in &plan.create {
             self.expectations.expect_creations(key, 1);

@@ -1,4 +1,4 @@
-//! Which slices a service should have, given those it has: as few writes as possible.
+//! Desired slices of a service, given its existing ones, with as few writes as possible.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,27 +9,27 @@ use objects::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, Endpoin
 use objects::meta::v1::ObjectMeta;
 
 use super::hints::{self, NoHints, Shares};
-use crate::adoption::controller_reference;
-use crate::{pod_facts, services, trigger_times};
+use crate::shared::adoption::controller_reference;
+use crate::shared::{pod_facts, services, trigger_times};
 
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// Endpoints in a slice, at most.
+/// Maximum number of endpoints in a slice.
 const FULL: usize = 100;
 
-pub struct Observed<'a> {
+pub struct ObservedEndpoints<'a> {
     pub service: &'a Service,
     pub pods: &'a [(Arc<Pod>, Option<Arc<Node>>)],
     pub existing: &'a [Arc<EndpointSlice>],
-    /// What zones have, for a service whose endpoints are shared out among them.
+    /// Capacity of zones, for a service with topology-aware hints.
     pub shares: Option<&'a Result<Shares, NoHints>>,
-    /// Since when the slices have been due to change.
+    /// Trigger time of the change.
     pub since: Option<Timestamp>,
 }
 
-/// What becomes of sharing out among zones, of one family of addresses.
+/// Change of topology-aware hints, by address family.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sharing {
     Enabled { family: &'static str },
@@ -37,7 +37,7 @@ pub enum Sharing {
 }
 
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct EndpointSlicePlan {
     pub create: Vec<EndpointSlice>,
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<Arc<EndpointSlice>>,
@@ -49,8 +49,8 @@ pub fn zone(node: &Node) -> Option<&String> {
 }
 
 #[must_use]
-pub fn plan(observed: &Observed<'_>) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(observed: &ObservedEndpoints<'_>) -> EndpointSlicePlan {
+    let mut plan = EndpointSlicePlan::default();
     let families = families(observed.service);
     for slice in observed.existing {
         if !families.contains(&slice.address_type.as_str()) {
@@ -66,9 +66,9 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     plan
 }
 
-/// Gives endpoints their hints; says whether sharing out among zones begins or cannot be.
+/// Sets the hints of endpoints; returns the newly enabled or the impossible topology-aware hints.
 fn hint(
-    observed: &Observed<'_>,
+    observed: &ObservedEndpoints<'_>,
     family: &'static str,
     own: &[&Arc<EndpointSlice>],
     wanted: &mut BTreeMap<String, (Vec<EndpointPort>, Vec<Endpoint>)>,
@@ -83,7 +83,7 @@ fn hint(
     };
     let mut before: BTreeMap<String, Endpoint> =
         known().map(|endpoint| (identity(endpoint), endpoint.clone())).collect();
-    // All of the family together, whatever their ports; then each back to its own.
+    // Hints are computed for the whole family, whatever the ports; then split by port set again.
     let mut all: Vec<Endpoint> = Vec::new();
     for endpoint in wanted.values_mut().flat_map(|(_, endpoints)| std::mem::take(endpoints)) {
         let hints = before.remove(&identity(&endpoint)).and_then(|known| known.hints);
@@ -117,7 +117,7 @@ fn families(service: &Service) -> Vec<&'static str> {
     if families.is_empty() { vec!["IPv4"] } else { families }
 }
 
-fn plan_family(observed: &Observed<'_>, family: &'static str, plan: &mut Plan) {
+fn plan_family(observed: &ObservedEndpoints<'_>, family: &'static str, plan: &mut EndpointSlicePlan) {
     let service = observed.service;
     let uid = service.metadata.uid.as_deref();
     let of_family = observed.existing.iter().filter(|slice| slice.address_type == family);
@@ -149,7 +149,7 @@ fn plan_family(observed: &Observed<'_>, family: &'static str, plan: &mut Plan) {
         );
     }
     doomed.extend(by_ports.into_values().flat_map(|(_, slices)| slices));
-    // There is always one, so that everybody can tell a service without endpoints from one not looked at yet.
+    // At least one slice exists, so that clients can distinguish a service without endpoints from an unprocessed one.
     if kept == 0 && create.is_empty() {
         let empty = slice(service, family, Vec::new(), Vec::new());
         let is_it = |known: &Arc<EndpointSlice>| {
@@ -177,7 +177,7 @@ struct Packed {
     delete: Vec<Arc<EndpointSlice>>,
 }
 
-/// Puts endpoints into the slices there are, changing as few as possible, and the rest into new ones.
+/// Fills endpoints into existing slices, changing as few as possible, and the rest into new ones.
 fn pack(service: &Service, slices: Vec<Arc<EndpointSlice>>, endpoints: Vec<Endpoint>) -> Packed {
     let mut missing: BTreeMap<String, Endpoint> =
         endpoints.into_iter().map(|endpoint| (identity(&endpoint), endpoint)).collect();
@@ -204,7 +204,7 @@ fn pack(service: &Service, slices: Vec<Arc<EndpointSlice>>, endpoints: Vec<Endpo
         let room = FULL.saturating_sub(endpoints_of(slice).len()).min(missing.len());
         slice.endpoints.get_or_insert_default().extend(missing.drain(..room));
     }
-    // What is left and fits goes into the fullest slice it fits into.
+    // The remainder goes into the fullest slice with enough space.
     if !missing.is_empty() {
         let rest = missing.len() % FULL;
         let fits = |slice: &Arc<EndpointSlice>| endpoints_of(slice).len() + rest <= FULL && rest > 0;
@@ -217,7 +217,7 @@ fn pack(service: &Service, slices: Vec<Arc<EndpointSlice>>, endpoints: Vec<Endpo
         }
     }
     while !missing.is_empty() {
-        // An emptied slice is as good as a new one.
+        // An emptied slice is reused instead of creating one.
         let chunk: Vec<Endpoint> = missing.drain(..FULL.min(missing.len())).collect();
         match packed.delete.pop() {
             Some(slice) => {
@@ -238,7 +238,7 @@ fn endpoints_of(slice: &EndpointSlice) -> &[Endpoint] {
     slice.endpoints.as_deref().unwrap_or_default()
 }
 
-/// What makes an endpoint the same one as before.
+/// Identity of an endpoint.
 fn identity(endpoint: &Endpoint) -> String {
     let uid = endpoint.target_ref.as_ref().and_then(|target| target.uid.as_deref()).unwrap_or_default();
     format!("{uid} {}", endpoint.addresses.join(","))
@@ -293,7 +293,7 @@ fn endpoint(pod: &Pod, node: Option<&Node>, service: &Service, family: &str) -> 
     })
 }
 
-/// The service's own labels, and those that say whose slice it is.
+/// Labels of the service, and those that identify the slice's owner.
 fn labels(service: &Service) -> BTreeMap<String, String> {
     let mut labels = services::labels(service);
     labels.insert(SERVICE_NAME.to_owned(), service.metadata.name.clone().unwrap_or_default());
@@ -325,7 +325,7 @@ fn slice(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{meta, pod, ready_at, time};
+    use crate::shared::fixture::{meta, pod, ready_at, time};
     use objects::core::v1::{PodIP, ServicePort, ServiceSpec};
 
     fn service() -> Service {
@@ -355,12 +355,12 @@ mod tests {
         service: &Service,
         pods: &[(Arc<Pod>, Option<Arc<Node>>)],
         existing: &[Arc<EndpointSlice>],
-    ) -> Plan {
-        plan(&Observed { service, pods, existing, shares: None, since: None })
+    ) -> EndpointSlicePlan {
+        plan(&ObservedEndpoints { service, pods, existing, shares: None, since: None })
     }
 
-    /// The slices after a plan.
-    fn after(existing: &[Arc<EndpointSlice>], plan: Plan) -> Vec<Arc<EndpointSlice>> {
+    /// Slices after applying a plan.
+    fn after(existing: &[Arc<EndpointSlice>], plan: EndpointSlicePlan) -> Vec<Arc<EndpointSlice>> {
         let mut slices: Vec<Arc<EndpointSlice>> = existing.to_vec();
         slices.retain(|slice| !plan.delete.iter().any(|gone| gone.metadata.uid == slice.metadata.uid));
         for new in plan.update {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_without_pods_has_one_empty_slice() {
+    fn service_without_pods_has_one_empty_slice() {
         let slices = after(&[], planned(&service(), &[], &[]));
         assert_eq!(slices.len(), 1);
         assert!(endpoints_of(&slices[0]).is_empty());
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_fill_up_and_change_little() {
+    fn slices_are_filled_with_few_writes() {
         let all = pods(250);
         let slices = after(&[], planned(&service(), &all, &[]));
         let sizes: Vec<usize> = slices.iter().map(|slice| endpoints_of(slice).len()).collect();
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions() {
+    fn pod_readiness_determines_endpoint_conditions() {
         let mut service = service();
         let mut leaving = (*pods(1)[0].0).clone();
         leaving.metadata.deletion_timestamp = Some(time(1));
@@ -412,7 +412,7 @@ mod tests {
         node.metadata.labels = Some([(ZONE.to_owned(), "z".to_owned())].into());
         let conditions = |service: &Service, pod: &Pod| {
             let endpoint = endpoint(pod, Some(&node), service, "IPv4").expect("an address");
-            let conditions = endpoint.conditions.clone().expect("told");
+            let conditions = endpoint.conditions.clone().expect("conditions");
             ((conditions.ready, conditions.serving, conditions.terminating), endpoint)
         };
         assert_eq!(conditions(&service, &leaving).0, (Some(false), Some(true), Some(true)));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_shared_out_and_slices_say_since_when() {
+    fn slices_have_hints_and_trigger_time() {
         let mut all = pods(4);
         for (at, (_, node)) in all.iter_mut().enumerate() {
             let mut known = Node { metadata: meta("n"), ..Node::default() };
@@ -437,7 +437,7 @@ mod tests {
         let service = service();
         let observe = |existing: &[Arc<EndpointSlice>], shares: &Result<Shares, NoHints>, since: i64| {
             let since = Some(time(since).0);
-            plan(&Observed { service: &service, pods: &all, existing, shares: Some(shares), since })
+            plan(&ObservedEndpoints { service: &service, pods: &all, existing, shares: Some(shares), since })
         };
         let first = observe(&[], &shares, 7);
         assert_eq!(first.sharing, [Sharing::Enabled { family: "IPv4" }]);
@@ -448,7 +448,7 @@ mod tests {
             hints.flat_map(|hints| hints.for_zones.iter().flatten()).map(|zone| zone.name.clone()).collect()
         };
         assert_eq!(zones(&slices), ["b", "a", "a", "b"]);
-        assert_eq!(slices[0].metadata.annotations.as_ref().expect("told").len(), 1);
+        assert_eq!(slices[0].metadata.annotations.as_ref().expect("annotations").len(), 1);
         let quiet = observe(&slices, &shares, 9);
         assert!(quiet.create.is_empty() && quiet.update.is_empty() && quiet.sharing.is_empty());
         let broken = observe(&slices, &Err(NoHints::Nodes), 9);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_with_other_ports_get_slices_of_their_own() {
+    fn pods_with_different_ports_get_separate_slices() {
         use objects::IntOrString;
         use objects::core::v1::{Container, ContainerPort};
         let mut service = service();

@@ -1,4 +1,4 @@
-//! Who owns whom, as far as has been seen.
+//! Graph of observed owner references.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,15 +19,15 @@ pub struct Node {
     pub stage: Stage,
 }
 
-/// How far an object is on its way out.
+/// Deletion state of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Alive,
-    /// It waits until its dependents are gone.
+    /// Foreground: waits until its dependents are deleted.
     DeletingDependents,
-    /// It waits until its dependents no longer name it.
+    /// Orphaning: waits until its dependents no longer name it.
     Orphaning,
-    /// It waits for others, or for nothing.
+    /// Waits for other finalizers, or for nothing.
     Going,
 }
 
@@ -43,7 +43,7 @@ impl Stage {
     }
 }
 
-/// The graph; every change says which objects have to be looked at.
+/// The graph; every change returns the objects to reconcile.
 #[derive(Debug, Default)]
 pub struct Graph {
     nodes: HashMap<String, Node>,
@@ -55,12 +55,12 @@ impl Graph {
         self.nodes.get(uid)
     }
 
-    /// Uids of the objects that name this one as an owner.
+    /// Uids of the objects with an owner reference to this one.
     pub fn dependents(&self, uid: &str) -> Vec<String> {
         self.dependents.get(uid).into_iter().flatten().cloned().collect()
     }
 
-    /// An object as it is now.
+    /// Adds or updates an object.
     pub fn put(&mut self, resource: &ResourceKey, kind: &str, meta: &ObjectMeta) -> Vec<String> {
         let Some(uid) = meta.uid.clone() else { return Vec::new() };
         let node = Node {
@@ -75,7 +75,7 @@ impl Graph {
         let (was, before) = old.map_or((Stage::Alive, Vec::new()), |old| (old.stage, old.owners));
         let mut look = Vec::new();
         for owner in before.iter().filter(|owner| !node.owners.contains(owner)) {
-            // An owner may have waited for just this reference to go, or to stop blocking it.
+            // An owner may have waited for this reference to be removed, or to stop blocking it.
             if self.is_deleting_dependents(&owner.uid) {
                 look.push(owner.uid.clone());
             }
@@ -99,7 +99,7 @@ impl Graph {
         look
     }
 
-    /// An object that is gone.
+    /// Removes a deleted object.
     pub fn remove(&mut self, uid: &str) -> Vec<String> {
         let Some(node) = self.nodes.remove(uid) else { return Vec::new() };
         let mut look = self.dependents(uid);
@@ -112,7 +112,7 @@ impl Graph {
         look
     }
 
-    /// A resource that is no longer served.
+    /// Removes all objects of a resource that is no longer served.
     pub fn forget(&mut self, resource: &ResourceKey) {
         let gone: Vec<String> = self
             .nodes
@@ -131,7 +131,7 @@ impl Graph {
         self.nodes.get(uid).is_some_and(|node| node.stage == Stage::DeletingDependents)
     }
 
-    /// Whether all owners have been seen, are what the object says they are, and do not wait for it to go.
+    /// True if all owners have been observed, match their references, and do not wait for the object's deletion.
     pub fn owners_are_fine(&self, node: &Node) -> bool {
         node.owners.iter().all(|reference| {
             self.nodes.get(&reference.uid).is_some_and(|owner| {
@@ -145,7 +145,7 @@ impl Graph {
         })
     }
 
-    /// The dependents that keep an object from going.
+    /// Dependents that block the deletion of an object.
     pub fn blocking(&self, uid: &str) -> Vec<String> {
         let blocks = |dependent: &String| {
             self.nodes.get(dependent).is_some_and(|node| {
@@ -172,7 +172,7 @@ fn take_out(dependents: &mut HashMap<String, HashSet<String>>, owner: &str, uid:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{meta, time};
+    use crate::shared::fixture::{meta, time};
 
     fn resource() -> ResourceKey {
         ResourceKey {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_that_were_not_seen_are_looked_for() {
+    fn unobserved_owners_are_enqueued() {
         let mut graph = Graph::default();
         assert_eq!(put(&mut graph, &owned("child", &["parent"])), ["uid-child"]);
         assert!(put(&mut graph, &meta("parent")).is_empty());
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_waits_for_what_blocks_it() {
+    fn foreground_owner_waits_for_blocking_dependents() {
         let mut graph = Graph::default();
         put(&mut graph, &meta("parent"));
         put(&mut graph, &owned("child", &["parent"]));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_and_resources_that_go() {
+    fn orphaning_and_removed_resources_update_graph() {
         let mut graph = Graph::default();
         put(&mut graph, &meta("parent"));
         put(&mut graph, &owned("child", &["parent"]));

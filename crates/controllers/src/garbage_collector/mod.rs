@@ -1,8 +1,8 @@
 //! The garbage collector. Watches the metadata of every object of every kind, custom ones too; deletes objects whose
-//! owners are all gone, and carries out foreground and orphaning deletions.
+//! owners are all deleted, and performs foreground and orphaning deletions.
 //!
-//! Invariant: no object outlives its last owner, unless it was asked to. Its keys are uids. What is about to be deleted
-//! is read from the API server first: the graph may be behind.
+//! Invariant: no object outlives its last owner, unless it is orphaned on request. Its keys are uids. An object is
+//! read from the API server before it is deleted: the graph may be stale.
 
 mod graph;
 
@@ -31,17 +31,17 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 #[derive(Debug, thiserror::Error)]
 enum GarbageError {
-    #[error("nothing here is {api_version} {kind}")]
+    #[error("unknown owner kind {kind} in {api_version}")]
     UnknownOwner { api_version: String, kind: String },
-    #[error("discovering what the server serves")]
+    #[error("failed to discover API resources")]
     Discover(#[source] ClientError),
 }
 
-/// Owners known to be absent that are remembered.
+/// Size of the cache of absent owners.
 const ABSENT: usize = 2000;
-/// How long after a change of what is served it is asked for again.
+/// Delay of rediscovery after a change of the served resources.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Until everything has been listed once, nothing is deleted.
+/// Requeue time until everything has been listed once: nothing is deleted before.
 const NOT_YET: Duration = Duration::from_millis(250);
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 
@@ -49,15 +49,15 @@ struct GarbageCollector {
     state: Arc<State>,
 }
 
-/// What the watches and the passes share.
+/// State shared by the watches and the reconciliations.
 struct State {
     graph: Mutex<Graph>,
-    served: Mutex<Served>,
+    served: Mutex<ServedResource>,
     absent: Mutex<Absent>,
 }
 
 #[derive(Default)]
-struct Served {
+struct ServedResource {
     discovery: Arc<Discovery>,
     watched: HashMap<ResourceKey, Cache<PartialObject>>,
     listed: bool,
@@ -71,7 +71,7 @@ struct Absent {
     order: VecDeque<Coordinates>,
 }
 
-/// The key of the pass that finds out what is served.
+/// Key of the reconciliation that discovers the served resources.
 fn discovery_key() -> Key {
     Key::new("", "discovery")
 }
@@ -109,11 +109,11 @@ impl Loop for GarbageCollector {
     }
 }
 
-/// What becomes of an object, by the state of its owners.
+/// Verdict on an object, by the state of its owners.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Stays,
-    /// It has an owner, and these references are of no use.
+    /// It has an owner, and these references are dangling.
     Drop(Vec<String>),
     Delete(Propagation),
 }
@@ -122,7 +122,7 @@ enum Verdict {
 struct Owners {
     solid: usize,
     dangling: Vec<String>,
-    /// Uids of owners that wait for this object to go.
+    /// Uids of owners that wait for the deletion of this object.
     waiting: Vec<String>,
 }
 
@@ -145,7 +145,7 @@ fn plan(owners: &Owners, meta: &ObjectMeta, has_dependents: bool) -> Verdict {
 }
 
 impl GarbageCollector {
-    /// Watches what is served now and was not, and the other way round.
+    /// Starts watches of newly served resources, and stops those of removed ones.
     async fn discover(&self, ctx: &Context) -> Result<Action, GarbageError> {
         let discovery = ctx.client.discover().await.map_err(GarbageError::Discover)?;
         let wanted: HashMap<ResourceKey, String> = discovery
@@ -185,7 +185,7 @@ impl GarbageCollector {
         let lists = started.iter().map(|(_, _, cache)| cache.synced());
         let all = tokio::time::timeout(FIRST_LISTS, futures_util::future::join_all(lists)).await;
         self.state.served.lock().listed = true;
-        // What could not be listed is looked at again; nothing of it is deleted meanwhile.
+        // A resource that could not be listed is retried; none of its objects is deleted meanwhile.
         Ok(if all.is_err() { Action::RequeueAfter(FIRST_LISTS) } else { Action::Done })
     }
 
@@ -212,13 +212,13 @@ impl GarbageCollector {
         });
     }
 
-    /// Deletes an object if its owners are gone, or are going and wait for it.
+    /// Deletes an object if its owners are deleted, or are terminating and wait for it.
     async fn collect(&self, uid: &str, node: &Node, ctx: &Context) -> Result<(), LoopError> {
         let objects = ctx.client.dynamic(&node.resource);
         let meta = match objects.get_metadata(&node.namespace, &node.name).await {
             Ok(meta) if meta.uid.as_deref() == Some(uid) => meta,
             Err(error) if !error.is_not_found() => return Err(error.into()),
-            // Another one by now, or none: the watch will say so.
+            // Replaced or deleted: the watch will report it.
             _ => return Ok(()),
         };
         let references = meta.owner_references.clone().unwrap_or_default();
@@ -249,7 +249,7 @@ impl GarbageCollector {
         }
     }
 
-    /// Two objects that wait for each other would do so for ever: this one stops blocking its owners.
+    /// Two objects that wait for each other would deadlock: this one stops blocking its owners.
     async fn break_circle(
         &self,
         node: &Node,
@@ -274,7 +274,7 @@ impl GarbageCollector {
         Ok(())
     }
 
-    /// Looks the owners up. Nothing if one can never be: an object of the cluster owned by one of a namespace.
+    /// Looks up the owners. `None` for an impossible reference: a cluster-scoped object owned by a namespaced one.
     async fn classify(
         &self,
         references: &[OwnerReference],
@@ -285,7 +285,7 @@ impl GarbageCollector {
         let mut owners = Owners::default();
         for reference in references {
             let Some(info) = discovery.find(&reference.api_version, &reference.kind) else {
-                // It may be served in a moment.
+                // The kind may be served shortly.
                 let (api_version, kind) = (reference.api_version.clone(), reference.kind.clone());
                 return Err(GarbageError::UnknownOwner { api_version, kind }.into());
             };
@@ -378,7 +378,7 @@ async fn set_owners(
     meta: &ObjectMeta,
     owners: &[OwnerReference],
 ) -> Result<(), ClientError> {
-    // The revision makes sure that nothing another one wrote meanwhile is lost.
+    // The resource version prevents overwriting a concurrent change.
     let patch = json!({"metadata": {
         "uid": meta.uid,
         "resourceVersion": meta.resource_version,
@@ -436,10 +436,10 @@ impl Absent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::meta;
+    use crate::shared::fixture::meta;
 
     #[test]
-    fn verdicts() {
+    fn verdict_by_owner_state() {
         let owners = |solid, dangling: &[&str], waiting: &[&str]| Owners {
             solid,
             dangling: dangling.iter().map(ToString::to_string).collect(),
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_owners_are_forgotten_in_time() {
+    fn absent_owner_cache_is_bounded() {
         let mut absent = Absent::default();
         let owner = |number: usize| {
             let empty = String::new;

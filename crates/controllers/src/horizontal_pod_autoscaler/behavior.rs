@@ -1,9 +1,9 @@
-//! How fast and how far a proposal is followed: stabilization windows, policies, limits. Pure.
+//! Limits on following a recommendation: stabilization windows, policies, minimum and maximum. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use objects::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscalerBehavior};
 
-/// What was proposed and done before, for one autoscaler.
+/// Past recommendations and scale events of one autoscaler.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     proposals: Vec<(Timestamp, i32)>,
@@ -24,14 +24,14 @@ pub struct Limits {
 }
 
 impl Memory {
-    /// The size it had when it was first seen: it does not shrink below at once.
+    /// Size when first seen: prevents scaling down below it immediately.
     pub fn begin(&mut self, current: i32, now: Timestamp) {
         if self.proposals.is_empty() {
             self.proposals.push((now, current));
         }
     }
 
-    /// Remembers a change that was made.
+    /// Records a scale event.
     pub fn changed(&mut self, from: i32, to: i32, now: Timestamp) {
         let oldest = now.saturating_sub(SignedDuration::from_secs(1800)).unwrap_or(now);
         for events in [&mut self.grown, &mut self.shrunk] {
@@ -44,7 +44,7 @@ impl Memory {
         }
     }
 
-    /// The number of replicas to have, and what to say about it.
+    /// Desired number of replicas, and the conditions that explain it.
     pub fn follow(
         &mut self,
         proposed: i32,
@@ -127,7 +127,7 @@ impl Memory {
         (wanted, "DesiredWithinRange", "the desired count is within the acceptable range")
     }
 
-    /// How far policies let it go now.
+    /// Limit by the scaling policies.
     fn rate(&self, current: i32, rules: Option<&HPAScalingRules>, up: bool, now: Timestamp) -> i32 {
         let Some(rules) = rules else { return if up { i32::MAX } else { 0 } };
         let select = rules.select_policy.as_deref().unwrap_or("Max");
@@ -159,7 +159,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::at;
+    use crate::shared::fixture::at;
     use serde_json::json;
 
     fn limits(current: i32) -> Limits {
@@ -167,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn without_behavior_growth_doubles_and_shrinking_waits() {
+    fn default_behavior_doubles_up_and_stabilizes_down() {
         let mut memory = Memory::default();
         memory.begin(2, at(0));
         assert_eq!(memory.follow(10, limits(2), None, at(10)).0, 4);
         let (replicas, [able, limited]) = memory.follow(1, limits(4), None, at(20));
         assert_eq!((replicas, able.2, limited.2), (8, "ScaleDownStabilized", "ScaleUpLimit"));
-        // Five minutes after the last high proposal it may shrink.
+        // Five minutes after the last high recommendation it may scale down.
         assert_eq!(memory.follow(1, limits(4), None, at(400)).0, 1);
         assert_eq!(memory.follow(0, limits(4), None, at(401)).0, 1);
         assert_eq!(
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn shrinking_can_be_disabled() {
+    fn scale_down_can_be_disabled() {
         let behavior: HorizontalPodAutoscalerBehavior = serde_json::from_value(json!({
             "scaleDown": { "stabilizationWindowSeconds": 0, "selectPolicy": "Disabled" },
             "scaleUp": { "stabilizationWindowSeconds": 60, "selectPolicy": "Max",
@@ -222,7 +222,7 @@ mod tests {
         .expect("a behavior");
         let mut memory = Memory::default();
         assert_eq!(memory.follow(1, limits(9), Some(&behavior), at(0)).0, 9);
-        // Growing waits until all proposals of a minute agree.
+        // Scaling up waits until all recommendations of a minute agree.
         assert_eq!(memory.follow(12, limits(9), Some(&behavior), at(10)).0, 9);
         assert_eq!(memory.follow(12, limits(9), Some(&behavior), at(65)).0, 12);
     }

@@ -1,4 +1,4 @@
-//! From measured usage to a number of replicas. Pure; amounts are in thousandths, as Kubernetes' `milli`.
+//! Number of replicas from measured usage. Pure; amounts are in thousandths, as Kubernetes' `milli`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 use machinery::quantity::Quantity;
 use objects::core::v1::Pod;
 
-use crate::pod_facts;
+use crate::shared::pod_facts;
+use crate::shared::pod_resources::{self, List, Source};
 
-/// What was measured of one pod.
+/// Metrics of one pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     pub value: i64,
@@ -19,14 +20,14 @@ pub struct Sample {
 
 pub type Samples = BTreeMap<String, Sample>;
 
-/// How far usage may be from its target before anything is done.
+/// Tolerated deviation of usage from its target.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
     pub down: f64,
     pub up: f64,
-    /// A young pod's CPU says little for so long: it is starting.
+    /// Time after the start in which a pod's CPU usage is unreliable.
     pub cpu_initialization: SignedDuration,
-    /// Changes of readiness within this time of the start are a pod's first.
+    /// Readiness changes within this time after the start are a pod's first.
     pub readiness_delay: SignedDuration,
 }
 
@@ -37,13 +38,13 @@ impl Tolerance {
     }
 }
 
-/// What a metric asks for: replicas, and what it measured.
+/// Recommendation of a metric: replicas, and the measured values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proposal {
     pub replicas: i32,
-    /// Percent of requests, for utilization.
+    /// Percentage of requests, for utilization.
     pub utilization: Option<i32>,
-    /// The average, in thousandths.
+    /// Average, in thousandths.
     pub usage: i64,
 }
 
@@ -57,14 +58,16 @@ pub enum CalculationError {
     NoMatch,
     #[error("missing request for {resource} in container {container} of Pod {pod}")]
     NoRequest { resource: String, container: String, pod: String },
+    #[error("missing pod-level request for {resource} in Pod {pod}")]
+    NoPodRequest { resource: String, pod: String },
     #[error("container {container} not found in Pod {pod}")]
     NoContainer { container: String, pod: String },
 }
 
-/// What usage is compared with.
+/// Target value of a metric.
 #[derive(Clone, Copy, Debug)]
 pub enum Target {
-    /// Percent of what pods request.
+    /// Percentage of the pods' requests.
     Utilization(i32),
     /// Thousandths per pod.
     Average(i64),
@@ -143,7 +146,7 @@ pub fn by_pods(
         }
         return Ok(Proposal { replicas: ceil(ratio * groups.ready as f64), ..keep });
     }
-    // Pods nobody measured count against the change that the others ask for.
+    // Pods without metrics count against the direction of the change.
     let blank = Sample { value: 0, at: now, window: SignedDuration::ZERO };
     if ratio < 1.0 {
         for name in &groups.missing {
@@ -213,16 +216,16 @@ fn requests(
     for pod in pods {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let Some(spec) = &pod.spec else { continue };
-        let whole = spec.resources.as_ref().and_then(|all| all.requests.as_ref()?.get(resource));
-        if let (Some(whole), None) = (whole, container) {
-            all.insert(name, Quantity::parse(&whole.0).map_or(0, |amount| amount.milli_value()));
+        // A container that the metric names has precedence over the requests of the pod.
+        if container.is_none() && pod_resources::has_pod_level_requests(pod) {
+            let total = pod_resources::total(pod, List::Requests, Source::Spec);
+            let Some(request) = total.get(resource) else {
+                return Err(CalculationError::NoPodRequest { resource: resource.to_owned(), pod: name });
+            };
+            all.insert(name, request.milli_value());
             continue;
         }
-        let sidecars = spec
-            .init_containers
-            .iter()
-            .flatten()
-            .filter(|init| init.restart_policy.as_deref() == Some("Always"));
+        let sidecars = spec.init_containers.iter().flatten().filter(|init| pod_resources::is_sidecar(init));
         let mut sum = 0_i64;
         let mut found = false;
         for each in spec
@@ -250,7 +253,7 @@ fn requests(
     Ok(all)
 }
 
-/// Replicas by a value that belongs to all pods together.
+/// Replicas by the total value of a metric.
 pub fn by_total(
     current: i32,
     usage: i64,
@@ -274,7 +277,7 @@ pub fn by_total(
     Ok(Proposal { replicas: ceil(ratio * ready as f64), ..keep })
 }
 
-/// Replicas by a value of which each pod should have its part.
+/// Replicas by the average value of a metric per pod.
 #[must_use]
 pub fn by_part(current: i32, usage: i64, target: i64, tolerance: Tolerance) -> Proposal {
     let ratio = usage as f64 / (target as f64 * f64::from(current));
@@ -283,7 +286,7 @@ pub fn by_part(current: i32, usage: i64, target: i64, tolerance: Tolerance) -> P
     Proposal { replicas, utilization: None, usage: part as i64 }
 }
 
-/// Rounded up, and never more than there is.
+/// Rounds up, saturating.
 fn ceil(number: f64) -> i32 {
     let up = number.ceil();
     if up >= f64::from(i32::MAX) { i32::MAX } else { up as i32 }
@@ -292,7 +295,7 @@ fn ceil(number: f64) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, pod, ready_at, time};
+    use crate::shared::fixture::{at, pod, ready_at, time};
     use serde_json::json;
 
     const TOLERANCE: Tolerance = Tolerance {
@@ -329,12 +332,12 @@ mod tests {
     }
 
     #[test]
-    fn utilization_is_brought_to_its_target() {
+    fn replicas_follow_target_utilization() {
         for (values, target, expected) in [
             (vec![500, 500, 500], 50, 3),
             (vec![900, 900, 900], 50, 6),
             (vec![100, 100, 100], 50, 1),
-            // Within a tenth nothing happens.
+            // Within the tolerance of 10 % nothing changes.
             (vec![540, 540, 540], 50, 3),
         ] {
             assert_eq!(utilization(&fleet(3, 0), &values, target), Ok(expected), "{values:?}");
@@ -342,19 +345,19 @@ mod tests {
     }
 
     #[test]
-    fn pods_without_samples_make_it_careful() {
-        // Two of three measured, low: the third counts as fully busy.
+    fn pods_without_metrics_dampen_change() {
+        // Two of three have metrics, low: the third counts as fully used.
         assert_eq!(utilization(&fleet(3, 0), &[100, 100], 50), Ok(3));
         // High: the third counts as idle.
         assert_eq!(utilization(&fleet(3, 0), &[1000, 1000], 50), Ok(4));
-        // Pending pods count as idle when growing.
+        // Pending pods count as idle when scaling up.
         assert_eq!(utilization(&fleet(2, 2), &[1000, 1000], 50), Ok(4));
         assert_eq!(utilization(&fleet(2, 0), &[], 50), Err(CalculationError::NoMetrics));
         assert_eq!(utilization(&[], &[], 50), Err(CalculationError::NoPods));
     }
 
     #[test]
-    fn requests_are_needed_for_utilization() {
+    fn utilization_without_requests_fails() {
         let mut pods = fleet(1, 0);
         let mut bare = pods[0].as_ref().clone();
         bare.spec = serde_json::from_value(json!({ "containers": [{ "name": "c" }] })).expect("a spec");
@@ -365,7 +368,17 @@ mod tests {
     }
 
     #[test]
-    fn totals_and_parts() {
+    fn requests_match_vectors() {
+        for vector in vectors::autoscaler_requests() {
+            let pod: Pod = serde_json::from_value(vector.pod).expect("a pod");
+            let found = requests(&[Arc::new(pod)], "cpu", vector.container.as_deref());
+            let found = found.map(|all| all["p"]).map_err(|error| error.to_string());
+            assert_eq!(found, vector.milli_cpu, "{}", vector.name);
+        }
+    }
+
+    #[test]
+    fn total_and_average_values_yield_replicas() {
         let pods = fleet(2, 0);
         assert_eq!(by_total(2, 30, 10, &pods, TOLERANCE).map(|found| found.replicas), Ok(6));
         assert_eq!(by_total(0, 30, 10, &pods, TOLERANCE).map(|found| found.replicas), Ok(3));

@@ -1,5 +1,5 @@
-//! Reading metrics: of pods from metrics.k8s.io, others from custom.metrics.k8s.io and external.metrics.k8s.io, when
-//! something serves them.
+//! Metrics clients: pods from metrics.k8s.io, others from custom.metrics.k8s.io and external.metrics.k8s.io, if
+//! served.
 
 use client::{Client, ClientError};
 use jiff::{SignedDuration, Timestamp};
@@ -10,19 +10,44 @@ use serde_json::Value;
 
 use super::calculate::{Sample, Samples};
 
+/// Names of the metrics APIs, as messages have them.
+const RESOURCE_API: &str = "resource metrics API";
+const CUSTOM_API: &str = "custom metrics API";
+const EXTERNAL_API: &str = "external metrics API";
+
+/// Reason why a metric has no value. The texts are Kubernetes', for conditions and events.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
     #[error("no metrics returned from {0}")]
     None(&'static str),
-    #[error("container {0} not present in metrics for pods")]
-    NoContainer(String),
-    #[error(transparent)]
-    Client(#[from] ClientError),
+    #[error("unable to fetch metrics from {api}: {error}")]
+    Fetch { api: &'static str, error: ClientError },
+    /// A provider that returns no value, or none that is a quantity, must not pass for an idle one.
+    #[error("unable to fetch metrics from {0}: a value is missing or is not a quantity")]
+    Value(&'static str),
+    #[error(
+        "unable to fetch metrics from {CUSTOM_API}: unable to map kind {kind} to resource: no matches for kind {kind:?} in group {group:?}"
+    )]
+    Kind { kind: String, group: String },
+    #[error(
+        "unable to fetch metrics from {CUSTOM_API}: the custom metrics API server returned {0} results when we asked for exactly one"
+    )]
+    Count(usize),
 }
 
-fn milli(value: &Value) -> i64 {
-    let text = value.as_str().map(str::to_owned).unwrap_or_else(|| value.to_string());
-    Quantity::parse(&text).map_or(0, |amount| amount.milli_value())
+async fn fetch(client: &Client, api: &'static str, path: &str) -> Result<Value, MetricsError> {
+    client.read(path).await.map_err(|error| MetricsError::Fetch { api, error })
+}
+
+/// The value of an item, in thousandths.
+fn milli(value: &Value, api: &'static str) -> Result<i64, MetricsError> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return Err(MetricsError::Value(api)),
+    };
+    let amount = Quantity::parse(&text).map_err(|_| MetricsError::Value(api))?;
+    Ok(amount.milli_value())
 }
 
 fn time(value: &Value) -> Timestamp {
@@ -34,7 +59,7 @@ fn window(value: &Value) -> SignedDuration {
     text.parse().unwrap_or(SignedDuration::from_secs(60))
 }
 
-/// Every byte that a query might give a meaning to, escaped.
+/// Percent-encodes every byte with a meaning in a query.
 pub fn escape(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     text.bytes()
@@ -58,7 +83,23 @@ fn selector_text(selector: Option<&LabelSelector>) -> String {
     parts.join(",")
 }
 
-/// Usage of a resource by pods, of one container or of all together.
+/// A selector as Kubernetes prints it in messages.
+pub fn printed(selector: Option<&LabelSelector>) -> String {
+    let Some(selector) = selector else { return "nil".to_owned() };
+    let labels: String =
+        selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}: {value},")).collect();
+    let one = |requirement: &objects::meta::v1::LabelSelectorRequirement| {
+        let values = requirement.values.as_deref().unwrap_or_default().join(" ");
+        let (key, operator) = (&requirement.key, &requirement.operator);
+        format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{values}],}},")
+    };
+    let expressions: String = selector.match_expressions.iter().flatten().map(one).collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
+}
+
+/// Resource usage of pods, of one container or of all together.
 pub async fn of_resource(
     client: &Client,
     namespace: &str,
@@ -70,27 +111,29 @@ pub async fn of_resource(
         "/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods?labelSelector={}",
         escape(selector)
     );
-    let list: Value = client.read(&path).await?;
-    let samples = read_pods(&list, resource, container)?;
-    if samples.is_empty() { Err(MetricsError::None("resource metrics API")) } else { Ok(samples) }
+    let list = fetch(client, RESOURCE_API, &path).await?;
+    read_pods(&list, resource, container)
 }
 
 fn read_pods(list: &Value, resource: &str, container: Option<&str>) -> Result<Samples, MetricsError> {
+    let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if items.is_empty() {
+        return Err(MetricsError::None(RESOURCE_API));
+    }
     let mut samples = Samples::new();
-    for item in list["items"].as_array().into_iter().flatten() {
+    for item in items {
         let Some(name) = item.pointer("/metadata/name").and_then(Value::as_str) else { continue };
         let containers = item["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
         let wanted: Vec<_> =
             containers.iter().filter(|each| container.is_none_or(|only| each["name"] == only)).collect();
-        if let (Some(only), true) = (container, wanted.is_empty()) {
-            return Err(MetricsError::NoContainer(only.to_owned()));
-        }
-        // A pod of which not every container was measured was not measured.
+        // A pod with a container without metrics has no metrics.
         if wanted.is_empty() || wanted.iter().any(|each| each["usage"][resource].is_null()) {
             continue;
         }
-        let value =
-            wanted.iter().fold(0_i64, |sum, each| sum.saturating_add(milli(&each["usage"][resource])));
+        let mut value = 0_i64;
+        for each in wanted {
+            value = value.saturating_add(milli(&each["usage"][resource], RESOURCE_API)?);
+        }
         let sample = Sample { value, at: time(&item["timestamp"]), window: window(&item["window"]) };
         samples.insert(name.to_owned(), sample);
     }
@@ -98,29 +141,29 @@ fn read_pods(list: &Value, resource: &str, container: Option<&str>) -> Result<Sa
 }
 
 const CUSTOM: &str = "/apis/custom.metrics.k8s.io";
-/// Versions of the custom metrics API that can be read, the best first.
+/// Supported versions of the custom metrics API, preferred first.
 const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
-/// The path of the version of the custom metrics API that its server has. Adapters differ.
+/// Path of the custom metrics API in the version that its server supports. Adapters differ.
 async fn custom_path(client: &Client) -> String {
     let group: Value = client.read(CUSTOM).await.unwrap_or_default();
     format!("{CUSTOM}/{}", custom_version(&group))
 }
 
-/// The best version that an APIGroup lists; the best of all if it lists none that can be read.
+/// Preferred version that an APIGroup lists; the first if it lists none that is supported.
 fn custom_version(group: &Value) -> &'static str {
     let listed = group["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_served = |version: &&&str| listed.iter().any(|served| served["version"] == **version);
     CUSTOM_VERSIONS.iter().find(is_served).unwrap_or(&CUSTOM_VERSIONS[0])
 }
 
-/// The time that a custom metric is an average of; versions name the field differently.
+/// Window of a custom metric; versions name the field differently.
 fn averaged_over(item: &Value) -> SignedDuration {
     let seconds = item["windowSeconds"].as_i64().or_else(|| item["window"].as_i64());
     SignedDuration::from_secs(seconds.unwrap_or(60))
 }
 
-/// A custom metric of pods.
+/// Values of a custom metric by pod.
 pub async fn of_pods(
     client: &Client,
     namespace: &str,
@@ -134,47 +177,52 @@ pub async fn of_pods(
         escape(selector),
         escape(&selector_text(metric.selector.as_ref())),
     );
-    let list: Value = client.read(&path).await?;
-    let read = |item: &Value| {
-        let name = item.pointer("/describedObject/name")?.as_str()?.to_owned();
-        let sample = Sample {
-            value: milli(&item["value"]),
-            at: time(&item["timestamp"]),
-            window: averaged_over(item),
-        };
-        Some((name, sample))
-    };
-    let samples: Samples = list["items"].as_array().into_iter().flatten().filter_map(read).collect();
-    if samples.is_empty() { Err(MetricsError::None("custom metrics API")) } else { Ok(samples) }
+    let list = fetch(client, CUSTOM_API, &path).await?;
+    let mut samples = Samples::new();
+    for item in list["items"].as_array().into_iter().flatten() {
+        let Some(name) = item.pointer("/describedObject/name").and_then(Value::as_str) else { continue };
+        let value = milli(&item["value"], CUSTOM_API)?;
+        let sample = Sample { value, at: time(&item["timestamp"]), window: averaged_over(item) };
+        samples.insert(name.to_owned(), sample);
+    }
+    if samples.is_empty() { Err(MetricsError::None(CUSTOM_API)) } else { Ok(samples) }
 }
 
-/// A custom metric of one object.
+/// Value of a custom metric of one object. The object is always in the namespace of the autoscaler: a reference has no
+/// namespace, and the name of a Namespace is ignored, so that no autoscaler reads metrics of another namespace.
 pub async fn of_object(
     client: &Client,
     namespace: &str,
     object: &CrossVersionObjectReference,
     metric: &MetricIdentifier,
 ) -> Result<i64, MetricsError> {
-    let discovery = client.discover().await?;
-    let version = object.api_version.as_deref().unwrap_or("v1");
-    let resource =
-        discovery.find(version, &object.kind).map(|info| (info.key.qualified(), info.key.namespaced));
-    let (resource, namespaced) =
-        resource.unwrap_or_else(|| (format!("{}s", object.kind.to_lowercase()), true));
-    let scope = if namespaced { format!("namespaces/{namespace}/") } else { String::new() };
+    let version = object.api_version.as_deref().unwrap_or_default();
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let described = if object.kind == "Namespace" && group.is_empty() {
+        "metrics".to_owned()
+    } else {
+        let discovery = client.discover().await;
+        let discovery = discovery.map_err(|error| MetricsError::Fetch { api: CUSTOM_API, error })?;
+        let found =
+            discovery.preferred.iter().find(|info| info.kind == object.kind && info.key.group == group);
+        let found =
+            found.ok_or_else(|| MetricsError::Kind { kind: object.kind.clone(), group: group.to_owned() })?;
+        format!("{}/{}", found.key.qualified(), escape(&object.name))
+    };
     let path = format!(
-        "{}/{scope}{resource}/{}/{}?metricLabelSelector={}",
+        "{}/namespaces/{namespace}/{described}/{}?metricLabelSelector={}",
         custom_path(client).await,
-        escape(&object.name),
         escape(&metric.name),
         escape(&selector_text(metric.selector.as_ref())),
     );
-    let list: Value = client.read(&path).await?;
-    let first = list["items"].as_array().and_then(|items| items.first());
-    first.map(|item| milli(&item["value"])).ok_or(MetricsError::None("custom metrics API"))
+    let list = fetch(client, CUSTOM_API, &path).await?;
+    match list["items"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        [only] => milli(&only["value"], CUSTOM_API),
+        items => Err(MetricsError::Count(items.len())),
+    }
 }
 
-/// The sum of an external metric.
+/// Sum of an external metric.
 pub async fn external(
     client: &Client,
     namespace: &str,
@@ -185,12 +233,16 @@ pub async fn external(
         escape(&metric.name),
         escape(&selector_text(metric.selector.as_ref())),
     );
-    let list: Value = client.read(&path).await?;
+    let list = fetch(client, EXTERNAL_API, &path).await?;
     let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     if items.is_empty() {
-        return Err(MetricsError::None("external metrics API"));
+        return Err(MetricsError::None(EXTERNAL_API));
     }
-    Ok(items.iter().fold(0_i64, |sum, item| sum.saturating_add(milli(&item["value"]))))
+    let mut sum = 0_i64;
+    for item in items {
+        sum = sum.saturating_add(milli(&item["value"], EXTERNAL_API)?);
+    }
+    Ok(sum)
 }
 
 #[cfg(test)]
@@ -198,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_of_the_custom_metrics_api_is_one_that_is_served() {
+    fn custom_metrics_version_is_a_served_one() {
         let group = |versions: &[&str]| {
             let versions: Vec<Value> =
                 versions.iter().map(|version| serde_json::json!({"version": version})).collect();
@@ -213,7 +265,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn usage_of_containers_adds_up() {
+    fn pod_usage_sums_containers() {
         let container =
             |name: &str, cpu: &str| json!({ "name": name, "usage": { "cpu": cpu, "memory": "1Mi" } });
         let list = json!({ "items": [
@@ -224,7 +276,11 @@ mod tests {
         let all = read_pods(&list, "cpu", None).expect("samples");
         assert_eq!((all.len(), all["a"].value, all["a"].window), (1, 1100, SignedDuration::from_secs(30)));
         assert_eq!(read_pods(&list, "cpu", Some("x")).expect("samples")["a"].value, 100);
-        assert!(read_pods(&list, "cpu", Some("z")).is_err());
+        assert!(read_pods(&list, "cpu", Some("z")).expect("no pod has the container").is_empty());
+        assert!(matches!(read_pods(&json!({"items": []}), "cpu", None), Err(MetricsError::None(_))));
+        let wrong =
+            json!({ "items": [{ "metadata": { "name": "a" }, "containers": [container("x", "much")] }] });
+        assert!(matches!(read_pods(&wrong, "cpu", None), Err(MetricsError::Value(_))));
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! The horizontal pod autoscaler. Watches autoscalers; every fifteen seconds it compares what their pods use with their
-//! targets and sets the size of what they scale, no faster than their behaviour allows.
+//! The horizontal pod autoscaler. Watches autoscalers; every fifteen seconds it compares the usage of their pods with
+//! their targets and scales the target, within the limits of their behavior.
 
 pub mod behavior;
 pub mod calculate;
+mod measure;
 pub mod metrics;
 mod selectors;
 
@@ -12,13 +13,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use client::{ClientError, Dynamic};
 use jiff::Timestamp;
-use machinery::quantity::{Format, Quantity};
+use machinery::quantity::Quantity;
 use machinery::selector::LabelSelector;
-use objects::Quantity as Text;
 use objects::autoscaling::v2::{
-    ContainerResourceMetricStatus, ExternalMetricStatus, HorizontalPodAutoscaler,
-    HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricSpec, MetricStatus, MetricTarget,
-    MetricValueStatus, ObjectMetricStatus, PodsMetricStatus, ResourceMetricStatus,
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,
 };
 use objects::core::v1::Pod;
 use objects::meta::v1::Time;
@@ -29,8 +27,8 @@ use serde_json::{Value, json};
 use crate::{AutoscalerSettings, Settings};
 
 use self::behavior::{Limits, Memory};
-use self::calculate::{CalculationError, Proposal, Target, Tolerance};
-use self::metrics::MetricsError;
+use self::calculate::Tolerance;
+use self::measure::{Measured, Measurement};
 use self::selectors::Selectors;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -40,19 +38,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 5,
 };
 
-/// How often a size is written when others write the same object.
+/// Attempts to write a scale under conflicts.
 const WRITE_ATTEMPTS: u32 = 5;
 
 #[derive(Debug, thiserror::Error)]
 enum HpaError {
     #[error("no matches for kind {kind:?} in version {version:?}")]
     UnknownKind { kind: String, version: String },
-    #[error(transparent)]
-    Metrics(#[from] MetricsError),
-    #[error(transparent)]
-    Calculation(#[from] CalculationError),
-    #[error("{0}")]
-    Spec(&'static str),
     #[error(transparent)]
     Client(#[from] ClientError),
 }
@@ -77,7 +69,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     })
 }
 
-/// What is scaled, as it is now.
+/// Current scale of the target.
 struct Scale {
     object: Value,
     resource: Dynamic,
@@ -107,7 +99,7 @@ impl Loop for Autoscalers {
 }
 
 impl Autoscalers {
-    /// Does what is to be done now; what went wrong is in the conditions and events.
+    /// Performs one reconciliation; failures are reported in conditions and events.
     async fn scale(
         &self,
         key: &Key,
@@ -186,7 +178,7 @@ impl Autoscalers {
         }
     }
 
-    /// The largest of what the metrics ask for, and which one it was; none if they cannot be trusted.
+    /// Largest recommendation of all metrics and its metric; `None` if they are unusable.
     async fn propose(
         &self,
         key: &Key,
@@ -204,41 +196,45 @@ impl Autoscalers {
                 return None;
             }
         };
-        let specs = hpa.spec.metrics.clone().unwrap_or_default();
-        let mut best: Option<(i32, String)> = None;
-        let (mut statuses, mut failures) = (Vec::new(), Vec::new());
-        for spec in &specs {
-            match measure(hpa, spec, scale, &pods, ctx, now).await {
-                Ok((replicas, name, found)) => {
-                    statuses.push(found);
-                    if best.as_ref().is_none_or(|(known, _)| replicas > *known) {
-                        best = Some((replicas, name));
-                    }
-                }
-                Err((reason, error)) => {
-                    ctx.recorder.warning(hpa, reason, error.clone());
-                    failures.push((reason, error));
-                }
+        let specs = hpa.spec.metrics.as_deref().unwrap_or_default();
+        let measurement = Measurement {
+            client: &ctx.client,
+            namespace: &key.namespace,
+            replicas: scale.replicas,
+            observed: scale.observed,
+            selector: &scale.selector,
+            pods: &pods,
+            tolerance: tolerance(hpa, &Settings::of(ctx).autoscaler),
+            now,
+        };
+        let mut results = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let result = measurement.of(spec).await;
+            if let Err(error) = &result {
+                ctx.recorder.warning(hpa, error.reason, error.message.clone());
             }
+            results.push(result);
         }
+        let Measured { statuses, outcome } = Measured::of(results, scale.replicas);
         status.current_metrics = Some(statuses).filter(|statuses| !statuses.is_empty());
-        // What is not known might ask for more: it may grow, not shrink.
-        let trusted = best.filter(|(replicas, _)| failures.is_empty() || *replicas >= scale.replicas);
-        if let (None, Some((reason, error))) = (&trusted, failures.first()) {
-            let message = format!("the HPA was unable to compute the replica count: {error}");
-            set(status, "ScalingActive", false, reason, &message, now);
-            let (count, all) = (failures.len(), specs.len());
-            let note = format!("invalid metrics ({count} invalid out of {all}), first error is: {error}");
-            ctx.recorder.warning(hpa, "FailedComputeMetricsReplicas", note);
+        match outcome {
+            Some(Ok((replicas, metric))) => {
+                let message =
+                    format!("the HPA was able to successfully calculate a replica count from {metric}");
+                set(status, "ScalingActive", true, "ValidMetricFound", &message, now);
+                Some((replicas, metric))
+            }
+            Some(Err((error, note))) => {
+                let message = format!("the HPA was unable to compute the replica count: {}", error.message);
+                set(status, "ScalingActive", false, error.reason, &message, now);
+                ctx.recorder.warning(hpa, "FailedComputeMetricsReplicas", note);
+                None
+            }
+            None => None,
         }
-        if let Some((_, metric)) = &trusted {
-            let message = format!("the HPA was able to successfully calculate a replica count from {metric}");
-            set(status, "ScalingActive", true, "ValidMetricFound", &message, now);
-        }
-        trusted
     }
 
-    /// The pods that the target's selector selects, provided that no other autoscaler selects any of them.
+    /// Pods of the target's selector, provided that no other autoscaler selects any of them.
     fn selected(
         &self,
         key: &Key,
@@ -306,8 +302,8 @@ async fn read_scale(hpa: &HorizontalPodAutoscaler, ctx: &Context) -> Result<Scal
     })
 }
 
-/// Sets the size. Whatever else changed in the meantime, the decision stands; but not if somebody set another size, on
-/// which it was not made: then the next look decides.
+/// Writes the scale. Unrelated concurrent changes are retried; if another client changed the size, on which the
+/// decision was based, the next reconciliation decides.
 async fn write_scale(
     key: &Key,
     hpa: &HorizontalPodAutoscaler,
@@ -330,147 +326,6 @@ async fn write_scale(
         if scale.replicas != decided_on {
             return Err(error.into());
         }
-    }
-}
-
-/// What one metric asks for, its name, and its status.
-async fn measure(
-    hpa: &HorizontalPodAutoscaler,
-    spec: &MetricSpec,
-    scale: &Scale,
-    pods: &[Arc<Pod>],
-    ctx: &Context,
-    now: Timestamp,
-) -> Result<(i32, String, MetricStatus), (&'static str, String)> {
-    let namespace = hpa.metadata.namespace.as_deref().unwrap_or_default();
-    let tolerance = tolerance(hpa, &Settings::of(ctx).autoscaler);
-    let mut status = MetricStatus { type_: spec.type_.clone(), ..MetricStatus::default() };
-    let client = &ctx.client;
-    if let Some(source) = &spec.resource {
-        let found =
-            resource(client, namespace, scale, &source.name, None, &source.target, pods, tolerance, now)
-                .await;
-        let found = found.map_err(|error| {
-            let why = format!("failed to get {} utilization: {error}", source.name);
-            ("FailedGetResourceMetric", why)
-        })?;
-        let current = value_status(&found, &source.name);
-        status.resource = Some(ResourceMetricStatus { name: source.name.clone(), current });
-        return Ok((found.replicas, resource_name(&source.name, &found, ""), status));
-    }
-    if let Some(source) = &spec.container_resource {
-        let container = Some(source.container.as_str());
-        let found =
-            resource(client, namespace, scale, &source.name, container, &source.target, pods, tolerance, now)
-                .await;
-        let found = found.map_err(|error| {
-            let why = format!("failed to get {} utilization: {error}", source.name);
-            ("FailedGetContainerResourceMetric", why)
-        })?;
-        let current = value_status(&found, &source.name);
-        let (name, container) = (source.name.clone(), source.container.clone());
-        status.container_resource = Some(ContainerResourceMetricStatus { name, container, current });
-        return Ok((found.replicas, resource_name(&source.name, &found, "container "), status));
-    }
-    if let Some(source) = &spec.pods {
-        let failed = |error: &dyn std::fmt::Display| ("FailedGetPodsMetric", error.to_string());
-        let samples = metrics::of_pods(client, namespace, &scale.selector, &source.metric).await;
-        let samples = samples.map_err(|error| failed(&error))?;
-        let target = Target::Average(milli(source.target.average_value.as_ref()).unwrap_or(0));
-        let found = calculate::by_pods(scale.replicas, target, samples, pods, None, tolerance, now);
-        let found = found.map_err(|error| failed(&error))?;
-        let current = value_status(&found, "");
-        status.pods = Some(PodsMetricStatus { metric: source.metric.clone(), current });
-        return Ok((found.replicas, format!("pods metric {}", source.metric.name), status));
-    }
-    if let Some(source) = &spec.object {
-        let failed = |error: &dyn std::fmt::Display| ("FailedGetObjectMetric", error.to_string());
-        let usage = metrics::of_object(client, namespace, &source.described_object, &source.metric).await;
-        let usage = usage.map_err(|error| failed(&error))?;
-        let (found, current) =
-            whole(usage, &source.target, scale, pods, tolerance).map_err(|error| failed(&error))?;
-        let (described_object, metric) = (source.described_object.clone(), source.metric.clone());
-        let name = format!("{} metric {}", described_object.kind, metric.name);
-        status.object = Some(ObjectMetricStatus { described_object, metric, current });
-        return Ok((found.replicas, name, status));
-    }
-    if let Some(source) = &spec.external {
-        let failed = |error: &dyn std::fmt::Display| ("FailedGetExternalMetric", error.to_string());
-        let usage =
-            metrics::external(client, namespace, &source.metric).await.map_err(|error| failed(&error))?;
-        let (found, current) =
-            whole(usage, &source.target, scale, pods, tolerance).map_err(|error| failed(&error))?;
-        let metric = source.metric.clone();
-        let name = format!("external metric {}(nil)", metric.name);
-        status.external = Some(ExternalMetricStatus { metric, current });
-        return Ok((found.replicas, name, status));
-    }
-    Err(("InvalidMetricSourceType", format!("unknown metric source type {:?}", spec.type_)))
-}
-
-#[expect(clippy::too_many_arguments, reason = "what a resource metric is made of")]
-async fn resource(
-    client: &client::Client,
-    namespace: &str,
-    scale: &Scale,
-    name: &str,
-    container: Option<&str>,
-    target: &MetricTarget,
-    pods: &[Arc<Pod>],
-    tolerance: Tolerance,
-    now: Timestamp,
-) -> Result<Proposal, HpaError> {
-    let wanted = match (milli(target.average_value.as_ref()), target.average_utilization) {
-        (Some(value), _) => Target::Average(value),
-        (None, Some(percent)) => Target::Utilization(percent),
-        (None, None) => {
-            return Err(HpaError::Spec(
-                "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set",
-            ));
-        }
-    };
-    let samples = metrics::of_resource(client, namespace, &scale.selector, name, container).await?;
-    Ok(calculate::by_pods(scale.replicas, wanted, samples, pods, Some((name, container)), tolerance, now)?)
-}
-
-/// For metrics that belong to all pods together.
-fn whole(
-    usage: i64,
-    target: &MetricTarget,
-    scale: &Scale,
-    pods: &[Arc<Pod>],
-    tolerance: Tolerance,
-) -> Result<(Proposal, MetricValueStatus), HpaError> {
-    let text = |milli| Some(Text(Quantity::from_milli(milli).to_string()));
-    if let Some(average) = milli(target.average_value.as_ref()) {
-        let found = calculate::by_part(scale.observed, usage, average, tolerance);
-        return Ok((found, MetricValueStatus { average_value: text(found.usage), ..Default::default() }));
-    }
-    let Some(value) = milli(target.value.as_ref()) else {
-        return Err(HpaError::Spec("neither a value target nor an average value target was set"));
-    };
-    let found = calculate::by_total(scale.replicas, usage, value, pods, tolerance)?;
-    Ok((found, MetricValueStatus { value: text(found.usage), ..Default::default() }))
-}
-
-fn milli(text: Option<&Text>) -> Option<i64> {
-    Some(Quantity::parse(&text?.0).ok()?.milli_value())
-}
-
-fn resource_name(name: &str, found: &Proposal, what: &str) -> String {
-    match found.utilization {
-        Some(_) => format!("{name} {what}resource utilization (percentage of request)"),
-        None => format!("{name} resource"),
-    }
-}
-
-fn value_status(found: &Proposal, resource: &str) -> MetricValueStatus {
-    let format = if resource == "memory" { Format::Binary } else { Format::Decimal };
-    let average = Quantity::from_milli(found.usage).with_format(format);
-    MetricValueStatus {
-        average_utilization: found.utilization,
-        average_value: Some(Text(average.to_string())),
-        value: None,
     }
 }
 

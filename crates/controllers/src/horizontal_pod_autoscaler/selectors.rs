@@ -1,4 +1,4 @@
-//! Selectors of autoscalers' targets: pods that several autoscalers select are scaled by none of them.
+//! Selectors of autoscalers' targets: pods selected by several autoscalers are scaled by none of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub type Labels = BTreeMap<String, String>;
 /// Selectors as text and parsed, by name of the autoscaler.
 type ByName = BTreeMap<Arc<str>, (String, LabelSelector)>;
 
-/// The selectors seen last, by namespace and name of the autoscaler.
+/// Last observed selectors, by namespace and name of the autoscaler.
 #[derive(Default)]
 pub struct Selectors(Mutex<HashMap<Arc<str>, ByName>>);
 
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn autoscalers_of_the_same_pods_are_found() {
+    fn overlapping_autoscalers_are_detected() {
         let selectors = Selectors::default();
         let record = |namespace: &str, name: &str, text: &str| {
             selectors.record(&Key::new(namespace, name), text, LabelSelector::parse(text).expect("valid"));
@@ -82,7 +82,7 @@ mod tests {
         assert!(of(&[]).is_empty());
         selectors.remove(&Key::new("n", "a"));
         assert_eq!(of(&[&back]), ["b"]);
-        // A selector that changed is the new one.
+        // A changed selector replaces the old one.
         record("n", "b", "app=db");
         assert!(of(&[&back]).is_empty());
     }

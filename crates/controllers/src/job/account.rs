@@ -1,5 +1,5 @@
-//! Counting finished pods exactly once: first their uids go into the status, then their finalizers are removed, then
-//! the uids turn into numbers. A crash between any two steps loses nothing and counts nothing twice. Pure.
+//! Counts finished pods exactly once: their uids go into the status, then their finalizers are removed, then the uids
+//! become numbers. A crash between any two steps loses nothing and counts nothing twice. Pure.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use objects::batch::v1::{JobCondition, JobStatus};
 use objects::core::v1::Pod;
 use objects::meta::v1::Time;
 
-use super::observed::{Observed, completion_index, condition, ensure_condition, new_condition, uid};
+use super::observed::{ObservedJob, completion_index, condition, ensure_condition, new_condition, uid};
 use super::plan::{Decision, terminal};
-use crate::pod_facts;
+use crate::shared::pod_facts;
 
-/// Uids the status may hold; the rest waits for the next pass.
+/// Maximum number of uids in the status; the rest waits for the next reconciliation.
 const MOST_UNCOUNTED: usize = 500;
 
-/// How deletions and creations of a [`Decision`] went.
+/// Results of the deletions and creations of a [`Decision`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub struct JobOutcome {
     pub deleted: usize,
     pub deleted_ready: usize,
     pub created: usize,
@@ -32,26 +32,26 @@ pub struct Notice {
     pub message: String,
 }
 
-/// The status after a pass, and the finalizers to remove once it is written.
+/// Status after a reconciliation, and the finalizers to remove once it is written.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     pub status: JobStatus,
-    /// The status must be written before finalizers go.
+    /// True if the status must be written before finalizers are removed.
     pub write: bool,
     pub release: Vec<Arc<Pod>>,
     /// Pods that still hold the finalizer.
     pub tracked: HashSet<String>,
-    /// The terminal condition, once nothing is left to count.
+    /// Terminal condition, once nothing is left to count.
     pub finished: Option<JobCondition>,
-    /// There is more to count than fits.
+    /// True if not all uids fit.
     pub more: bool,
     pub terminating: i32,
     pub notices: Vec<Notice>,
 }
 
-/// Works out the status after the decision's deletions and creations.
+/// Computes the status after the decision's deletions and creations.
 #[must_use]
-pub fn account(observed: &Observed, decision: &Decision, outcome: Outcome) -> Account {
+pub fn account(observed: &ObservedJob, decision: &Decision, outcome: JobOutcome) -> Account {
     let now = observed.now;
     let spec = observed.spec();
     let before = observed.job.status.clone().unwrap_or_default();
@@ -107,7 +107,7 @@ pub fn account(observed: &Observed, decision: &Decision, outcome: Outcome) -> Ac
     account
 }
 
-/// Adds the interim condition if it is new, and gives the terminal one.
+/// Adds the interim condition if it is new, and returns the terminal one.
 fn announce(account: &mut Account, interim: &JobCondition, kind: &str, now: Timestamp) -> JobCondition {
     if condition(&account.status, &interim.type_).is_none_or(|known| known.status != "True") {
         ensure_condition(&mut account.status, interim.clone());
@@ -135,9 +135,9 @@ fn report_suspension(
     true
 }
 
-/// Puts newly finished pods into the status and lists finalizers that may go.
+/// Adds newly finished pods to the status and lists finalizers to remove.
 fn collect(
-    observed: &Observed,
+    observed: &ObservedJob,
     decision: &Decision,
     finishing: Option<&JobCondition>,
     account: &mut Account,
@@ -205,7 +205,7 @@ fn record_indexes(decision: &Decision, account: &mut Account) {
     }
 }
 
-/// Turns uids of pods that no longer hold the finalizer into numbers.
+/// Converts uids of pods without the finalizer to numbers.
 pub fn settle(status: &mut JobStatus, tracked: &HashSet<String>) -> bool {
     let Some(uncounted) = &mut status.uncounted_terminated_pods else { return false };
     let count = |uids: &mut Option<Vec<String>>, total: &mut Option<i32>| {
@@ -224,7 +224,7 @@ pub fn settle(status: &mut JobStatus, tracked: &HashSet<String>) -> bool {
     succeeded || failed
 }
 
-/// Gives the job its terminal condition if nothing is left to count and no pod still ends.
+/// Sets the terminal condition if nothing is left to count and no pod is terminating.
 pub fn finish(status: &mut JobStatus, finished: &JobCondition, terminating: i32, now: Timestamp) -> bool {
     let uncounted = status.uncounted_terminated_pods.as_ref();
     let left = uncounted.map_or(0, |pods| {
@@ -243,22 +243,22 @@ pub fn finish(status: &mut JobStatus, finished: &JobCondition, terminating: i32,
     true
 }
 
-/// What is said about a job that has just ended.
+/// Event of a job that has just finished.
 #[must_use]
 pub fn ending_notices(status: &JobStatus, completions: Option<i32>, finished: &JobCondition) -> Vec<Notice> {
     let mut notices = Vec::new();
-    let mut say = |warning, reason: &str, message: &str| {
+    let mut record = |warning, reason: &str, message: &str| {
         notices.push(Notice { warning, reason: reason.to_owned(), message: message.to_owned() });
     };
     if finished.type_ == "Complete" {
         if completions.is_some_and(|completions| status.succeeded.unwrap_or(0) > completions) {
             let message = "Too many succeeded pods running after completion count reached";
-            say(true, "TooManySucceededPods", message);
+            record(true, "TooManySucceededPods", message);
         }
-        say(false, "Completed", "Job completed");
+        record(false, "Completed", "Job completed");
     } else {
         let (reason, message) = (finished.reason.as_deref(), finished.message.as_deref());
-        say(true, reason.unwrap_or_default(), message.unwrap_or_default());
+        record(true, reason.unwrap_or_default(), message.unwrap_or_default());
     }
     notices
 }

@@ -1,15 +1,16 @@
-//! How long a job waits before it replaces failed pods: 10 s doubled per failure since the last success, at most 10 min.
+//! Backoff before a job replaces failed pods: 10 s doubled per failure since the last success, at most 10 min.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use base::clock::time_left;
 use jiff::{SignedDuration, Timestamp};
 use objects::core::v1::{ContainerStatus, Pod};
 
-use crate::pod_facts;
+use crate::shared::pod_facts;
 
-const FIRST: SignedDuration = SignedDuration::from_secs(10);
-const LONGEST: SignedDuration = SignedDuration::from_secs(600);
+const DELAYS: base::backoff::Backoff =
+    base::backoff::Backoff::new(Duration::from_secs(10), Duration::from_secs(600));
 
 /// Failures of a job since its last success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The record after these pods were found finished.
+    /// Record updated with these finished pods.
     #[must_use]
     pub fn after(self, succeeded: &[&Pod], failed: &[&Pod]) -> Self {
         let mut failures: Vec<_> = failed.iter().map(|pod| finished_at(pod)).collect();
@@ -37,17 +38,16 @@ impl Backoff {
         Self { failures: later, last_failure: failures.last().copied().filter(|_| later > 0) }
     }
 
-    /// How long is left to wait; zero when pods may be created.
+    /// Remaining backoff; zero if pods may be created.
     #[must_use]
     pub fn remaining(self, now: Timestamp) -> SignedDuration {
         let (1.., Some(last)) = (self.failures, self.last_failure) else { return SignedDuration::ZERO };
-        let doublings = (self.failures - 1).min(16);
-        let wait = FIRST.saturating_mul(1_i32 << doublings).min(LONGEST);
+        let wait = SignedDuration::try_from(DELAYS.after(self.failures)).unwrap_or(SignedDuration::MAX);
         time_left(wait, last, now).max(SignedDuration::ZERO)
     }
 }
 
-/// When the pod finished: its last container's end, else when it ceased to be ready, else when it was asked to go.
+/// Finish time of the pod: its last container's end, else the end of its readiness, else its deletion time.
 #[must_use]
 pub fn finished_at(pod: &Pod) -> Timestamp {
     let deleted = || {
@@ -84,7 +84,7 @@ fn containers_end(pod: &Pod) -> Option<Timestamp> {
     latest
 }
 
-/// The records of all jobs, by key; they live as long as the process, as in Kubernetes.
+/// Records of all jobs, by key; kept in memory only, as in Kubernetes.
 #[derive(Debug, Default)]
 pub struct Backoffs(parking_lot::Mutex<HashMap<String, Backoff>>);
 
@@ -105,7 +105,7 @@ impl Backoffs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, pod, time};
+    use crate::shared::fixture::{at, pod, time};
 
     fn deleted(second: i64) -> Pod {
         let mut pod = pod("p", "Failed");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_and_end_with_a_success() {
+    fn backoff_doubles_and_resets_on_success() {
         let none = Backoff::default();
         assert_eq!(none.remaining(at(0)), SignedDuration::ZERO);
         let (a, b) = (deleted(100), deleted(120));
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(two.remaining(at(150)), SignedDuration::ZERO);
         assert_eq!(two.after(&[], &[]), two);
         let many = Backoff { failures: 40, last_failure: Some(at(0)) };
-        assert_eq!(many.remaining(at(0)), LONGEST);
+        assert_eq!(many.remaining(at(0)), SignedDuration::from_secs(600));
         let success = deleted(110);
         assert_eq!(many.after(&[&success], &[&a, &b]), Backoff { failures: 1, last_failure: Some(at(120)) });
         assert_eq!(many.after(&[&b], &[&a]), none);

@@ -1,14 +1,14 @@
-//! Sets of completion indexes, kept as ordered intervals and written as `1,3-5,7`.
+//! Sets of completion indexes, stored as ordered intervals and written as `1,3-5,7`.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A set of indexes; both ends of an interval belong to it.
+/// A set of indexes; intervals include both ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Indexes(Vec<(u32, u32)>);
 
 impl Indexes {
-    /// Reads the text form. Parts that make no sense are left out, as are indexes from `limit` on.
+    /// Parses the text form. Invalid parts and indexes from `limit` on are skipped.
     #[must_use]
     pub fn parse(text: &str, limit: u32) -> Self {
         let mut result = Self::default();
@@ -35,7 +35,7 @@ impl Indexes {
         result
     }
 
-    /// Adds an interval that begins no earlier than those already there.
+    /// Adds an interval that begins no earlier than the existing ones.
     fn push(&mut self, first: u32, last: u32) {
         match self.0.last_mut() {
             Some(previous) if first <= previous.1.saturating_add(1) => previous.1 = previous.1.max(last),
@@ -70,7 +70,7 @@ impl Indexes {
         self.0.is_empty()
     }
 
-    /// How many indexes both sets hold.
+    /// Number of indexes in both sets.
     #[must_use]
     pub fn common(&self, other: &Self) -> usize {
         let (mut a, mut b, mut count) = (0, 0, 0);
@@ -89,7 +89,7 @@ impl Indexes {
         count
     }
 
-    /// The first `count` indexes below `limit` that are not in the set.
+    /// First `count` indexes below `limit` that are not in the set.
     #[must_use]
     pub fn first_missing(&self, count: usize, limit: u32) -> Vec<u32> {
         let mut result = Vec::new();
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_survive_a_round_trip() {
+    fn index_text_round_trips() {
         for (text, limit, expected) in [
             ("", 5, ""),
             ("0,2-4,6", 7, "0,2-4,6"),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_joined_and_compared() {
+    fn index_sets_union_and_intersection() {
         let a = Indexes::parse("0-2,6", 10);
         let b = Indexes::parse("3,5,8", 10);
         let both = a.union(&b);

@@ -25,12 +25,13 @@ use runtime::{
 };
 use serde_json::json;
 
-use self::account::Outcome;
+use self::account::JobOutcome;
 use self::backoff::Backoffs;
-use self::observed::{FINALIZER, Observed, has_finalizer, uid};
-use crate::adoption::{claim, controller_reference, index_orphans, orphans};
-use crate::slow_start::slow_start;
-use crate::{pod_facts, requeue, selector};
+use self::observed::{FINALIZER, ObservedJob, has_finalizer, uid};
+use crate::requeue;
+use crate::shared::adoption::{claim, controller_reference, index_orphans, orphans};
+use crate::shared::slow_start::slow_start;
+use crate::shared::{pod_facts, selector};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "job-controller",
@@ -44,13 +45,13 @@ const TRACKED: &str = "job-tracked";
 
 #[derive(Debug, thiserror::Error)]
 enum JobError {
-    #[error("the status of the job could not be written")]
+    #[error("failed to update job status")]
     Status(#[source] ClientError),
-    #[error("pods could not be claimed")]
+    #[error("failed to adopt or release pods")]
     Claim(#[source] ClientError),
-    #[error("pods could not be created or deleted")]
+    #[error("failed to create or delete pods")]
     Pods(#[source] ClientError),
-    #[error("finalizers of pods could not be removed")]
+    #[error("failed to remove pod finalizers")]
     Finalizers(#[source] ClientError),
 }
 
@@ -59,15 +60,15 @@ struct Jobs {
     pods: Cache<Pod>,
     memory: Arc<Memory>,
     backoffs: Backoffs,
-    /// Uids of jobs that have ended, though the cache does not show it yet.
+    /// Uids of finished jobs that the cache does not show as finished yet.
     ended: Mutex<HashSet<String>>,
 }
 
-/// What this process knows beyond its caches.
+/// State of this process beyond its caches.
 #[derive(Default)]
 struct Memory {
     expectations: Expectations,
-    /// Pods whose finalizer is removed, though the cache does not show it yet.
+    /// Pods whose finalizer is removed, though the cache still shows it.
     released: Mutex<HashMap<Key, HashSet<String>>>,
 }
 
@@ -99,7 +100,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     Box::new(Jobs { jobs, pods, memory, backoffs: Backoffs::default(), ended: Mutex::default() })
 }
 
-/// The key of the pod's job; without a name if it has none.
+/// Key of the pod's job; without a name if it has none.
 fn job_of(pod: &Pod) -> Key {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let owner = controller_of(&pod.metadata).filter(|owner| owner.kind == "Job");
@@ -123,7 +124,7 @@ fn pod_changed(change: &Change<Pod>, memory: &Memory, jobs: &Cache<Job>) -> Vec<
         }
         keys.push(key.clone());
     } else if controller_of(&pod.metadata).is_none() && !gone {
-        // Somebody's, perhaps; and if nobody's, nobody will count it.
+        // A job may adopt it; without such a job its finalizer must be removed.
         let namespace = &key.namespace;
         keys.extend(jobs.list(namespace).iter().filter(|job| wants(job, pod)).map(|job| Key::of(&**job)));
         if has_finalizer(pod) && keys.is_empty() {
@@ -174,13 +175,13 @@ impl Loop for Jobs {
         let pods = claim(&ctx.client, &self.pods, &*job, &wanted, |_| true).await.map_err(JobError::Claim)?;
         let released = self.memory.released.lock().get(key).cloned().unwrap_or_default();
         let backoff = self.backoffs.get(&key.to_string());
-        let observed = Observed { job, pods, released, backoff, settled, now: ctx.clock.now() };
+        let observed = ObservedJob { job, pods, released, backoff, settled, now: ctx.clock.now() };
         self.pass(key, ctx, &observed).await
     }
 }
 
 impl Jobs {
-    async fn pass(&self, key: &Key, ctx: &Context, observed: &Observed) -> Result<Action, LoopError> {
+    async fn pass(&self, key: &Key, ctx: &Context, observed: &ObservedJob) -> Result<Action, LoopError> {
         let decision = plan::decide(observed);
         let (outcome, trouble) = self.act(key, ctx, observed, &decision).await;
         let account = account::account(observed, &decision, outcome);
@@ -191,7 +192,7 @@ impl Jobs {
             self.backoffs.set(&key.to_string(), decision.backoff);
         }
         for notice in &account.notices {
-            tell(ctx, &job, notice);
+            record_notice(ctx, &job, notice);
         }
         let mut tracked = account.tracked;
         let (released, failure) = self.release(key, ctx, &account.release).await;
@@ -215,7 +216,7 @@ impl Jobs {
             for notice in
                 account::ending_notices(&job.status.clone().unwrap_or_default(), completions, &condition)
             {
-                tell(ctx, &job, &notice);
+                record_notice(ctx, &job, &notice);
             }
             return Ok(Action::Done);
         }
@@ -233,10 +234,10 @@ impl Jobs {
         &self,
         key: &Key,
         ctx: &Context,
-        observed: &Observed,
+        observed: &ObservedJob,
         decision: &plan::Decision,
-    ) -> (Outcome, Option<ClientError>) {
-        let mut outcome = Outcome::default();
+    ) -> (JobOutcome, Option<ClientError>) {
+        let mut outcome = JobOutcome::default();
         let mut trouble = None;
         let expectations = &self.memory.expectations;
         if decision.release_deleted {
@@ -250,7 +251,7 @@ impl Jobs {
                     let name = pod.metadata.name.as_deref().unwrap_or_default();
                     let note = format!("Error deleting: {error}");
                     ctx.recorder.warning(&*observed.job, "FailedDelete", note);
-                    tracing::debug!(%key, pod = name, "a pod could not be deleted");
+                    tracing::debug!(%key, pod = name, "failed to delete pod");
                     trouble = Some(error);
                     continue;
                 }
@@ -289,7 +290,7 @@ impl Jobs {
         (outcome, trouble)
     }
 
-    /// Removes the finalizer of counted pods; gives the uids of those that no longer hold it.
+    /// Removes the finalizer of counted pods; returns the uids of those without it.
     async fn release(
         &self,
         key: &Key,
@@ -325,7 +326,7 @@ impl Jobs {
         (done, failure)
     }
 
-    /// Pods whose job is gone, or that have none, must not wait for anybody to count them.
+    /// Removes the finalizer of pods whose job is deleted, or that have none: no job will count them.
     async fn release_strangers(&self, key: &Key, job: Option<&Job>, ctx: &Context) -> Result<(), LoopError> {
         let uid_now = job.and_then(|job| job.metadata.uid.as_deref());
         let strangers: Vec<_> = if key.name.is_empty() {
@@ -340,7 +341,7 @@ impl Jobs {
             return Ok(());
         }
         if !key.name.is_empty() {
-            // The cache of jobs may be behind that of pods.
+            // The cache of jobs may be older than that of pods.
             let live = ctx.client.get::<Job>(&key.namespace, &key.name).await;
             let live_uid = match live {
                 Ok(job) => job.metadata.uid,
@@ -388,7 +389,7 @@ async fn remove_finalizer(ctx: &Context, pod: &Pod) -> Result<(), ClientError> {
     patched.await.map(|_| ())
 }
 
-fn tell(ctx: &Context, job: &Job, notice: &account::Notice) {
+fn record_notice(ctx: &Context, job: &Job, notice: &account::Notice) {
     if notice.warning {
         ctx.recorder.warning(job, &notice.reason, &notice.message);
     } else {

@@ -1,4 +1,4 @@
-//! What a job's loop sees at one moment, and the questions it asks of it.
+//! Input of a reconciliation of a job, and queries on it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -12,28 +12,28 @@ use objects::meta::v1::Time;
 use super::backoff::{self, Backoff};
 use super::indexes::Indexes;
 use super::policies::{self, Verdict};
-use crate::pod_facts;
+use crate::shared::pod_facts;
 
-/// Keeps a pod's object until its outcome is counted.
+/// Finalizer that keeps a pod until its outcome is counted.
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub const FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-count";
 pub const IGNORED_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
-/// A job, its pods, and what this process knows beyond its caches.
+/// A job, its pods, and state of this process beyond its caches.
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct ObservedJob {
     pub job: Arc<Job>,
     pub pods: Vec<Arc<Pod>>,
-    /// Pods whose finalizer this process has removed, though the cache does not show it yet.
+    /// Pods whose finalizer this process has removed, though the cache still shows it.
     pub released: HashSet<String>,
     pub backoff: Backoff,
-    /// The cache shows every creation and deletion this process made.
+    /// True if the cache shows every creation and deletion of this process.
     pub settled: bool,
     pub now: Timestamp,
 }
 
-impl Observed {
+impl ObservedJob {
     #[must_use]
     pub fn spec(&self) -> JobSpec {
         self.job.spec.clone().unwrap_or_default()
@@ -44,7 +44,7 @@ impl Observed {
         self.job.spec.as_ref().and_then(|spec| spec.completion_mode.as_deref()) == Some("Indexed")
     }
 
-    /// The number of indexes of an indexed job.
+    /// Number of indexes of an indexed job.
     #[must_use]
     pub fn completions(&self) -> u32 {
         let completions = self.job.spec.as_ref().and_then(|spec| spec.completions).unwrap_or(0);
@@ -56,7 +56,7 @@ impl Observed {
         self.job.spec.as_ref()?.backoff_limit_per_index
     }
 
-    /// Pods are replaced only once they have really ended.
+    /// True if pods are replaced only once they have terminated.
     #[must_use]
     pub fn replaces_only_failed(&self) -> bool {
         self.job.spec.as_ref().is_some_and(|spec| {
@@ -64,7 +64,7 @@ impl Observed {
         })
     }
 
-    /// Counts as failed: it is, or it is being deleted and the job does not wait for its end.
+    /// True if the pod counts as failed: it has, or it is being deleted and the job does not wait for its end.
     #[must_use]
     pub fn counts_as_failed(&self, pod: &Pod) -> bool {
         pod_facts::is_failed(pod)
@@ -76,19 +76,19 @@ impl Observed {
         policies::judge(self.job.spec.as_ref().and_then(|spec| spec.pod_failure_policy.as_ref()), pod)
     }
 
-    /// The finalizer is there and nobody has removed it.
+    /// True if the finalizer exists and this process has not removed it.
     #[must_use]
     pub fn is_tracked(&self, pod: &Pod) -> bool {
         has_finalizer(pod) && !self.released.contains(uid(pod))
     }
 
-    /// The pod's index if it is one of the job's.
+    /// Completion index of the pod, if valid for the job.
     #[must_use]
     pub fn valid_index(&self, pod: &Pod) -> Option<u32> {
         completion_index(pod).filter(|index| *index < self.completions())
     }
 
-    /// Tracked pods of valid index for which `matches` holds, those already in `counted` left out.
+    /// Tracked pods of valid index for which `matches` returns true, except those already in `counted`.
     pub fn fresh<'a>(&'a self, counted: &HashSet<String>, matches: impl Fn(&Pod) -> bool) -> Vec<&'a Pod> {
         let belongs = |pod: &Pod| !self.is_indexed() || self.valid_index(pod).is_some();
         let pods = self.pods.iter().map(AsRef::as_ref);
@@ -96,7 +96,7 @@ impl Observed {
             .collect()
     }
 
-    /// Indexes recorded as succeeded, and those with what the pods show added.
+    /// Indexes recorded as succeeded, and those plus the currently succeeded pods.
     #[must_use]
     pub fn succeeded_indexes(&self) -> (Indexes, Indexes) {
         let recorded = self.job.status.as_ref().and_then(|status| status.completed_indexes.as_deref());
@@ -107,7 +107,7 @@ impl Observed {
         (before, after)
     }
 
-    /// Indexes that have used up their own limit, or that the failure policy gives up.
+    /// Indexes that have exhausted their own limit, or that the failure policy fails.
     #[must_use]
     pub fn failed_indexes(&self, limit: i32) -> Indexes {
         let recorded = self.job.status.as_ref().and_then(|status| status.failed_indexes.as_deref());
@@ -150,7 +150,7 @@ impl Observed {
         result
     }
 
-    /// How long the job may still run.
+    /// Time until the active deadline of the job.
     #[must_use]
     pub fn deadline_in(&self, start: Option<&Time>) -> Option<SignedDuration> {
         let spec = self.job.spec.as_ref()?;
@@ -161,7 +161,7 @@ impl Observed {
         Some(time_left(allowed, start?.0, self.now))
     }
 
-    /// Restarts inside running pods have used up the limit; only for pods that restart on failure.
+    /// True if restarts of running pods have exhausted the limit; only for pods that restart on failure.
     #[must_use]
     pub fn restarts_exceed(&self, limit: i32) -> bool {
         let template = self.job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
@@ -195,7 +195,7 @@ pub fn completion_index(pod: &Pod) -> Option<u32> {
     pod.metadata.annotations.as_ref()?.get(COMPLETION_INDEX)?.parse().ok()
 }
 
-/// A number kept in an annotation; nonsense is zero.
+/// Number in an annotation; 0 if invalid.
 #[must_use]
 pub fn annotation_number(pod: &Pod, key: &str) -> i32 {
     let value = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key));
@@ -213,7 +213,7 @@ pub fn condition<'a>(status: &'a JobStatus, kind: &str) -> Option<&'a JobConditi
     status.conditions.iter().flatten().find(|condition| condition.type_ == kind)
 }
 
-/// The condition holds.
+/// True if the condition is `True`.
 #[must_use]
 pub fn is_true(status: &JobStatus, kind: &str) -> bool {
     condition(status, kind).is_some_and(|condition| condition.status == "True")
@@ -231,7 +231,7 @@ pub fn new_condition(kind: &str, status: &str, reason: &str, message: &str, now:
     }
 }
 
-/// Gives the condition this state; false if it was so, or would only begin as `False`.
+/// Sets the condition; returns false if unchanged, or if it would only be added as `False`.
 pub fn ensure_condition(status: &mut JobStatus, wanted: JobCondition) -> bool {
     let conditions = status.conditions.get_or_insert_default();
     match conditions.iter_mut().find(|condition| condition.type_ == wanted.type_) {

@@ -1,4 +1,4 @@
-//! What to do about a job: which pods to delete and create, and whether it is about to end. Pure.
+//! Pods of a job to delete and create, and whether the job finishes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use objects::meta::v1::{OwnerReference, Time};
 use super::backoff::{self, Backoff};
 use super::indexes::Indexes;
 use super::observed::{
-    COMPLETION_INDEX, FAILURE_COUNT, FINALIZER, IGNORED_FAILURE_COUNT, Observed, all_failures,
+    COMPLETION_INDEX, FAILURE_COUNT, FINALIZER, IGNORED_FAILURE_COUNT, ObservedJob, all_failures,
     annotation_number, completion_index, condition, is_true, new_condition,
 };
 use super::policies::{self, Verdict};
-use crate::pod_facts;
+use crate::shared::pod_facts;
 
-/// Pods created or deleted in one pass, at most.
+/// Maximum number of pods created or deleted in one reconciliation.
 const BURST: usize = 500;
 
-/// What one pass does before it counts.
+/// Actions of a reconciliation before counting.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     pub status: JobStatus,
     pub active: Vec<Arc<Pod>>,
     /// Pods to delete.
     pub delete: Vec<Arc<Pod>>,
-    /// Their finalizers go first: nobody will count them.
+    /// True if their finalizers are removed first: they will not be counted.
     pub release_deleted: bool,
     /// Pods to create, by index; `None` for a job without indexes.
     pub create: Vec<NewPod>,
-    /// The job ends with this condition, provided all active pods could be deleted.
+    /// The job finishes with this condition, provided all active pods could be deleted.
     pub finishing: Option<JobCondition>,
-    /// The pods were looked after, so suspension may be reported.
+    /// True if the pods were managed, so suspension may be reported.
     pub tended: bool,
     pub succeeded: i64,
     pub recorded_succeeded: Indexes,
@@ -48,13 +48,13 @@ pub struct Decision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewPod {
     pub index: Option<u32>,
-    /// Failures of its index so far, counted and ignored, where the job limits them per index.
+    /// Failures of its index so far, counted and ignored, if the job limits them per index.
     pub failures: Option<(i32, i32)>,
 }
 
 /// Decides what to do with the job's pods.
 #[must_use]
-pub fn decide(observed: &Observed) -> Decision {
+pub fn decide(observed: &ObservedJob) -> Decision {
     let spec = observed.spec();
     let now = observed.now;
     let mut status = observed.job.status.clone().unwrap_or_default();
@@ -133,14 +133,14 @@ pub fn decide(observed: &Observed) -> Decision {
     decision
 }
 
-/// The condition a job ends with, for the interim one it was given before.
+/// Terminal condition for an earlier interim one.
 #[must_use]
 pub fn terminal(kind: &str, interim: &JobCondition, now: jiff::Timestamp) -> JobCondition {
     let (reason, message) = (interim.reason.as_deref(), interim.message.as_deref());
     new_condition(kind, "True", reason.unwrap_or_default(), message.unwrap_or_default(), now)
 }
 
-fn fail_job_message(observed: &Observed) -> Option<String> {
+fn fail_job_message(observed: &ObservedJob) -> Option<String> {
     observed.pods.iter().filter(|pod| observed.counts_as_failed(pod)).find_map(|pod| {
         match observed.judge(pod) {
             Verdict::FailJob(message) => Some(message),
@@ -149,8 +149,8 @@ fn fail_job_message(observed: &Observed) -> Option<String> {
     })
 }
 
-/// Brings the number of active pods to what is wanted.
-fn tend(observed: &Observed, decision: &mut Decision, suspended: bool) {
+/// Adjusts the number of active pods to the desired one.
+fn tend(observed: &ObservedJob, decision: &mut Decision, suspended: bool) {
     let spec = observed.spec();
     let active = decision.active.len() as i64;
     decision.tended = true;
@@ -215,7 +215,7 @@ fn sooner(when: &mut Option<SignedDuration>, wait: SignedDuration) {
     *when = Some(when.map_or(wait, |known| known.min(wait)));
 }
 
-fn pending_indexes(observed: &Observed, decision: &Decision, count: usize) -> Vec<u32> {
+fn pending_indexes(observed: &ObservedJob, decision: &Decision, count: usize) -> Vec<u32> {
     let of = |pods: &mut dyn Iterator<Item = &Arc<Pod>>| {
         Indexes::from_set(&pods.filter_map(|pod| completion_index(pod)).collect())
     };
@@ -229,7 +229,7 @@ fn pending_indexes(observed: &Observed, decision: &Decision, count: usize) -> Ve
     taken.first_missing(count, observed.completions())
 }
 
-fn next_failures(observed: &Observed, replaced: Option<&Arc<Pod>>) -> (i32, i32) {
+fn next_failures(observed: &ObservedJob, replaced: Option<&Arc<Pod>>) -> (i32, i32) {
     let Some(pod) = replaced else { return (0, 0) };
     let (counted, ignored) =
         (annotation_number(pod, FAILURE_COUNT), annotation_number(pod, IGNORED_FAILURE_COUNT));
@@ -240,8 +240,8 @@ fn next_failures(observed: &Observed, replaced: Option<&Arc<Pod>>) -> (i32, i32)
     }
 }
 
-/// At least `at_least` active pods to delete: duplicates and strangers among the indexes always, then the cheapest.
-fn surplus(observed: &Observed, active: &[Arc<Pod>], at_least: usize) -> Vec<Arc<Pod>> {
+/// At least `at_least` active pods to delete: duplicate and invalid indexes always, then the cheapest.
+fn surplus(observed: &ObservedJob, active: &[Arc<Pod>], at_least: usize) -> Vec<Arc<Pod>> {
     let mut remove = Vec::new();
     let mut keep: Vec<Arc<Pod>> = Vec::new();
     if observed.is_indexed() {
@@ -268,7 +268,7 @@ fn surplus(observed: &Observed, active: &[Arc<Pod>], at_least: usize) -> Vec<Arc
     remove
 }
 
-/// The pod to create for the job.
+/// Pod to create for the job.
 #[must_use]
 pub fn make_pod(job: &Job, new: &NewPod, owner: OwnerReference) -> Pod {
     let name = job.metadata.name.as_deref().unwrap_or_default();
@@ -294,12 +294,12 @@ pub fn make_pod(job: &Job, new: &NewPod, owner: OwnerReference) -> Pod {
     let spec = pod.spec.get_or_insert_default();
     spec.hostname = Some(format!("{name}-{index}"));
     for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
-        tell_index(container);
+        set_index_env(container);
     }
     pod
 }
 
-/// The server adds five characters; the index must survive the limit of 63.
+/// The server adds five characters; the index must fit into the limit of 63.
 fn generate_name(job: &str, index: u32) -> String {
     let suffix = format!("-{index}-");
     let room = 58_usize.saturating_sub(suffix.len());
@@ -307,7 +307,7 @@ fn generate_name(job: &str, index: u32) -> String {
     base + &suffix
 }
 
-fn tell_index(container: &mut Container) {
+fn set_index_env(container: &mut Container) {
     let env = container.env.get_or_insert_default();
     if env.iter().any(|variable| variable.name == "JOB_COMPLETION_INDEX") {
         return;
@@ -323,13 +323,13 @@ fn tell_index(container: &mut Container) {
     });
 }
 
-/// The job has ended; nothing about it changes any more.
+/// True if the job has finished: it no longer changes.
 #[must_use]
 pub fn is_finished(status: &JobStatus) -> bool {
     is_true(status, "Complete") || is_true(status, "Failed")
 }
 
-/// Sets of uids, for those who compare.
+/// Uids as a set, for comparisons.
 #[must_use]
 pub fn uids(pods: &[Arc<Pod>]) -> BTreeSet<String> {
     pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect()

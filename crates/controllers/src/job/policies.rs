@@ -8,10 +8,10 @@ use objects::core::v1::{ContainerStatus, Pod, PodCondition};
 
 use super::indexes::Indexes;
 
-/// What the failure policy says of one failed pod.
+/// Verdict of the failure policy on one failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No rule matches, or one that counts.
+    /// No rule matches, or one with action Count.
     Count,
     Ignore,
     FailIndex,
@@ -20,14 +20,14 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the failure counts toward the back-off limit.
+    /// True if the failure counts toward the backoff limit.
     #[must_use]
     pub fn counts(&self) -> bool {
         *self != Self::Ignore
     }
 }
 
-/// The first rule that matches decides.
+/// Applies the first matching rule.
 #[must_use]
 pub fn judge(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Verdict {
     let Some(policy) = policy else { return Verdict::Count };
@@ -96,7 +96,7 @@ fn matching_condition<'a>(
     })
 }
 
-/// The message of the first rule of the success policy that the succeeded indexes meet.
+/// Message of the first rule of the success policy that the succeeded indexes satisfy.
 #[must_use]
 pub fn success(policy: Option<&SuccessPolicy>, completions: u32, succeeded: &Indexes) -> Option<String> {
     if succeeded.is_empty() {
@@ -121,7 +121,7 @@ pub fn success(policy: Option<&SuccessPolicy>, completions: u32, succeeded: &Ind
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::pod;
+    use crate::shared::fixture::pod;
     use objects::batch::v1::{PodFailurePolicyRule, SuccessPolicyRule};
     use objects::core::v1::{ContainerState, ContainerStateTerminated};
 
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_matching_rule_decides() {
+    fn first_matching_failure_rule_applies() {
         let policy = PodFailurePolicy {
             rules: vec![
                 on_codes("Ignore", "In", &[3]),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn success_rules_ask_for_indexes_or_a_number() {
+    fn success_rules_require_indexes_or_count() {
         let rule = |indexes: Option<&str>, count| SuccessPolicyRule {
             succeeded_indexes: indexes.map(str::to_owned),
             succeeded_count: count,

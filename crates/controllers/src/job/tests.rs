@@ -1,4 +1,4 @@
-//! Jobs pass by pass, on the pure parts.
+//! Tests of the pure parts of the job loop, one reconciliation at a time.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,11 +13,13 @@ use objects::core::v1::{
 };
 use objects::meta::v1::OwnerReference;
 
-use super::account::{Account, Outcome, account, finish, settle};
+use super::account::{Account, JobOutcome, account, finish, settle};
 use super::backoff::Backoff;
-use super::observed::{COMPLETION_INDEX, FAILURE_COUNT, FINALIZER, IGNORED_FAILURE_COUNT, Observed, is_true};
+use super::observed::{
+    COMPLETION_INDEX, FAILURE_COUNT, FINALIZER, IGNORED_FAILURE_COUNT, ObservedJob, is_true,
+};
 use super::plan::{Decision, NewPod, decide, make_pod};
-use crate::fixture::{at, controlled_by, meta, pod, ready_at, time};
+use crate::shared::fixture::{at, controlled_by, meta, pod, ready_at, time};
 
 fn job(change: impl FnOnce(&mut JobSpec)) -> Job {
     let mut spec = JobSpec {
@@ -68,8 +70,8 @@ fn exited(mut pod: Pod, code: i32, second: i64) -> Pod {
     pod
 }
 
-fn observe(job: Job, pods: Vec<Pod>) -> Observed {
-    Observed {
+fn observe(job: Job, pods: Vec<Pod>) -> ObservedJob {
+    ObservedJob {
         job: Arc::new(job),
         pods: pods.into_iter().map(Arc::new).collect(),
         released: HashSet::new(),
@@ -79,12 +81,12 @@ fn observe(job: Job, pods: Vec<Pod>) -> Observed {
     }
 }
 
-/// A pass in which every write succeeds; the status as it ends up.
-fn pass(observed: &Observed) -> (Decision, Account, JobStatus, bool) {
+/// Status after a reconciliation in which every write succeeds.
+fn pass(observed: &ObservedJob) -> (Decision, Account, JobStatus, bool) {
     let decision = decide(observed);
-    let ready = decision.delete.iter().filter(|pod| crate::pod_facts::is_ready(pod)).count();
+    let ready = decision.delete.iter().filter(|pod| crate::shared::pod_facts::is_ready(pod)).count();
     let outcome =
-        Outcome { deleted: decision.delete.len(), deleted_ready: ready, created: decision.create.len() };
+        JobOutcome { deleted: decision.delete.len(), deleted_ready: ready, created: decision.create.len() };
     let account = account(observed, &decision, outcome);
     let mut status = account.status.clone();
     let mut left = account.tracked.clone();
@@ -106,7 +108,7 @@ fn conditions(status: &JobStatus) -> Vec<(&str, &str, &str)> {
 }
 
 #[test]
-fn pods_are_created_up_to_parallelism_and_what_is_left() {
+fn pods_are_created_up_to_parallelism_and_completions() {
     for (parallelism, completions, succeeded, running, expected) in [
         (Some(2), Some(3), 0, 0, 2),
         (Some(5), Some(3), 0, 0, 3),
@@ -114,7 +116,7 @@ fn pods_are_created_up_to_parallelism_and_what_is_left() {
         (Some(2), Some(3), 0, 1, 1),
         (Some(0), Some(3), 0, 0, 0),
         (Some(4), None, 0, 1, 3),
-        // A work queue that has seen a success wants no more pods.
+        // A work queue job with a success creates no more pods.
         (Some(4), None, 1, 1, 0),
     ] {
         let mut job = job(|spec| {
@@ -131,7 +133,7 @@ fn pods_are_created_up_to_parallelism_and_what_is_left() {
 }
 
 #[test]
-fn unsettled_caches_create_nothing() {
+fn unmet_expectations_create_nothing() {
     let mut observed = observe(job(|_| {}), vec![]);
     observed.settled = false;
     let decision = decide(&observed);
@@ -139,10 +141,11 @@ fn unsettled_caches_create_nothing() {
 }
 
 #[test]
-fn success_is_announced_before_it_is_final() {
+fn interim_condition_precedes_completion() {
     let pods = ["a", "b", "c"].map(|name| exited(tracked(name, "Succeeded"), 0, 900));
     let (_, account, status, finished) = pass(&observe(job(|_| {}), pods.to_vec()));
-    // First the uids and the interim condition are written, then finalizers go, then the numbers and the end.
+    // First the uids and the interim condition are written, then finalizers removed, then the numbers and the
+    // terminal condition.
     assert_eq!(conditions(&account.status), [("SuccessCriteriaMet", "True", "CompletionsReached")]);
     let uncounted = account.status.uncounted_terminated_pods.expect("uncounted");
     assert_eq!(uncounted.succeeded.map_or(0, |uids| uids.len()), 3);
@@ -157,11 +160,11 @@ fn success_is_announced_before_it_is_final() {
 }
 
 #[test]
-fn a_restart_in_the_middle_counts_once() {
+fn restart_between_writes_counts_pod_once() {
     let mut job = job(|spec| spec.completions = Some(5));
     let done = exited(tracked("a", "Succeeded"), 0, 900);
     let (_, first, ..) = pass(&observe(job.clone(), vec![done.clone()]));
-    // The status with the uid was written, then the process died before it removed the finalizer.
+    // The status with the uid was written, then the process crashed before it removed the finalizer.
     job.status = Some(first.status.clone());
     let (_, again, status, _) = pass(&observe(job.clone(), vec![done.clone()]));
     assert!(
@@ -172,10 +175,10 @@ fn a_restart_in_the_middle_counts_once() {
             .is_some_and(|pods| pods.succeeded.as_ref().is_some_and(|uids| uids.len() == 1))
     );
     assert_eq!(status.succeeded, Some(1));
-    // Or it died after that, and the pod is gone.
+    // Or it crashed after that, and the pod is deleted.
     let (_, _, status, _) = pass(&observe(job.clone(), vec![]));
     assert_eq!(status.succeeded, Some(1));
-    // Or the cache still shows the finalizer that is gone.
+    // Or the cache still shows the removed finalizer.
     let mut lagging = observe(job, vec![done]);
     lagging.released.insert("uid-a".into());
     let (_, account, status, _) = pass(&lagging);
@@ -183,7 +186,7 @@ fn a_restart_in_the_middle_counts_once() {
 }
 
 #[test]
-fn the_back_off_limit_fails_the_job_and_deletes_what_runs() {
+fn backoff_limit_fails_job_and_deletes_active_pods() {
     let job = job(|spec| spec.backoff_limit = Some(1));
     let pods = vec![
         exited(tracked("a", "Failed"), 1, 800),
@@ -199,7 +202,7 @@ fn the_back_off_limit_fails_the_job_and_deletes_what_runs() {
         (status.active, status.ready, status.terminating, status.failed),
         (Some(0), Some(0), Some(1), Some(3))
     );
-    // Once it is gone the job has failed.
+    // Once it is deleted, the job has failed.
     let mut job = job;
     job.status = Some(status);
     let (_, _, status, finished) = pass(&observe(job, vec![]));
@@ -212,7 +215,7 @@ fn the_back_off_limit_fails_the_job_and_deletes_what_runs() {
 }
 
 #[test]
-fn failures_delay_the_next_pod() {
+fn failed_pod_delays_replacement() {
     let pods = vec![exited(tracked("a", "Failed"), 1, 995)];
     let (decision, _, status, _) = pass(&observe(job(|spec| spec.parallelism = Some(1)), pods));
     assert!(decision.create.is_empty());
@@ -221,7 +224,7 @@ fn failures_delay_the_next_pod() {
 }
 
 #[test]
-fn deadlines_end_jobs() {
+fn active_deadline_fails_job() {
     let job_with = |started| {
         let mut job = job(|spec| spec.active_deadline_seconds = Some(100));
         job.status = Some(JobStatus { start_time: Some(time(started)), ..JobStatus::default() });
@@ -236,7 +239,7 @@ fn deadlines_end_jobs() {
 }
 
 #[test]
-fn suspension_deletes_pods_uncounted_and_resuming_restarts_the_clock() {
+fn suspend_deletes_pods_uncounted_and_resume_resets_start_time() {
     let mut suspended = job(|spec| spec.suspend = Some(true));
     suspended.status = Some(JobStatus { start_time: Some(time(5)), ..JobStatus::default() });
     let (decision, account, status, _) = pass(&observe(suspended, vec![tracked("a", "Running")]));
@@ -277,7 +280,7 @@ fn indexes_are_filled_in_order_without_duplicates() {
 }
 
 #[test]
-fn each_index_has_its_own_limit() {
+fn backoff_limit_per_index_fails_index() {
     let job = job(|spec| {
         spec.completion_mode = Some("Indexed".into());
         spec.completions = Some(3);
@@ -307,7 +310,7 @@ fn each_index_has_its_own_limit() {
 }
 
 #[test]
-fn success_and_failure_policies_decide() {
+fn policies_decide_success_and_failure() {
     let leader = job(|spec| {
         spec.completion_mode = Some("Indexed".into());
         let rule = SuccessPolicyRule { succeeded_indexes: Some("0".into()), succeeded_count: None };
@@ -338,7 +341,7 @@ fn success_and_failure_policies_decide() {
         pass(&observe(strict.clone(), vec![exited(tracked("a", "Failed"), 42, 1)]));
     assert!(finished);
     assert_eq!(conditions(&status)[0], ("FailureTarget", "True", "PodFailurePolicy"));
-    // Such a job waits for the end of a deleted pod before it replaces it.
+    // Such a job waits for the termination of a deleted pod before it replaces it.
     let mut deleted = tracked("a", "Running");
     deleted.metadata.deletion_timestamp = Some(time(990));
     let (decision, _, status, _) = pass(&observe(strict, vec![deleted]));
@@ -346,7 +349,7 @@ fn success_and_failure_policies_decide() {
 }
 
 #[test]
-fn restarts_inside_pods_count_where_they_restart() {
+fn restarts_count_with_on_failure_policy() {
     let job = job(|spec| {
         spec.backoff_limit = Some(3);
         spec.template.spec.get_or_insert_default().restart_policy = Some("OnFailure".into());
@@ -362,7 +365,7 @@ fn restarts_inside_pods_count_where_they_restart() {
 }
 
 #[test]
-fn pods_carry_their_index() {
+fn indexed_pods_have_index_annotation_and_label() {
     let job = job(|spec| spec.completion_mode = Some("Indexed".into()));
     let pod = make_pod(&job, &NewPod { index: Some(4), failures: Some((1, 2)) }, OwnerReference::default());
     assert_eq!(pod.metadata.generate_name.as_deref(), Some("j-4-"));
@@ -376,13 +379,13 @@ fn pods_carry_their_index() {
 }
 
 #[test]
-fn pods_name_their_job() {
+fn pods_have_job_labels_and_owner() {
     assert_eq!(super::job_of(&controlled_by(pod("p", "Running"), "Job", "j")).to_string(), "ns/j");
     assert!(super::job_of(&controlled_by(pod("p", "Running"), "ReplicaSet", "j")).name.is_empty());
 }
 
 #[test]
-fn active_deadline_of_any_length_is_left_to_run() {
+fn active_deadline_of_any_length_does_not_overflow() {
     let long = job(|spec| spec.active_deadline_seconds = Some(i64::MAX));
     let observed = observe(long, vec![]);
     // The start is after the present where clocks differ.

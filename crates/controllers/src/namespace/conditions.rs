@@ -1,4 +1,4 @@
-//! What the conditions of a namespace on its way out say.
+//! Conditions of a terminating namespace.
 
 use jiff::Timestamp;
 use objects::core::v1::{Namespace, NamespaceCondition};
@@ -6,10 +6,10 @@ use objects::meta::v1::Time;
 
 use super::Counts;
 
-/// What a look at the content of a namespace found.
+/// Findings about the content of a namespace.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Why not everything could be found.
+    /// Discovery error, if not everything could be listed.
     pub discovery: Option<String>,
     pub failures: Vec<client::ClientError>,
     /// Objects by resource.
@@ -18,13 +18,13 @@ pub struct Findings {
     pub finalizers: Counts,
 }
 
-struct Said {
+struct DesiredCondition {
     kind: &'static str,
-    trouble: Option<(&'static str, String)>,
-    fine: (&'static str, &'static str),
+    failure: Option<(&'static str, String)>,
+    success: (&'static str, &'static str),
 }
 
-fn say(findings: &Findings) -> [Said; 5] {
+fn desired_conditions(findings: &Findings) -> [DesiredCondition; 5] {
     let list = |counts: &Counts, verb: &str| {
         let parts: Vec<String> =
             counts.iter().map(|(what, count)| format!("{what} {verb} {count} resource instances")).collect();
@@ -50,58 +50,59 @@ fn say(findings: &Findings) -> [Said; 5] {
         ("SomeFinalizersRemain", text)
     });
     [
-        Said {
+        DesiredCondition {
             kind: "NamespaceDeletionDiscoveryFailure",
-            trouble: findings.discovery.clone().map(|text| ("DiscoveryFailed", text)),
-            fine: ("ResourcesDiscovered", "All resources successfully discovered"),
+            failure: findings.discovery.clone().map(|text| ("DiscoveryFailed", text)),
+            success: ("ResourcesDiscovered", "All resources successfully discovered"),
         },
-        Said {
+        DesiredCondition {
             kind: "NamespaceDeletionGroupVersionParsingFailure",
-            trouble: None,
-            fine: ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+            failure: None,
+            success: ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
         },
-        Said {
+        DesiredCondition {
             kind: "NamespaceDeletionContentFailure",
-            trouble: failed,
-            fine: ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+            failure: failed,
+            success: ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
         },
-        Said {
+        DesiredCondition {
             kind: "NamespaceContentRemaining",
-            trouble: remaining,
-            fine: ("ContentRemoved", "All content successfully removed"),
+            failure: remaining,
+            success: ("ContentRemoved", "All content successfully removed"),
         },
-        Said {
+        DesiredCondition {
             kind: "NamespaceFinalizersRemaining",
-            trouble: finalizers,
-            fine: ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+            failure: finalizers,
+            success: ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
         },
     ]
 }
 
-/// The namespace with conditions that say what was found; nothing if they do.
+/// The namespace with conditions by the findings; `None` if they are up to date.
 pub fn apply(namespace: &Namespace, findings: &Findings, now: Timestamp) -> Option<Namespace> {
     let mut changed = namespace.clone();
     let status = changed.status.get_or_insert_default();
     status.phase = Some("Terminating".to_owned());
     let conditions = status.conditions.get_or_insert_default();
-    for said in say(findings) {
-        let (state, reason, message) = match said.trouble {
+    for desired in desired_conditions(findings) {
+        let (state, reason, message) = match desired.failure {
             Some((reason, message)) => ("True", reason, message),
-            None => ("False", said.fine.0, said.fine.1.to_owned()),
+            None => ("False", desired.success.0, desired.success.1.to_owned()),
         };
         let condition = NamespaceCondition {
-            type_: said.kind.to_owned(),
+            type_: desired.kind.to_owned(),
             status: state.to_owned(),
             reason: Some(reason.to_owned()),
             message: Some(message),
             last_transition_time: Some(Time(now)),
         };
-        match conditions.iter_mut().find(|known| known.type_ == said.kind) {
+        match conditions.iter_mut().find(|known| known.type_ == desired.kind) {
             None => conditions.push(condition),
             Some(known) => {
                 let same = known.status == condition.status;
-                let told = same && known.reason == condition.reason && known.message == condition.message;
-                if !told {
+                let unchanged =
+                    same && known.reason == condition.reason && known.message == condition.message;
+                if !unchanged {
                     let since = if same { known.last_transition_time.clone() } else { Some(Time(now)) };
                     *known = NamespaceCondition { last_transition_time: since, ..condition };
                 }
@@ -114,29 +115,29 @@ pub fn apply(namespace: &Namespace, findings: &Findings, now: Timestamp) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, meta};
+    use crate::shared::fixture::{at, meta};
 
     #[test]
-    fn conditions_say_what_is_left_and_change_only_with_it() {
+    fn conditions_report_remaining_content() {
         let namespace = Namespace { metadata: meta("a"), ..Namespace::default() };
         let mut findings = Findings::default();
         findings.remaining.insert("pods.".to_owned(), 2);
         findings.finalizers.insert("example.com/f".to_owned(), 1);
-        let told = apply(&namespace, &findings, at(10)).expect("a change");
+        let updated = apply(&namespace, &findings, at(10)).expect("a change");
         let text = |namespace: &Namespace, kind: &str| {
             let conditions =
                 namespace.status.as_ref().and_then(|status| status.conditions.as_ref()).expect("some");
-            let condition = conditions.iter().find(|condition| condition.type_ == kind).expect("told");
+            let condition = conditions.iter().find(|condition| condition.type_ == kind).expect("a condition");
             (condition.status.clone(), condition.message.clone().unwrap_or_default())
         };
         let remaining = "Some resources are remaining: pods. has 2 resource instances";
-        assert_eq!(text(&told, "NamespaceContentRemaining"), ("True".to_owned(), remaining.to_owned()));
+        assert_eq!(text(&updated, "NamespaceContentRemaining"), ("True".to_owned(), remaining.to_owned()));
         let finalizers =
             "Some content in the namespace has finalizers remaining: example.com/f in 1 resource instances";
-        assert_eq!(text(&told, "NamespaceFinalizersRemaining").1, finalizers);
-        assert_eq!(text(&told, "NamespaceDeletionDiscoveryFailure").0, "False");
-        assert!(apply(&told, &findings, at(20)).is_none());
-        let done = apply(&told, &Findings::default(), at(30)).expect("a change");
+        assert_eq!(text(&updated, "NamespaceFinalizersRemaining").1, finalizers);
+        assert_eq!(text(&updated, "NamespaceDeletionDiscoveryFailure").0, "False");
+        assert!(apply(&updated, &findings, at(20)).is_none());
+        let done = apply(&updated, &Findings::default(), at(30)).expect("a change");
         assert_eq!(text(&done, "NamespaceContentRemaining").0, "False");
     }
 }

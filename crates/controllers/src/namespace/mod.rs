@@ -1,7 +1,7 @@
-//! The namespace loop. Watches namespaces and pods; deletes everything in a namespace that is going away, pods first,
-//! then lets the namespace go.
+//! The namespace loop. Watches namespaces and pods; deletes the content of a terminating namespace, pods first, then
+//! removes the namespace's finalizer.
 //!
-//! Invariant: a namespace goes only after everything in it has, custom resources too.
+//! Invariant: a namespace is deleted only after all its content, custom resources too.
 
 mod conditions;
 
@@ -14,7 +14,7 @@ use objects::core::v1::{Namespace, Pod};
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
 use self::conditions::Findings;
-use crate::namespaces;
+use crate::shared::namespaces;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "namespace-controller",
@@ -24,9 +24,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const FINALIZER: &str = "kubernetes";
-/// How long to give finalizers of others before looking again.
+/// Requeue time while finalizers of other controllers are pending.
 const FINALIZERS: Duration = Duration::from_secs(8);
-/// How long to give pods before looking again, if no news of them comes.
+/// Requeue time while pods terminate without events.
 const PODS: Duration = Duration::from_secs(5);
 
 struct Namespaces {
@@ -63,8 +63,10 @@ impl Loop for Namespaces {
             match ctx.client.update_status(&changed).await {
                 Ok(_) => {}
                 Err(error) if error.is_not_found() => return Ok(Action::Done),
-                // The next look is at the newer one; what was found is found again.
-                Err(error) => tracing::debug!(namespace = %key, %error, "the conditions were not written"),
+                // The next reconciliation uses the newer version and repeats the findings.
+                Err(error) => {
+                    tracing::debug!(namespace = %key, %error, "failed to update namespace conditions")
+                }
             }
         }
         if let Some(failure) = findings.failures.into_iter().next() {
@@ -82,7 +84,7 @@ fn has_finalizer(namespace: &Namespace) -> bool {
     finalizers.iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// Deletes what is in the namespace; what is left, and how long to wait for it.
+/// Deletes the content of the namespace; returns the remaining objects and the time to wait for them.
 async fn empty(name: &str, ctx: &Context) -> (Findings, Option<Duration>) {
     let mut findings = Findings::default();
     let mut wait = None;
@@ -118,7 +120,7 @@ async fn empty(name: &str, ctx: &Context) -> (Findings, Option<Duration>) {
     (findings, wait)
 }
 
-/// Everything that can be deleted from a namespace: pods, which may need the rest to end well, and the rest.
+/// All deletable resources of a namespace: pods, which may need the rest to terminate properly, and the rest.
 fn order(served: &[ResourceInfo]) -> (Vec<&ResourceInfo>, Vec<&ResourceInfo>) {
     let deletable =
         served.iter().filter(|info| info.key.namespaced && info.can("delete") && info.can("list"));
@@ -168,14 +170,14 @@ async fn try_delete_all(
     Ok(())
 }
 
-/// `pods.`, `jobs.batch`: as the conditions name resources.
+/// `pods.`, `jobs.batch`: format of resources in the conditions.
 fn qualified(key: &ResourceKey) -> String {
     format!("{}.{}", key.resource, key.group)
 }
 
 type Counts = BTreeMap<String, usize>;
 
-/// Takes our finalizer off the namespace as it is now.
+/// Removes the `kubernetes` finalizer from the current version of the namespace.
 async fn finalize(name: &str, ctx: &Context) -> Result<Action, LoopError> {
     let mut namespace: Namespace = match ctx.client.get("", name).await {
         Err(error) if error.is_not_found() => return Ok(Action::Done),

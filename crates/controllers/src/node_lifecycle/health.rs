@@ -1,4 +1,4 @@
-//! Whether a node still answers, which taints say so, and how fast its zone may lose nodes. Pure.
+//! Node health: heartbeats, taints by condition, and eviction rates of zones. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use objects::core::v1::{Node, NodeCondition, Taint};
 use objects::meta::v1::Time;
 
 use crate::Settings;
-use crate::node_facts::{self, condition};
+use crate::shared::node_facts::{self, condition};
 
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Nodes per second that lose their pods: normally, and in a large zone that is in trouble.
+/// Eviction rate in nodes per second: normal, and in a large disrupted zone.
 const RATE: f64 = 0.1;
 const REDUCED_RATE: f64 = 0.01;
-/// From so many nodes on a zone is large.
+/// Minimum number of nodes of a large zone.
 const LARGE_ZONE: usize = 50;
-/// From this part of sick nodes on a zone is in trouble.
+/// Fraction of unhealthy nodes from which a zone is disrupted.
 const TROUBLE: f64 = 0.55;
 
-/// Conditions that go unknown with the node, and conditions that mean a taint.
+/// Conditions that become unknown with the node, and conditions that imply a taint.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 const TAINTS_BY_CONDITION: [(&str, &str, &str); 6] = [
     ("Ready", "False", NOT_READY),
@@ -33,7 +33,7 @@ const TAINTS_BY_CONDITION: [(&str, &str, &str); 6] = [
 ];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// How long the node may stay silent from now on, if it was last heard of at `heard`.
+/// Time left until the grace period since the last heartbeat `heard` ends.
 #[must_use]
 pub fn silence_left(node: &Node, heard: Timestamp, now: Timestamp, settings: &Settings) -> SignedDuration {
     let is_known = condition(node, "Ready").is_some();
@@ -41,7 +41,7 @@ pub fn silence_left(node: &Node, heard: Timestamp, now: Timestamp, settings: &Se
     time_left(grace, heard, now)
 }
 
-/// The conditions of a node that has been silent too long; none if they say so already.
+/// Conditions of a node past its grace period; `None` if they are up to date.
 #[must_use]
 pub fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
     let mut conditions =
@@ -73,7 +73,7 @@ pub fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
     changed.then_some(conditions)
 }
 
-/// The taints of the node with those that keep new pods away as its conditions ask; none if they are so.
+/// Taints of the node with the NoSchedule taints of its conditions; `None` if they are up to date.
 #[must_use]
 pub fn schedule_taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     let holds =
@@ -91,7 +91,7 @@ pub fn schedule_taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     swap(node, "NoSchedule", &wanted, ours, now)
 }
 
-/// The taint that drives pods away, by the node's condition.
+/// NoExecute taint of the node's ready condition.
 #[must_use]
 pub fn eviction_taint(node: &Node) -> Option<&'static str> {
     match condition(node, "Ready").map(|condition| condition.status.as_str()) {
@@ -101,13 +101,13 @@ pub fn eviction_taint(node: &Node) -> Option<&'static str> {
     }
 }
 
-/// The taints of the node with `wanted` as the only one of those that drive pods away.
+/// Taints of the node with `wanted` as the only NoExecute health taint.
 #[must_use]
 pub fn execute_taints(node: &Node, wanted: Option<&str>, now: Timestamp) -> Option<Vec<Taint>> {
     swap(node, "NoExecute", wanted.as_slice(), |key| matches!(key, NOT_READY | UNREACHABLE), now)
 }
 
-/// Whether the node has one of the taints that drive pods away for its sake.
+/// True if the node has a NoExecute health taint.
 #[must_use]
 pub fn is_evicting(node: &Node) -> bool {
     let ours =
@@ -142,7 +142,7 @@ fn swap(
     (after != before).then_some(after)
 }
 
-/// The zone of a node: region and zone.
+/// Zone key of a node: region and zone.
 #[must_use]
 pub fn zone(node: &Node) -> String {
     let label = |keys: [&str; 2]| {
@@ -154,18 +154,18 @@ pub fn zone(node: &Node) -> String {
     format!("{region}:{zone}")
 }
 
-/// How fast zones may lose nodes.
+/// Eviction rate of zones.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Pace {
-    /// No node of any zone is ready: the fault is probably here, and nobody loses anything.
-    Standstill,
-    /// So many nodes per second in this zone.
+pub enum EvictionRate {
+    /// No node of any zone is ready: the fault is probably in the control plane, and nothing is evicted.
+    Halted,
+    /// Nodes per second in this zone.
     Rate(f64),
 }
 
-/// The pace in a zone, given all nodes.
+/// Eviction rate of a zone, given all nodes.
 #[must_use]
-pub fn pace<'a>(zone_of: &str, nodes: impl Iterator<Item = &'a Node>) -> Pace {
+pub fn eviction_rate<'a>(zone_of: &str, nodes: impl Iterator<Item = &'a Node>) -> EvictionRate {
     let mut zones: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     let excluded = |node: &Node| {
         node.metadata
@@ -182,26 +182,26 @@ pub fn pace<'a>(zone_of: &str, nodes: impl Iterator<Item = &'a Node>) -> Pace {
         }
     }
     if zones.values().all(|(ready, _)| *ready == 0) {
-        return Pace::Standstill;
+        return EvictionRate::Halted;
     }
     let (ready, sick) = zones.get(zone_of).copied().unwrap_or_default();
     let all = ready + sick;
     let in_trouble = ready > 0 && sick > 2 && sick as f64 / all as f64 >= TROUBLE;
-    Pace::Rate(match in_trouble {
+    EvictionRate::Rate(match in_trouble {
         false => RATE,
         true if all > LARGE_ZONE => REDUCED_RATE,
         true => 0.0,
     })
 }
 
-/// When a zone may lose its next node.
+/// Rate limiter of a zone: time of the next permitted eviction.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Budget {
+pub struct EvictionLimiter {
     next: Option<Timestamp>,
 }
 
-impl Budget {
-    /// Takes one node's worth; or says how long to wait, at this many nodes per second.
+impl EvictionLimiter {
+    /// Takes a permit for one node, or returns the time to wait at this rate.
     pub fn take(&mut self, rate: f64, now: Timestamp) -> Result<(), SignedDuration> {
         if rate <= 0.0 {
             return Err(SignedDuration::from_secs(30));
@@ -220,7 +220,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, time};
+    use crate::shared::fixture::{at, time};
     use objects::core::v1::{NodeSpec, NodeStatus};
     use objects::meta::v1::ObjectMeta;
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_makes_conditions_unknown_once() {
+    fn missing_heartbeat_sets_conditions_unknown_once() {
         let mut silent = node(Some("True"), "a");
         assert_eq!(silence_left(&silent, at(100), at(130), &Settings::default()).as_secs(), 20);
         assert_eq!(silence_left(&node(None, "a"), at(100), at(130), &Settings::default()).as_secs(), 30);
@@ -282,22 +282,22 @@ mod tests {
     }
 
     #[test]
-    fn zones_in_trouble_lose_nodes_slowly_or_not_at_all() {
+    fn disrupted_zone_lowers_eviction_rate() {
         let fleet = |ready: usize, sick: usize, zone: &str| {
             let ready = (0..ready).map(|_| node(Some("True"), zone));
             ready.chain((0..sick).map(|_| node(Some("Unknown"), zone))).collect::<Vec<_>>()
         };
-        assert_eq!(pace(":a", fleet(9, 1, "a").iter()), Pace::Rate(RATE));
-        assert_eq!(pace(":a", fleet(2, 3, "a").iter()), Pace::Rate(0.0));
-        assert_eq!(pace(":a", fleet(20, 40, "a").iter()), Pace::Rate(REDUCED_RATE));
-        assert_eq!(pace(":a", fleet(0, 3, "a").iter()), Pace::Standstill);
+        assert_eq!(eviction_rate(":a", fleet(9, 1, "a").iter()), EvictionRate::Rate(RATE));
+        assert_eq!(eviction_rate(":a", fleet(2, 3, "a").iter()), EvictionRate::Rate(0.0));
+        assert_eq!(eviction_rate(":a", fleet(20, 40, "a").iter()), EvictionRate::Rate(REDUCED_RATE));
+        assert_eq!(eviction_rate(":a", fleet(0, 3, "a").iter()), EvictionRate::Halted);
         let two: Vec<_> = fleet(0, 3, "a").into_iter().chain(fleet(3, 0, "b")).collect();
-        assert_eq!(pace(":a", two.iter()), Pace::Rate(RATE));
+        assert_eq!(eviction_rate(":a", two.iter()), EvictionRate::Rate(RATE));
     }
 
     #[test]
-    fn budgets_are_spent_one_at_a_time() {
-        let mut budget = Budget::default();
+    fn eviction_permits_are_rate_limited() {
+        let mut budget = EvictionLimiter::default();
         assert_eq!(budget.take(0.1, at(100)), Ok(()));
         assert_eq!(budget.take(0.1, at(104)), Err(SignedDuration::from_secs(6)));
         assert_eq!(budget.take(0.1, at(110)), Ok(()));

@@ -1,8 +1,8 @@
-//! The node lifecycle loop. Watches nodes and their leases; a node that stays silent too long gets its conditions set to
-//! unknown, its pods marked not ready, and taints that keep new pods away and drive old ones off, no faster than its zone
-//! allows.
+//! The node lifecycle loop. Watches nodes and their leases; for a node without heartbeats it sets the conditions to
+//! unknown, marks its pods not ready, and adds taints that block new pods and evict running ones, limited by the
+//! eviction rate of its zone.
 //!
-//! Nothing is polled: each node has one timer, which runs out when the node has been silent for too long.
+//! Nothing is polled: each node has one timer, which fires at the end of its grace period.
 
 pub mod health;
 
@@ -20,8 +20,9 @@ use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
-use self::health::{Budget, Pace};
-use crate::{Settings, node_facts, pod_facts, requeue};
+use self::health::{EvictionLimiter, EvictionRate};
+use crate::shared::{metrics, node_facts, pod_facts};
+use crate::{Settings, requeue};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "node-lifecycle-controller",
@@ -31,18 +32,18 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const LEASES: &str = "kube-node-lease";
-/// The index of pods by node.
+/// Index of pods by node.
 pub const BY_NODE: &str = "node";
 
 struct NodeLifecycle {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
-    /// When each node was last heard of, by the clock here: those of nodes need not agree.
+    /// Time of each node's last heartbeat by the local clock: clocks of nodes may differ.
     heard: Arc<Mutex<HashMap<String, Timestamp>>>,
-    zones: Mutex<HashMap<String, Budget>>,
+    zones: Mutex<HashMap<String, EvictionLimiter>>,
 }
 
-/// Lets loops find the pods of a node.
+/// Adds the index of pods by node.
 pub fn index_by_node(pods: &Cache<Pod>) {
     pods.add_index(BY_NODE, |pod: &Pod| {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
@@ -63,13 +64,13 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         }
         let Some(name) = meta.name.clone() else { return Vec::new() };
         times.lock().insert(name.clone(), clock.now());
-        // A renewed lease moves the timer; only that of a silent node is news.
+        // A renewed lease moves the timer; only that of an unhealthy node enqueues.
         let silent = all.get("", &name).is_some_and(|node| health::is_evicting(&node));
         if silent { vec![Key::new("", &name)] } else { Vec::new() }
     });
     let (pods, all) = (ctx.cache::<Pod>(), nodes.clone());
     index_by_node(&pods);
-    // A pod that comes to a node that is not ready is not ready either.
+    // A pod added to a node that is not ready is not ready either.
     ctx.watch::<Pod>(move |change| {
         let on = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let node =
@@ -115,7 +116,7 @@ fn node_changed(
             if state(old) == state(new) {
                 return Vec::new();
             }
-            // When the first node answers again, zones that stood still may move.
+            // When the first node recovers, evictions in halted zones may resume.
             if node_facts::is_ready(new) && !node_facts::is_ready(old) {
                 return nodes.all().iter().map(|node| Key::of(&**node)).collect();
             }
@@ -155,7 +156,7 @@ impl Loop for NodeLifecycle {
 }
 
 impl NodeLifecycle {
-    /// Adds or removes the taint that drives pods away; gives how long to wait if the zone must.
+    /// Adds or removes the NoExecute taint; returns the time to wait if the zone is rate-limited.
     async fn evict(
         &self,
         node: Node,
@@ -165,14 +166,17 @@ impl NodeLifecycle {
         let wanted = health::eviction_taint(&node);
         let zone = health::zone(&node);
         let everyone = self.nodes.all();
-        let pace = health::pace(&zone, everyone.iter().map(AsRef::as_ref));
-        let (wanted, wait) = match (wanted, pace) {
-            (None, _) | (_, Pace::Standstill) => (None, None),
-            // One for the other at once: its pods are leaving already.
+        let eviction_rate = health::eviction_rate(&zone, everyone.iter().map(AsRef::as_ref));
+        let (wanted, wait) = match (wanted, eviction_rate) {
+            (None, _) | (_, EvictionRate::Halted) => (None, None),
+            // Swaps one taint for the other without delay: the pods are already being evicted.
             (Some(taint), _) if health::is_evicting(&node) => (Some(taint), None),
-            (Some(taint), Pace::Rate(rate)) => {
-                match self.zones.lock().entry(zone).or_default().take(rate, now) {
-                    Ok(()) => (Some(taint), None),
+            (Some(taint), EvictionRate::Rate(rate)) => {
+                match self.zones.lock().entry(zone.clone()).or_default().take(rate, now) {
+                    Ok(()) => {
+                        metrics::node_eviction(ctx, &zone);
+                        (Some(taint), None)
+                    }
                     Err(wait) => return Ok(Some(wait)),
                 }
             }
@@ -207,7 +211,7 @@ impl NodeLifecycle {
         join_all(marks).await.into_iter().collect()
     }
 
-    /// Old names of labels follow the new ones.
+    /// Copies deprecated labels from the current ones.
     async fn mirror_labels(&self, node: &Node, ctx: &Context) -> Result<(), ClientError> {
         let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key));
         let mut wanted = serde_json::Map::new();
@@ -226,7 +230,7 @@ impl NodeLifecycle {
 }
 
 async fn set_taints(ctx: &Context, node: &Node, taints: Vec<Taint>) -> Result<Node, ClientError> {
-    // A merge replaces the list as a whole, so it must be that of the version seen.
+    // A merge patch replaces the whole list, so it requires the observed version.
     let patch = Patch::Merge(json!({
         "metadata": { "resourceVersion": node.metadata.resource_version },
         "spec": { "taints": taints },

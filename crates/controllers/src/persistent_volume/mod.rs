@@ -1,8 +1,8 @@
-//! The volume binder. Watches claims, volumes and storage classes; binds each claim to a volume and each volume to its
-//! claim, asks provisioners for volumes, and says what became of volumes whose claim is gone.
+//! The volume binder. Watches claims, volumes and storage classes; binds each claim to a volume and each volume to
+//! its claim, requests provisioning, and sets the phase of volumes whose claim is deleted.
 //!
-//! Invariant: a volume is reserved (its reference names the claim by uid) before a claim names it, so two claims never
-//! share one. One worker does everything, so that two claims never race for one volume.
+//! Invariant: a volume is reserved (its reference names the claim by uid) before a claim names it, so two claims
+//! never share one. A single worker prevents races of claims for one volume.
 
 pub mod plan;
 #[cfg(test)]
@@ -20,7 +20,7 @@ pub use self::plan::claim_class;
 use self::plan::{
     BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONED_BY, PROVISIONER, SELECTED_NODE, annotation, name,
 };
-use crate::pvc_protection::claims_of;
+use crate::shared::pod_facts::claims_of;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "persistentvolume-binder-controller",
@@ -61,7 +61,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
             let (namespace, name) = (reference.namespace.as_deref(), reference.name.as_deref());
             keys.push(Key::new(namespace.unwrap_or_default(), name.unwrap_or_default()));
         }
-        // A volume that has become free may be what somebody waits for.
+        // A pending claim may use the released volume.
         let free = |volume: &PersistentVolume| {
             volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available")
         };
@@ -127,7 +127,7 @@ impl Binder {
         Ok(set_phase(claim, "Pending", None, ctx).await?)
     }
 
-    /// Finds a volume for a claim that names none, or has one made.
+    /// Finds a volume for a claim that names none, or requests one.
     async fn find(&self, claim: &PersistentVolumeClaim, ctx: &Context) -> Result<(), LoopError> {
         let class_name = claim_class(claim);
         let class = self.classes.get("", &class_name);
@@ -155,7 +155,7 @@ impl Binder {
             let note = "no persistent volumes available for this claim and no storage class is set";
             ctx.recorder.normal(claim, "FailedBinding", note);
         }
-        // Provisioning may have changed the claim; the phase is that of a claim nobody has bound in any case.
+        // Provisioning may have changed the claim; the phase is that of an unbound claim in any case.
         match set_phase(claim, "Pending", None, ctx).await {
             Err(error) if error.is_conflict() => Ok(()),
             other => Ok(other?),
@@ -180,7 +180,7 @@ impl Binder {
         }
     }
 
-    /// Asks the provisioner of the class for a volume.
+    /// Requests a volume from the provisioner of the class.
     async fn provision(
         &self,
         claim: &PersistentVolumeClaim,
@@ -257,7 +257,7 @@ impl Binder {
             (reference.namespace.unwrap_or_default(), reference.name.unwrap_or_default());
         let mut claim = self.claims.get(&namespace, &claim_name).map(|claim| claim.as_ref().clone());
         if claim.as_ref().is_none_or(|claim| claim.metadata.uid.as_ref() != Some(&uid)) {
-            // The cache of claims may be behind that of volumes.
+            // The cache of claims may be older than that of volumes.
             claim = match ctx.client.get::<PersistentVolumeClaim>(&namespace, &claim_name).await {
                 Ok(live) => Some(live).filter(|live| live.metadata.uid.as_ref() == Some(&uid)),
                 Err(error) if error.is_not_found() => None,
@@ -286,7 +286,7 @@ impl Binder {
         Ok(())
     }
 
-    /// The claim is gone: what becomes of the volume is its policy's business.
+    /// Applies the reclaim policy: the claim is deleted.
     async fn release(&self, volume: &PersistentVolume, ctx: &Context) -> Result<(), ClientError> {
         let now = ctx.clock.now();
         let phase = volume.status.as_ref().and_then(|status| status.phase.clone());
@@ -296,7 +296,7 @@ impl Binder {
         if let Some(released) = write_phase(released, ctx).await? {
             volume = released;
         }
-        // Whoever provisioned it deletes it.
+        // The external provisioner deletes it.
         let provisioned = annotation(&volume.metadata, PROVISIONED_BY).is_some();
         let (reason, message) = match reclaim_policy(&volume) {
             "Delete" if !provisioned => {
@@ -321,7 +321,7 @@ fn reclaim_policy(volume: &PersistentVolume) -> &str {
     spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()).unwrap_or("Retain")
 }
 
-/// Reserves the volume, then gives it to the claim; each step is skipped if it was done.
+/// Reserves the volume, then binds the claim; completed steps are skipped.
 async fn bind(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,

@@ -1,4 +1,4 @@
-//! Which volume suits a claim, and what becomes of each. Pure.
+//! Matching of volumes and claims, and their new states. Pure.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use objects::core::v1::{
 use objects::meta::v1::{ObjectMeta, Time};
 use objects::storage::v1::StorageClass;
 
-use crate::selector;
+use crate::shared::selector;
 
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
@@ -31,7 +31,7 @@ pub fn name(meta: &ObjectMeta) -> &str {
     meta.name.as_deref().unwrap_or_default()
 }
 
-/// The class a claim asks for; empty for none.
+/// Storage class of a claim; empty for none.
 #[must_use]
 pub fn claim_class(claim: &PersistentVolumeClaim) -> String {
     let spec = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
@@ -54,7 +54,7 @@ fn requested(claim: &PersistentVolumeClaim) -> Quantity {
     storage.and_then(|text| Quantity::parse(&text.0).ok()).unwrap_or(Quantity::new(0))
 }
 
-/// The volume is meant for this claim: its reference names it, and nobody else of that name.
+/// True if the volume is reserved for this claim, and not for another one of that name.
 #[must_use]
 pub fn is_meant_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let Some(reference) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else { return false };
@@ -64,7 +64,7 @@ pub fn is_meant_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) ->
         && uid.is_none_or(|uid| Some(uid) == claim.metadata.uid.as_ref())
 }
 
-/// Why a volume does not do for a claim.
+/// Reason why a volume does not match a claim.
 pub fn check(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), &'static str> {
     if volume.metadata.deletion_timestamp.is_some() {
         return Err("the volume is marked for deletion");
@@ -100,8 +100,8 @@ pub fn modes_match(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
         == mode(claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()))
 }
 
-/// The volume for a claim: one meant for it, else the smallest free one that does. A claim that waits for its first
-/// consumer only takes what is meant for it; the scheduler chooses the rest.
+/// Volume for a claim: one reserved for it, else the smallest matching free one. A claim that waits for its first
+/// consumer only takes a reserved one; the scheduler chooses otherwise.
 #[must_use]
 pub fn best<'a>(
     claim: &PersistentVolumeClaim,
@@ -127,7 +127,7 @@ pub fn best<'a>(
     free.min_by_key(|volume| (size(volume), name(&volume.metadata).to_owned()))
 }
 
-/// The class that claims get who ask for none: the youngest of those marked, then by name.
+/// Default class: the youngest of those marked, then by name.
 #[must_use]
 pub fn default_class(classes: &[Arc<StorageClass>]) -> Option<&Arc<StorageClass>> {
     let marked = classes.iter().filter(|class| annotation(&class.metadata, DEFAULT_CLASS) == Some("true"));
@@ -136,7 +136,7 @@ pub fn default_class(classes: &[Arc<StorageClass>]) -> Option<&Arc<StorageClass>
     })
 }
 
-/// The volume with its reference to the claim; none if it has it.
+/// The volume with its reference to the claim; `None` if up to date.
 #[must_use]
 pub fn reserve(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
     let mut reserved = volume.clone();
@@ -145,7 +145,7 @@ pub fn reserve(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opti
         return None;
     }
     if !is_meant_for(volume, claim) {
-        mark(&mut reserved.metadata, BOUND_BY_CONTROLLER);
+        annotate(&mut reserved.metadata, BOUND_BY_CONTROLLER);
     }
     reserved.spec.get_or_insert_default().claim_ref = Some(ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -159,24 +159,24 @@ pub fn reserve(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opti
     Some(reserved)
 }
 
-/// The claim with its volume; none if it has it.
+/// The claim with its volume; `None` if up to date.
 #[must_use]
 pub fn take(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<PersistentVolumeClaim> {
     let mut taken = claim.clone();
     let known = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
     if known != name(&volume.metadata) {
         taken.spec.get_or_insert_default().volume_name.clone_from(&volume.metadata.name);
-        mark(&mut taken.metadata, BOUND_BY_CONTROLLER);
+        annotate(&mut taken.metadata, BOUND_BY_CONTROLLER);
     }
-    mark(&mut taken.metadata, BIND_COMPLETED);
+    annotate(&mut taken.metadata, BIND_COMPLETED);
     (taken != *claim).then_some(taken)
 }
 
-fn mark(meta: &mut ObjectMeta, key: &str) {
+fn annotate(meta: &mut ObjectMeta, key: &str) {
     meta.annotations.get_or_insert_default().insert(key.to_owned(), "yes".to_owned());
 }
 
-/// The status of a claim: bound to a volume, or in another phase.
+/// Status of a claim: bound to a volume, or in another phase.
 #[must_use]
 pub fn claim_status(
     claim: &PersistentVolumeClaim,
@@ -192,7 +192,7 @@ pub fn claim_status(
         }
         Some(spec) => {
             status.access_modes.clone_from(&spec.access_modes);
-            // A bound claim keeps the capacity that resizing has told it.
+            // A bound claim keeps the capacity that resizing has set.
             if before.phase.as_deref() != Some(phase) || before.capacity.is_none() {
                 status.capacity.clone_from(&spec.capacity);
                 status.current_volume_attributes_class_name =
@@ -203,7 +203,7 @@ pub fn claim_status(
     (status != before).then_some(status)
 }
 
-/// The volume in another phase; none if it is in it.
+/// The volume in another phase; `None` if up to date.
 #[must_use]
 pub fn in_phase(
     volume: &PersistentVolume,
@@ -222,7 +222,7 @@ pub fn in_phase(
     (*status != before).then_some(changed)
 }
 
-/// The volume free again: of the reference a user gave it, only what was added to it goes.
+/// The volume unbound: of a user's own reference, only the added fields are removed.
 #[must_use]
 pub fn unbound(volume: &PersistentVolume) -> PersistentVolume {
     let mut free = volume.clone();

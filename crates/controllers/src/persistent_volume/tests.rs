@@ -1,4 +1,4 @@
-//! Which volume suits which claim.
+//! Tests of matching volumes and claims.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::plan::{
     BIND_COMPLETED, BOUND_BY_CONTROLLER, annotation, best, check, claim_status, default_class, in_phase,
     is_meant_for, reserve, take, unbound,
 };
-use crate::fixture::at;
+use crate::shared::fixture::at;
 
 fn volume(name: &str, size: &str) -> PersistentVolume {
     serde_json::from_value(json!({
@@ -34,7 +34,7 @@ fn chosen(claim: &PersistentVolumeClaim, volumes: Vec<PersistentVolume>, waits: 
 }
 
 #[test]
-fn the_smallest_that_does_is_chosen_unless_one_is_meant() {
+fn smallest_matching_volume_is_chosen_unless_reserved() {
     let all = || vec![volume("small", "1Gi"), volume("large", "9Gi"), volume("fit", "5Gi")];
     assert_eq!(chosen(&claim("4Gi"), all(), false).as_deref(), Some("fit"));
     assert_eq!(chosen(&claim("10Gi"), all(), false), None);
@@ -45,7 +45,7 @@ fn the_smallest_that_does_is_chosen_unless_one_is_meant() {
     let mut volumes = all();
     volumes.push(meant.clone());
     assert_eq!(chosen(&claim("4Gi"), volumes.clone(), true).as_deref(), Some("meant"));
-    // Meant for an earlier claim of that name.
+    // Reserved for an earlier claim of that name.
     if let Some(reference) = &mut meant.spec.get_or_insert_default().claim_ref {
         reference.uid = Some("other".into());
     }
@@ -54,7 +54,7 @@ fn the_smallest_that_does_is_chosen_unless_one_is_meant() {
 }
 
 #[test]
-fn volumes_must_match_in_everything() {
+fn volume_must_match_all_requirements() {
     let fits = |change: &dyn Fn(&mut PersistentVolume)| {
         let mut volume = volume("v", "5Gi");
         change(&mut volume);
@@ -76,7 +76,7 @@ fn volumes_must_match_in_everything() {
 }
 
 #[test]
-fn binding_is_four_steps_each_done_once() {
+fn binding_steps_are_idempotent() {
     let (volume, claim) = (volume("v", "5Gi"), claim("5Gi"));
     let reserved = reserve(&volume, &claim).expect("a reservation");
     assert!(annotation(&reserved.metadata, BOUND_BY_CONTROLLER).is_some());
@@ -95,7 +95,7 @@ fn binding_is_four_steps_each_done_once() {
 }
 
 #[test]
-fn the_youngest_default_class_wins() {
+fn youngest_default_class_wins() {
     let class = |name: &str, default: &str, created: &str| -> Arc<StorageClass> {
         Arc::new(
             serde_json::from_value(json!({

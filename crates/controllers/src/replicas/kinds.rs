@@ -1,5 +1,5 @@
-//! How a kind tells that it keeps a number of pods: the same fields by the same names, but for the selector and for
-//! the pods on their way out, which not every kind counts.
+//! Implements [`Replicated`](super::Replicated) for a kind: the fields have the same names, except for the selector
+//! and the terminating pods, which not every kind counts.
 
 /// Makes a kind [`Replicated`](super::Replicated).
 macro_rules! replicated {

@@ -1,4 +1,4 @@
-//! Keeping a number of pods: what replica sets and replication controllers have in common.
+//! Replicated pods: shared by replica sets and replication controllers.
 
 mod kinds;
 mod plan;
@@ -12,16 +12,16 @@ use objects::core::v1::{Pod, PodTemplateSpec};
 use objects::meta::v1::LabelSelector;
 use runtime::{Action, Cache, Change, Context, Expectations, Key, Loop, LoopError, controller_of};
 
-use crate::adoption::{claim, controller_reference, index_orphans};
-use crate::slow_start::slow_start;
-use crate::{pod_facts, selector};
+use crate::shared::adoption::{claim, controller_reference, index_orphans};
+use crate::shared::slow_start::slow_start;
+use crate::shared::{pod_facts, selector};
 
 pub(crate) use kinds::replicated;
-pub use plan::{Condition, Failure, Observed, Plan, Status, plan, status};
+pub use plan::{Condition, Failure, ObservedReplicas, ReplicasPlan, Status, plan, status};
 
-/// A kind that keeps a number of pods.
+/// A kind with a number of replicas.
 pub trait Replicated: Object {
-    /// Whether its status tells how many pods are on their way out.
+    /// True if its status counts terminating pods.
     const COUNTS_TERMINATING: bool;
 
     fn replicas(&self) -> i32;
@@ -32,7 +32,7 @@ pub trait Replicated: Object {
     fn set_status(&mut self, status: Status);
 }
 
-/// The loop of one such kind.
+/// Loop of one such kind.
 pub struct Replicas<R: Replicated> {
     sets: Cache<R>,
     pods: Cache<Pod>,
@@ -50,7 +50,7 @@ impl<R: Replicated> Replicas<R> {
     }
 }
 
-/// The sets a change of a pod concerns; what they expected of it is settled.
+/// Sets affected by a change of a pod; lowers their expectations.
 fn pod_changed<R: Replicated>(
     change: &Change<Pod>,
     sets: &Cache<R>,
@@ -93,29 +93,29 @@ impl<R: Replicated> Loop for Replicas<R> {
             self.expectations.forget(key);
             return Ok(Action::Done);
         };
-        // Before the cache is read: what shows up in between is seen next time.
+        // Before the cache is read: what appears in between is seen next time.
         let settled = self.expectations.satisfied(key);
-        // Finished orphans are left alone; what it controls stays its own while it matches.
+        // Finished orphans are not adopted; controlled pods are kept while they match.
         let suits = |pod: &Pod| pod_facts::is_active(pod) || controller_of(&pod.metadata).is_some();
         let pods = claim(&ctx.client, &self.pods, &*set, &set.selector(), suits).await?;
         let observed =
-            Observed { set: &*set, pods: &pods, related: self.related(&*set), now: ctx.clock.now() };
+            ObservedReplicas { set: &*set, pods: &pods, related: self.related(&*set), now: ctx.clock.now() };
         let mut failure = None;
         if settled && set.metadata().deletion_timestamp.is_none() {
             failure = self.apply(key, &*set, plan(&observed), ctx).await;
         }
         let problem = failure.as_ref().map(|error| error.to_string());
-        let (new, next_look) = status(&observed, problem.as_deref());
+        let (new, next_requeue) = status(&observed, problem.as_deref());
         self.write_status(&*set, new, ctx).await?;
         match failure {
             Some(error) => Err(error.into()),
-            None => Ok(next_look.map_or(Action::Done, Action::RequeueAfter)),
+            None => Ok(next_requeue.map_or(Action::Done, Action::RequeueAfter)),
         }
     }
 }
 
 impl<R: Replicated> Replicas<R> {
-    /// Active pods of sets with the same controller, by node: surplus pods leave crowded nodes first.
+    /// Active pods of sets with the same controller, by node: surplus pods are deleted from crowded nodes first.
     fn related(&self, set: &R) -> Vec<Arc<Pod>> {
         let Some(owner) = controller_of(set.metadata()) else {
             return self.pods.owned_by(set.metadata().uid.as_deref().unwrap_or_default());
@@ -125,8 +125,8 @@ impl<R: Replicated> Replicas<R> {
         uids.flat_map(|uid| self.pods.owned_by(uid)).collect()
     }
 
-    /// Creates or deletes what the plan says; the first failure.
-    async fn apply(&self, key: &Key, set: &R, plan: Plan, ctx: &Context) -> Option<ClientError> {
+    /// Applies the plan's creations and deletions; returns the first failure.
+    async fn apply(&self, key: &Key, set: &R, plan: ReplicasPlan, ctx: &Context) -> Option<ClientError> {
         if plan.create > 0 {
             return self.create(key, set, plan.create, ctx).await;
         }
@@ -178,7 +178,7 @@ impl<R: Replicated> Replicas<R> {
         };
         let (created, failure) = slow_start(vec![(); count], write).await;
         self.expectations.creations_failed(key, count - created);
-        // Nothing will ever be created there again; the set goes with its namespace.
+        // Creation is permanently forbidden there; the set is deleted with its namespace.
         failure.filter(|error| !error.is_namespace_terminating())
     }
 
@@ -205,20 +205,20 @@ impl<R: Replicated> Replicas<R> {
     }
 }
 
-/// The longest a loop waits for pods to become available without looking.
+/// Requeue time from the remaining time until pods become available.
 pub(crate) fn as_wait(left: jiff::SignedDuration) -> Duration {
-    // A little more, so that it is over when looked at.
+    // Slightly longer, so that the time has passed by then.
     left.unsigned_abs().saturating_add(Duration::from_millis(10))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{controlled_by, meta, pod, time};
+    use crate::shared::fixture::{controlled_by, meta, pod, time};
     use objects::apps::v1::ReplicaSet;
 
     #[test]
-    fn pods_settle_what_was_expected_of_them() {
+    fn pod_changes_lower_expectations() {
         let (sets, expectations, key) = (Cache::new(), Expectations::default(), Key::new("ns", "web"));
         sets.apply(ReplicaSet { metadata: meta("web"), ..ReplicaSet::default() });
         let mine = Arc::new(controlled_by(pod("a", "Pending"), "ReplicaSet", "web"));

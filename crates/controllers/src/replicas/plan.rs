@@ -1,4 +1,4 @@
-//! What to do about the pods of a set, and what its status should say.
+//! Changes of the pods of a set, and its desired status.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -10,32 +10,32 @@ use objects::core::v1::Pod;
 use objects::meta::v1::Time;
 
 use super::{Replicated, as_wait};
-use crate::pod_facts;
-use crate::selector;
+use crate::shared::pod_facts;
+use crate::shared::selector;
 
-/// Pods created or deleted in one pass, at most: Kubernetes' value.
+/// Maximum number of pods created or deleted in one reconciliation: Kubernetes' value.
 const BURST: usize = 500;
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// What a pass sees.
-pub struct Observed<'a, R> {
+/// Input of a reconciliation.
+pub struct ObservedReplicas<'a, R> {
     pub set: &'a R,
-    /// The pods the set controls.
+    /// Pods that the set controls.
     pub pods: &'a [Arc<Pod>],
-    /// Pods of its siblings and its own, to tell how crowded nodes are.
+    /// Pods of its siblings and its own, to count pods by node.
     pub related: Vec<Arc<Pod>>,
     pub now: Timestamp,
 }
 
-/// What a pass does.
+/// Changes of a reconciliation.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct ReplicasPlan {
     pub create: usize,
     pub delete: Vec<Arc<Pod>>,
 }
 
-/// The status of a set of any kind.
+/// Status of a set of any kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     pub replicas: i32,
@@ -56,17 +56,17 @@ pub struct Condition {
     pub since: Option<Time>,
 }
 
-/// Why pods could not be created or deleted.
+/// Error of creating or deleting pods.
 pub type Failure = str;
 
-/// How many pods to create, or which ones to delete.
+/// Number of pods to create, or pods to delete.
 #[must_use]
-pub fn plan<R: Replicated>(observed: &Observed<'_, R>) -> Plan {
+pub fn plan<R: Replicated>(observed: &ObservedReplicas<'_, R>) -> ReplicasPlan {
     let mut active: Vec<Arc<Pod>> =
         observed.pods.iter().filter(|pod| pod_facts::is_active(pod)).cloned().collect();
     let wanted = usize::try_from(observed.set.replicas()).unwrap_or(0);
     if active.len() <= wanted {
-        return Plan { create: (wanted - active.len()).min(BURST), delete: Vec::new() };
+        return ReplicasPlan { create: (wanted - active.len()).min(BURST), delete: Vec::new() };
     }
     let surplus = (active.len() - wanted).min(BURST);
     if surplus < active.len() {
@@ -74,7 +74,7 @@ pub fn plan<R: Replicated>(observed: &Observed<'_, R>) -> Plan {
         active.sort_by(|a, b| goes_first(a, b, &crowds, observed.now));
     }
     active.truncate(surplus);
-    Plan { create: 0, delete: active }
+    ReplicasPlan { create: 0, delete: active }
 }
 
 /// Active related pods by node.
@@ -90,8 +90,8 @@ fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
-/// Kubernetes' order: unassigned, pending, unready, cheap to delete, on crowded nodes, lately ready, often restarted,
-/// young. Ages count by their magnitude, so that not always the very youngest goes.
+/// Kubernetes' order: unassigned, pending, unready, low deletion cost, on crowded nodes, recently ready, often
+/// restarted, young. Ages are compared by magnitude, so that not always the youngest is deleted.
 fn goes_first(a: &Pod, b: &Pod, crowds: &HashMap<String, usize>, now: Timestamp) -> Ordering {
     let is_assigned = |pod| !node_of(pod).is_empty();
     let phase = |pod| match pod_facts::phase(pod) {
@@ -126,7 +126,7 @@ fn created(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-/// The binary logarithm of an age; less than any for no age.
+/// Binary logarithm of an age; a missing age is below all.
 fn magnitude(since: Option<Timestamp>, now: Timestamp) -> i64 {
     let Some(since) = since else { return -2 };
     let age = now.as_nanosecond().saturating_sub(since.as_nanosecond());
@@ -138,13 +138,13 @@ fn restarts(pod: &Pod) -> i32 {
     statuses.unwrap_or_default().iter().map(|status| status.restart_count).max().unwrap_or(0)
 }
 
-/// What the status should be, and when to look again if nothing happens.
+/// Desired status, and the requeue time if nothing changes.
 #[must_use]
 pub fn status<R: Replicated>(
-    observed: &Observed<'_, R>,
+    observed: &ObservedReplicas<'_, R>,
     failure: Option<&Failure>,
 ) -> (Status, Option<Duration>) {
-    let Observed { set, pods, now, .. } = observed;
+    let ObservedReplicas { set, pods, now, .. } = observed;
     let min_ready = set.min_ready_seconds();
     let template = set.template().and_then(|template| template.metadata.as_ref());
     let labels = template.and_then(|meta| meta.labels.clone()).unwrap_or_default();
@@ -184,7 +184,7 @@ pub fn status<R: Replicated>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, meta, pod, ready_at};
+    use crate::shared::fixture::{at, meta, pod, ready_at};
     use objects::apps::v1::{ReplicaSet, ReplicaSetSpec};
 
     fn set(replicas: i32) -> ReplicaSet {
@@ -202,14 +202,14 @@ mod tests {
 
     fn planned(replicas: i32, pods: Vec<Pod>) -> (usize, Vec<String>) {
         let (set, pods): (_, Vec<_>) = (set(replicas), pods.into_iter().map(Arc::new).collect());
-        let plan = plan(&Observed { set: &set, pods: &pods, related: pods.clone(), now: at(1000) });
+        let plan = plan(&ObservedReplicas { set: &set, pods: &pods, related: pods.clone(), now: at(1000) });
         let mut names: Vec<String> = plan.delete.iter().filter_map(|pod| pod.metadata.name.clone()).collect();
         names.sort();
         (plan.create, names)
     }
 
     #[test]
-    fn finished_and_leaving_pods_are_replaced() {
+    fn finished_and_terminating_pods_are_replaced() {
         let mut leaving = pod("leaving", "Running");
         leaving.metadata.deletion_timestamp = Some(Time(at(1)));
         let pods = vec![pod("a", "Running"), pod("failed", "Failed"), leaving];
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn surplus_pods_go_in_order() {
+    fn surplus_pods_are_deleted_in_order() {
         let running = |name: &str, node: &str| on_node(pod(name, "Running"), node);
         let ready = |name: &str, node: &str, since| ready_at(running(name, node), since);
         let mut cheap = ready("cheap", "n1", 10);
@@ -240,13 +240,13 @@ mod tests {
             gone.sort();
             assert_eq!(planned(i32::try_from(keep).expect("small"), all()), (0, gone));
         }
-        // Of two equal pods, the one with company on its node goes.
+        // Of two equal pods, the one on the more crowded node is deleted.
         let crowded = vec![ready("a", "n1", 10), ready("b", "n2", 10), ready("c", "n2", 10)];
         assert_ne!(planned(2, crowded).1, ["a"]);
     }
 
     #[test]
-    fn the_status_counts_and_says_when_to_look_again() {
+    fn status_has_counts_and_requeue_time() {
         let mut set = set(3);
         set.metadata.generation = Some(4);
         let spec = set.spec.get_or_insert_default();
@@ -262,14 +262,14 @@ mod tests {
         .into_iter()
         .map(Arc::new)
         .collect();
-        let observed = Observed { set: &set, pods: &pods, related: vec![], now: at(1000) };
+        let observed = ObservedReplicas { set: &set, pods: &pods, related: vec![], now: at(1000) };
         let (new, next) = status(&observed, Some("quota"));
         assert_eq!((new.replicas, new.ready, new.available, new.terminating), (3, 2, 1, Some(1)));
         assert_eq!((new.observed_generation, new.fully_labeled), (4, 3));
         assert_eq!(new.conditions[0].message, "quota");
         assert_eq!(next.map(|next| next.as_secs()), Some(10));
         set.set_status(new);
-        let observed = Observed { set: &set, pods: &pods, related: vec![], now: at(1001) };
+        let observed = ObservedReplicas { set: &set, pods: &pods, related: vec![], now: at(1001) };
         assert_eq!(status(&observed, Some("other")).0.conditions[0].message, "quota", "the first is kept");
         assert!(status(&observed, None).0.conditions.is_empty());
     }

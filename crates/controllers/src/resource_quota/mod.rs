@@ -1,10 +1,10 @@
-//! The resource quota loop. Watches quotas and what they count; keeps in each quota's status how much of it is used.
+//! The resource quota loop. Watches quotas and the objects they count; writes the usage to each quota's status.
 //!
-//! Admission raises the numbers as objects are made; this loop lowers them as objects go, and corrects what was missed.
-//! What admission wrote is no reason to count: an object it has let in may not be there yet, and would be let in twice.
-//! Admission charges nothing to a quota whose status does not say its limits yet. Objects of that time, or older, are
-//! not counted; if one is seen late, that is a reason. One that was let in then may be stored a little later: a quota is
-//! counted again some time after its status was first written.
+//! Admission raises usage when objects are created; this loop lowers it when objects are deleted, and corrects
+//! errors. A status written by admission does not trigger a recount: an admitted object may not be stored yet, and a
+//! recount would drop its charge. Admission charges nothing to a quota whose status lacks its limits. Objects of that
+//! time, or older, are missing from the usage; observing one late triggers a recount. An object admitted then may be
+//! stored a little later: a quota is recounted some time after its status was first written.
 
 pub mod usage;
 
@@ -13,18 +13,19 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::{Object, PartialObject, ResourceKey};
+use jiff::Timestamp;
 use machinery::quantity::Quantity;
 use objects::core::v1::{
-    ConfigMap, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota, ResourceQuotaStatus, Secret,
-    Service,
+    ConfigMap, ContainerStatus, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota,
+    ResourceQuotaStatus, Secret, Service,
 };
 use objects::meta::v1::ObjectMeta;
+use objects::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use tokio::time::Instant;
 
 use self::usage::{Amounts, add, read, write};
-use crate::pod_facts;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "resourcequota-controller",
@@ -33,42 +34,43 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 5,
 };
 
-/// Everything is counted anew this often: changes that nobody tells, such as a deletion that is overdue.
+/// Resync interval: recounts for changes without an event, such as an overdue deletion.
 const RESYNC: std::time::Duration = std::time::Duration::from_secs(5 * 60);
 
-/// The time after which a write that began before a quota had its status is stored, or will not be.
+/// Time after which a write that began before a quota had its status is stored or has failed.
 const SETTLING: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// The revisions at which quotas came to say what they say, and when that was seen, by UID.
+/// Revisions at which quotas got their current limits, and the time of observation, by UID.
 #[derive(Clone, Default)]
-struct Since(Arc<Mutex<HashMap<String, (u64, Instant)>>>);
+struct QuotaRevisions(Arc<Mutex<HashMap<String, (u64, Instant)>>>);
 
 fn revision(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-impl Since {
+impl QuotaRevisions {
     fn note(&self, change: &Change<ResourceQuota>) {
         let uid = change.object().metadata.uid.clone().unwrap_or_default();
         match change {
             Change::Deleted(_) => {
                 self.0.lock().remove(&uid);
             }
-            Change::Updated { old, new } if old.spec == new.spec && is_told(old) == is_told(new) => {}
+            Change::Updated { old, new }
+                if old.spec == new.spec && has_current_limits(old) == has_current_limits(new) => {}
             _ => {
                 self.0.lock().insert(uid, (revision(&change.object().metadata), Instant::now()));
             }
         }
     }
 
-    /// Reports whether writes may be under way that began before the quota said what it says.
+    /// Reports whether writes may be in flight that began before the quota had its current limits.
     fn is_settling(&self, quota: &ResourceQuota) -> bool {
         let since = self.0.lock();
         let known = quota.metadata.uid.as_ref().and_then(|uid| since.get(uid));
         known.is_some_and(|(_, seen)| seen.elapsed() < SETTLING)
     }
 
-    /// Quotas of an object's namespace that may have been counted without it although it was there before.
+    /// Quotas of an object's namespace that may have been counted without it although it existed before.
     fn missed<K: Object>(&self, quotas: &Cache<ResourceQuota>, change: &Change<K>) -> Vec<Key> {
         let meta = change.object().metadata();
         let own = revision(meta);
@@ -83,33 +85,38 @@ impl Since {
 
 struct Quotas {
     quotas: Cache<ResourceQuota>,
-    since: Since,
+    since: QuotaRevisions,
     pods: Cache<Pod>,
     services: Cache<Service>,
     claims: Cache<PersistentVolumeClaim>,
-    /// Resources that some quota counts as objects, as they come up.
+    resource_claims: Cache<ResourceClaim>,
+    /// Resources counted as objects by some quota, watched on demand.
     counted: Mutex<HashMap<ResourceKey, Cache<PartialObject>>>,
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
-    let since = Since::default();
+    let since = QuotaRevisions::default();
     let noted = since.clone();
     let quotas = ctx.watch::<ResourceQuota>(move |change| {
         noted.note(change);
         match change {
-            Change::Updated { old, new } if old.spec == new.spec && is_told(old) && is_told(new) => {
+            Change::Updated { old, new }
+                if old.spec == new.spec && has_current_limits(old) && has_current_limits(new) =>
+            {
                 Vec::new()
             }
             _ => vec![Key::of(&**change.object())],
         }
     });
     let (all, noted) = (quotas.clone(), since.clone());
+    let clock = ctx.clock.clone();
     let pods = ctx.watch::<Pod>(move |change| match change {
         Change::Added(_) => noted.missed(&all, change),
-        Change::Updated { old, new } if pod_facts::is_finished(old) == pod_facts::is_finished(new) => {
-            Vec::new()
+        Change::Deleted(_) => of_namespace(&all, change),
+        Change::Updated { old, new } => {
+            let quotas = of_namespace(&all, change);
+            if quotas.is_empty() || !needs_recount(old, new, clock.now()) { Vec::new() } else { quotas }
         }
-        _ => of_namespace(&all, change),
     });
     let (all, noted) = (quotas.clone(), since.clone());
     let services = ctx.watch::<Service>(move |change| match change {
@@ -120,14 +127,36 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let (all, noted) = (quotas.clone(), since.clone());
     let claims = ctx.watch::<PersistentVolumeClaim>(move |change| match change {
         Change::Added(_) => noted.missed(&all, change),
+        Change::Updated { old, new }
+            if usage::of_claim(old) == usage::of_claim(new) && usage::classes(old) == usage::classes(new) =>
+        {
+            Vec::new()
+        }
+        _ => of_namespace(&all, change),
+    });
+    let (all, noted) = (quotas.clone(), since.clone());
+    let resource_claims = ctx.watch::<ResourceClaim>(move |change| match change {
+        Change::Added(_) => noted.missed(&all, change),
         Change::Deleted(_) => of_namespace(&all, change),
         Change::Updated { .. } => Vec::new(),
     });
-    Box::new(Quotas { quotas, since, pods, services, claims, counted: Mutex::default() })
+    Box::new(Quotas { quotas, since, pods, services, claims, resource_claims, counted: Mutex::default() })
 }
 
-/// Whether the status says what the specification does.
-fn is_told(quota: &ResourceQuota) -> bool {
+/// Reports whether an update of a pod changed the usage of quotas in a way that admission has not counted.
+fn needs_recount(old: &Pod, new: &Pod, now: Timestamp) -> bool {
+    fn statuses(pod: &Pod) -> Option<[&Option<Vec<ContainerStatus>>; 2]> {
+        let status = pod.status.as_ref()?;
+        Some([&status.container_statuses, &status.init_container_statuses])
+    }
+    usage::is_charged(old, now) != usage::is_charged(new, now)
+        || usage::has_deadline(old) != usage::has_deadline(new)
+        // A resize is complete.
+        || statuses(old) != statuses(new) && usage::of_pod(old, now) != usage::of_pod(new, now)
+}
+
+/// True if the limits in the status match the specification.
+fn has_current_limits(quota: &ResourceQuota) -> bool {
     let status = quota.status.as_ref();
     status.is_some_and(|status| status.used.is_some())
         && read(status.and_then(|status| status.hard.as_ref()))
@@ -168,7 +197,7 @@ impl Loop for Quotas {
 }
 
 impl Quotas {
-    /// What is used in the quota's namespace within its scopes, of everything this process can count.
+    /// Usage in the quota's namespace within its scopes, of everything this process can count.
     async fn usage(&self, quota: &ResourceQuota, ctx: &Context) -> Result<Amounts, LoopError> {
         let namespace = quota.metadata.namespace.as_deref().unwrap_or_default();
         let scopes = usage::scopes(quota);
@@ -194,6 +223,9 @@ impl Quotas {
             for service in self.services.list(namespace) {
                 add(&mut total, usage::of_service(&service));
             }
+            for claim in self.resource_claims.list(namespace) {
+                add(&mut total, usage::of_resource_claim(&claim));
+            }
             for name in hard.iter().filter(|name| is_count(name)) {
                 if total.contains_key(name) {
                     continue;
@@ -206,7 +238,7 @@ impl Quotas {
         Ok(total)
     }
 
-    /// How many objects of a resource there are.
+    /// Number of objects of a resource.
     async fn count(&self, name: &str, namespace: &str, ctx: &Context) -> Result<Option<usize>, LoopError> {
         let resource = match legacy(name) {
             Some(resource) => resource,
@@ -277,32 +309,54 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn objects_let_in_before_the_status_is_written_are_missed() {
-        let (since, quotas) = (Since::default(), Cache::<ResourceQuota>::new());
+    async fn objects_admitted_before_status_trigger_recount() {
+        let (since, quotas) = (QuotaRevisions::default(), Cache::<ResourceQuota>::new());
         let new: ResourceQuota = at("q", 5);
-        let mut told: ResourceQuota = at("q", 9);
-        told.status = Some(ResourceQuotaStatus { hard: Some(BTreeMap::new()), used: Some(BTreeMap::new()) });
-        assert!(!is_told(&new) && is_told(&told));
+        let mut synced: ResourceQuota = at("q", 9);
+        synced.status =
+            Some(ResourceQuotaStatus { hard: Some(BTreeMap::new()), used: Some(BTreeMap::new()) });
+        assert!(!has_current_limits(&new) && has_current_limits(&synced));
         quotas.apply(new.clone());
         since.note(&Change::Added(Arc::new(new.clone())));
         let missed = |revision: u64| {
             since.missed(&quotas, &Change::Added(Arc::new(at::<Secret>("s", revision)))).len()
         };
-        since.note(&Change::Updated { old: Arc::new(new), new: Arc::new(told.clone()) });
+        since.note(&Change::Updated { old: Arc::new(new), new: Arc::new(synced.clone()) });
         assert_eq!((missed(7), missed(9), missed(10)), (1, 1, 0), "nothing was charged at revision 7");
-        assert!(since.is_settling(&told), "one of revision 10 may have been let in before");
+        assert!(since.is_settling(&synced), "an object of revision 10 may have been admitted before");
         tokio::time::advance(SETTLING).await;
-        assert!(!since.is_settling(&told));
+        assert!(!since.is_settling(&synced));
         let mut later: ResourceQuota = at("q", 12);
-        later.status = told.status.clone();
-        since.note(&Change::Updated { old: Arc::new(told), new: Arc::new(later.clone()) });
+        later.status = synced.status.clone();
+        since.note(&Change::Updated { old: Arc::new(synced), new: Arc::new(later.clone()) });
         assert_eq!(missed(11), 0, "admission has charged it");
         assert!(!since.is_settling(&later));
     }
 
     #[test]
-    fn objects_older_than_their_quota_are_missed_and_others_are_not() {
-        let (since, quotas) = (Since::default(), Cache::<ResourceQuota>::new());
+    fn completed_resize_and_end_of_pod_trigger_recount() {
+        let now = Timestamp::UNIX_EPOCH;
+        let pod = |requested: &str, actual: &str, phase: &str| -> Pod {
+            serde_json::from_value(serde_json::json!({
+                "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": requested}}}]},
+                "status": {"phase": phase, "containerStatuses": [
+                    {"name": "c", "resources": {"requests": {"cpu": actual}}},
+                ]},
+            }))
+            .expect("a pod")
+        };
+        let (before, shrinking) = (pod("2", "2", "Running"), pod("1", "2", "Running"));
+        assert!(!needs_recount(&before, &shrinking, now), "admission has counted the desired resources");
+        assert!(needs_recount(&shrinking, &pod("1", "1", "Running"), now));
+        assert!(needs_recount(&before, &pod("2", "2", "Failed"), now));
+        let mut limited = before.clone();
+        limited.spec.get_or_insert_default().active_deadline_seconds = Some(5);
+        assert!(needs_recount(&before, &limited, now), "the pod is in another scope");
+    }
+
+    #[test]
+    fn only_objects_older_than_quota_trigger_recount() {
+        let (since, quotas) = (QuotaRevisions::default(), Cache::<ResourceQuota>::new());
         let quota: ResourceQuota = at("q", 5);
         quotas.apply(quota.clone());
         since.note(&Change::Added(Arc::new(quota.clone())));
@@ -310,7 +364,7 @@ mod tests {
             since.missed(&quotas, &Change::Added(Arc::new(at::<Secret>("s", revision)))).len()
         };
         assert_eq!((missed(4), missed(5), missed(6)), (1, 1, 0));
-        // What is written into its status changes nothing; what it asks for does.
+        // A new status does not move the revision; a new spec does.
         let mut later: ResourceQuota = at("q", 7);
         since.note(&Change::Updated { old: Arc::new(quota.clone()), new: Arc::new(later.clone()) });
         assert_eq!(missed(6), 0);

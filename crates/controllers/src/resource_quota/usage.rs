@@ -1,4 +1,4 @@
-//! How much of each quota's resources an object uses. Pure.
+//! Quota usage of objects, as quota admission counts it. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,113 +6,66 @@ use jiff::{SignedDuration, Timestamp};
 use machinery::quantity::Quantity;
 use objects::Quantity as Text;
 use objects::core::v1::{
-    Container, PersistentVolumeClaim, Pod, PodAffinityTerm, ResourceQuota, ScopedResourceSelectorRequirement,
-    Service,
+    Container, PersistentVolumeClaim, Pod, PodAffinityTerm, ResourceQuota, ResourceRequirements,
+    ScopedResourceSelectorRequirement, Service,
 };
+use objects::resource::v1::{DeviceSubRequest, ExactDeviceRequest, ResourceClaim};
 
-use crate::pod_facts;
+pub use crate::protection::volume_attributes_class::of_claim as classes;
+use crate::shared::pod_facts;
+pub use crate::shared::pod_resources::{Amounts, add, read};
+use crate::shared::pod_resources::{List, Source, total};
 
-/// Amounts by the name of the resource.
-pub type Amounts = BTreeMap<String, Quantity>;
-
-pub fn add(total: &mut Amounts, more: Amounts) {
-    for (name, amount) in more {
-        match total.get_mut(&name) {
-            Some(known) => *known += amount,
-            None => {
-                total.insert(name, amount);
-            }
-        }
-    }
-}
-
-/// Amounts of an API object; what cannot be read is left out.
-#[must_use]
-pub fn read(list: Option<&BTreeMap<String, Text>>) -> Amounts {
-    let all = list.into_iter().flatten();
-    all.filter_map(|(name, text)| Some((name.clone(), Quantity::parse(&text.0).ok()?))).collect()
-}
+/// Devices counted for a request with allocation mode `All`.
+const ALL_DEVICES: i64 = 32;
 
 #[must_use]
 pub fn write(amounts: &Amounts) -> BTreeMap<String, Text> {
     amounts.iter().map(|(name, amount)| (name.clone(), Text(amount.to_string()))).collect()
 }
 
-fn larger(total: &mut Amounts, other: &Amounts) {
-    for (name, amount) in other {
-        let known = total.entry(name.clone()).or_insert(*amount);
-        if *amount > *known {
-            *known = *amount;
-        }
-    }
+/// True if the pod uses compute resources: it has not finished, and its deletion is not overdue.
+#[must_use]
+pub fn is_charged(pod: &Pod, now: Timestamp) -> bool {
+    let meta = &pod.metadata;
+    let overdue = match (&meta.deletion_timestamp, meta.deletion_grace_period_seconds) {
+        (Some(deletion), Some(grace)) => now.duration_since(deletion.0) > SignedDuration::from_secs(grace),
+        _ => false,
+    };
+    !pod_facts::is_finished(pod) && !overdue
 }
 
-/// What a pod uses; one that has ended, or should have, only counts as an object.
+/// Usage of a pod; one that is not charged only counts as an object.
 #[must_use]
 pub fn of_pod(pod: &Pod, now: Timestamp) -> Amounts {
     let one = Quantity::new(1);
     let mut result = Amounts::from([("count/pods".to_owned(), one)]);
-    let overdue = pod.metadata.deletion_timestamp.as_ref().is_some_and(|deletion| {
-        let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
-        now.duration_since(deletion.0) > grace
-    });
-    if pod_facts::is_finished(pod) || overdue {
+    if !is_charged(pod, now) {
         return result;
     }
     result.insert("pods".to_owned(), one);
-    let requests =
-        sum(pod, |container| read(container.resources.as_ref().and_then(|all| all.requests.as_ref())), true);
-    let limits =
-        sum(pod, |container| read(container.resources.as_ref().and_then(|all| all.limits.as_ref())), false);
-    for (name, amount) in &requests {
-        let basic =
-            matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
-        if basic {
-            result.insert(name.clone(), *amount);
+    let compute = ["cpu", "memory", "ephemeral-storage"];
+    for (name, amount) in total(pod, List::Requests, Source::SpecAndStatus) {
+        let known = compute.contains(&name.as_str()) || name.starts_with("hugepages-");
+        if known || is_extended(&name) {
+            result.insert(format!("requests.{name}"), amount);
         }
-        if basic || name.contains('/') {
-            result.insert(format!("requests.{name}"), *amount);
+        if known {
+            result.insert(name, amount);
         }
     }
-    for name in ["cpu", "memory", "ephemeral-storage"] {
-        if let Some(amount) = limits.get(name) {
-            result.insert(format!("limits.{name}"), *amount);
+    for (name, amount) in total(pod, List::Limits, Source::SpecAndStatus) {
+        if compute.contains(&name.as_str()) {
+            result.insert(format!("limits.{name}"), amount);
         }
     }
     result
 }
 
-/// Of all containers together, or of the greediest moment of the start, and the overhead of the pod.
-fn sum(pod: &Pod, amounts: impl Fn(&Container) -> Amounts, requests: bool) -> Amounts {
-    let Some(spec) = &pod.spec else { return Amounts::new() };
-    let mut total = Amounts::new();
-    for container in &spec.containers {
-        add(&mut total, amounts(container));
-    }
-    let (mut sidecars, mut start) = (Amounts::new(), Amounts::new());
-    for init in spec.init_containers.iter().flatten() {
-        let mut moment = sidecars.clone();
-        add(&mut moment, amounts(init));
-        if init.restart_policy.as_deref() == Some("Always") {
-            sidecars.clone_from(&moment);
-            add(&mut total, amounts(init));
-        }
-        larger(&mut start, &moment);
-    }
-    larger(&mut total, &start);
-    // What is given to the pod as a whole replaces the sum.
-    let whole = spec.resources.as_ref();
-    let whole =
-        read(whole.and_then(|all| if requests { all.requests.as_ref() } else { all.limits.as_ref() }));
-    total.extend(whole);
-    let overhead = read(spec.overhead.as_ref());
-    if requests {
-        add(&mut total, overhead);
-    } else {
-        let known = overhead.into_iter().filter(|(name, _)| total.contains_key(name)).collect();
-        add(&mut total, known);
-    }
-    total
+/// An extended resource: named with a domain that is not Kubernetes' own.
+fn is_extended(name: &str) -> bool {
+    name.contains('/')
+        && (!name.contains("kubernetes.io/") || name.starts_with("deviceclass.resource.kubernetes.io/"))
 }
 
 #[must_use]
@@ -155,6 +108,7 @@ pub fn of_claim(claim: &PersistentVolumeClaim) -> Amounts {
     let allocated = read(allocated).get("storage").copied();
     if let Some(storage) = requested.map(|requested| allocated.map_or(requested, |more| more.max(requested)))
     {
+        let storage = in_whole_bytes(storage);
         result.insert("requests.storage".to_owned(), storage);
         if let Some(class) = &class {
             result.insert(format!("{class}.storageclass.storage.k8s.io/requests.storage"), storage);
@@ -163,7 +117,47 @@ pub fn of_claim(claim: &PersistentVolumeClaim) -> Amounts {
     result
 }
 
-/// The scopes of a quota, all of which an object must be in.
+fn in_whole_bytes(amount: Quantity) -> Quantity {
+    let whole = Quantity::new(amount.value()).with_format(amount.format());
+    if amount == whole { amount } else { whole }
+}
+
+/// Usage of a resource claim: its devices by class.
+#[must_use]
+pub fn of_resource_claim(claim: &ResourceClaim) -> Amounts {
+    let mut result = Amounts::from([("count/resourceclaims.resource.k8s.io".to_owned(), Quantity::new(1))]);
+    let mut charge = |class: &str, devices: i64| {
+        let name = format!("{class}.deviceclass.resource.k8s.io/devices");
+        add(&mut result, Amounts::from([(name, Quantity::new(devices))]));
+    };
+    let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+    for request in requests {
+        let alternatives = request.first_available.as_deref().unwrap_or_default();
+        // Any of the alternatives may be allocated: each class counts with its largest one.
+        let mut most: BTreeMap<&str, i64> = BTreeMap::new();
+        for DeviceSubRequest { device_class_name, allocation_mode, count, .. } in alternatives {
+            let slot = most.entry(device_class_name).or_default();
+            *slot = (*slot).max(devices(allocation_mode.as_deref(), *count));
+        }
+        most.into_iter().for_each(|(class, devices)| charge(class, devices));
+        if let (Some(exact), true) = (&request.exactly, alternatives.is_empty()) {
+            let ExactDeviceRequest { device_class_name, allocation_mode, count, .. } = exact;
+            charge(device_class_name, devices(allocation_mode.as_deref(), *count));
+        }
+    }
+    result
+}
+
+/// Devices of a request; a mode that is not known counts none.
+fn devices(mode: Option<&str>, count: Option<i64>) -> i64 {
+    match mode {
+        None | Some("" | "ExactCount") => count.unwrap_or(1),
+        Some("All") => ALL_DEVICES,
+        Some(_) => 0,
+    }
+}
+
+/// Scopes of a quota; an object must match all of them.
 #[must_use]
 pub fn scopes(quota: &ResourceQuota) -> Vec<ScopedResourceSelectorRequirement> {
     let Some(spec) = &quota.spec else { return Vec::new() };
@@ -177,42 +171,45 @@ pub fn scopes(quota: &ResourceQuota) -> Vec<ScopedResourceSelectorRequirement> {
     plain.chain(selected).collect()
 }
 
-/// The pod is in the scope.
+/// True if the pod is in the scope.
 #[must_use]
 pub fn pod_in_scope(scope: &ScopedResourceSelectorRequirement, pod: &Pod) -> bool {
-    let spec = pod.spec.clone().unwrap_or_default();
+    let priority_class = pod.spec.as_ref().and_then(|spec| spec.priority_class_name.as_ref());
     match scope.scope_name.as_str() {
-        "Terminating" => spec.active_deadline_seconds.is_some_and(|seconds| seconds >= 0),
-        "NotTerminating" => spec.active_deadline_seconds.is_none_or(|seconds| seconds < 0),
+        "Terminating" => has_deadline(pod),
+        "NotTerminating" => !has_deadline(pod),
         "BestEffort" => is_best_effort(pod),
         "NotBestEffort" => !is_best_effort(pod),
-        "PriorityClass" => names_match(scope, spec.priority_class_name.as_slice()),
+        "PriorityClass" => names_match(scope, priority_class.map_or(&[], std::slice::from_ref)),
         "CrossNamespacePodAffinity" => crosses_namespaces(pod),
         _ => false,
     }
 }
 
-/// The claim is in the scope.
+/// True for a pod with an active deadline (scope `Terminating`).
+#[must_use]
+pub fn has_deadline(pod: &Pod) -> bool {
+    let deadline = pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
+    deadline.is_some_and(|seconds| seconds >= 0)
+}
+
+/// True if the claim is in the scope.
 #[must_use]
 pub fn claim_in_scope(scope: &ScopedResourceSelectorRequirement, claim: &PersistentVolumeClaim) -> bool {
-    let spec = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
-    let status = claim.status.as_ref();
-    let current = status.and_then(|status| status.current_volume_attributes_class_name.clone());
-    let target = status
-        .and_then(|status| status.modify_volume_status.as_ref()?.target_volume_attributes_class_name.clone());
-    let names: Vec<String> =
-        spec.into_iter().chain(current).chain(target).filter(|name| !name.is_empty()).collect();
-    scope.scope_name == "VolumeAttributesClass" && names_match(scope, &names)
+    scope.scope_name == "VolumeAttributesClass" && names_match(scope, &classes(claim))
 }
 
 fn names_match(scope: &ScopedResourceSelectorRequirement, names: &[String]) -> bool {
     let names: Vec<_> = names.iter().filter(|name| !name.is_empty()).collect();
-    let listed = names.iter().any(|name| scope.values.iter().flatten().any(|value| value == *name));
+    let values = scope.values.as_deref().unwrap_or_default();
+    let listed = |name: &&String| values.contains(name);
     match scope.operator.as_str() {
         "Exists" => !names.is_empty(),
         "DoesNotExist" => names.is_empty(),
-        "In" => listed,
-        "NotIn" => !listed,
+        "In" => names.iter().any(&listed),
+        // Invalid without values.
+        "NotIn" if values.is_empty() => false,
+        "NotIn" => names.is_empty() || names.iter().any(|name| !listed(name)),
         _ => false,
     }
 }
@@ -221,18 +218,19 @@ fn is_best_effort(pod: &Pod) -> bool {
     if let Some(class) = pod.status.as_ref().and_then(|status| status.qos_class.as_ref()) {
         return class == "BestEffort";
     }
-    let asks = |container: &Container| {
-        let resources = container.resources.as_ref();
+    let sets_any = |resources: Option<&ResourceRequirements>| {
         let lists =
             [resources.and_then(|all| all.requests.as_ref()), resources.and_then(|all| all.limits.as_ref())];
-        let named = lists.into_iter().flatten().flatten();
-        let mut relevant = named.filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"));
-        relevant.any(|(_, text)| Quantity::parse(&text.0).is_ok_and(|amount| !amount.is_zero()))
+        let mut named =
+            lists.into_iter().flat_map(read).filter(|(name, _)| name == "cpu" || name == "memory");
+        named.any(|(_, amount)| amount.sign() > 0)
     };
-    let spec = pod.spec.as_ref();
-    let mut all =
-        spec.into_iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
-    !all.any(asks)
+    let Some(spec) = &pod.spec else { return true };
+    if spec.resources.is_some() {
+        return !sets_any(spec.resources.as_ref());
+    }
+    let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    !all.any(|container: &Container| sets_any(container.resources.as_ref()))
 }
 
 fn crosses_namespaces(pod: &Pod) -> bool {
@@ -256,79 +254,69 @@ fn crosses_namespaces(pod: &Pod) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{at, pod, time};
+    use crate::shared::fixture::{at, pod, time};
+    use serde_json::Value;
     use serde_json::json;
 
-    fn texts(amounts: &Amounts) -> Vec<String> {
-        amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect()
+    fn texts(amounts: &Amounts) -> BTreeMap<String, String> {
+        amounts.iter().map(|(name, amount)| (name.clone(), amount.to_string())).collect()
     }
 
     #[test]
-    fn pods_use_what_their_containers_ask_for() {
-        let mut busy = pod("p", "Running");
-        busy.spec = serde_json::from_value(json!({
-            "containers": [
-                { "name": "a", "resources": { "requests": { "cpu": "100m", "nvidia.com/gpu": "1" }, "limits": { "memory": "1Gi" } } },
-                { "name": "b", "resources": { "requests": { "cpu": "200m" } } },
-            ],
-            "initContainers": [
-                { "name": "side", "restartPolicy": "Always", "resources": { "requests": { "cpu": "50m" } } },
-                { "name": "init", "resources": { "requests": { "cpu": "1" } } },
-            ],
-        })).expect("a spec");
-        assert_eq!(
-            texts(&of_pod(&busy, at(0))),
-            [
-                "count/pods=1",
-                "cpu=1050m",
-                "limits.memory=1Gi",
-                "pods=1",
-                "requests.cpu=1050m",
-                "requests.nvidia.com/gpu=1",
-            ]
-        );
-        let mut done = busy.clone();
-        done.status.get_or_insert_default().phase = Some("Succeeded".into());
-        assert_eq!(texts(&of_pod(&done, at(0))), ["count/pods=1"]);
-        busy.metadata.deletion_timestamp = Some(time(10));
-        busy.metadata.deletion_grace_period_seconds = Some(5);
-        assert_eq!(of_pod(&busy, at(12)).len(), 6);
-        assert_eq!(of_pod(&busy, at(16)).len(), 1);
+    fn usage_matches_vectors() {
+        fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
+            serde_json::from_value(object).expect("an object")
+        }
+        for vector in vectors::quota_usages() {
+            let used = match vector.resource.as_str() {
+                "pods" => of_pod(&read(vector.object), at(1_800_000_000)),
+                "services" => of_service(&read(vector.object)),
+                "persistentvolumeclaims" => of_claim(&read(vector.object)),
+                "resourceclaims" => of_resource_claim(&read(vector.object)),
+                other => panic!("{other}"),
+            };
+            assert_eq!(texts(&used), vector.used, "{}", vector.name);
+        }
     }
 
     #[test]
-    fn services_and_claims_are_counted_by_kind() {
-        let service: Service = serde_json::from_value(json!({
-            "spec": { "type": "LoadBalancer", "ports": [{ "port": 1, "nodePort": 30001 }, { "port": 2 }],
-                      "allocateLoadBalancerNodePorts": false },
-        }))
-        .expect("a service");
-        let used = of_service(&service);
-        assert_eq!((used["services.loadbalancers"].value(), used["services.nodeports"].value()), (1, 1));
-        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
-            "spec": { "storageClassName": "fast", "resources": { "requests": { "storage": "10Gi" } } },
-            "status": { "allocatedResources": { "storage": "20Gi" } },
-        }))
-        .expect("a claim");
-        let used = of_claim(&claim);
-        assert_eq!(used["requests.storage"].to_string(), "20Gi");
-        assert_eq!(used["fast.storageclass.storage.k8s.io/persistentvolumeclaims"].value(), 1);
+    fn scopes_match_vectors() {
+        for vector in vectors::quota_scopes() {
+            let scope = serde_json::from_value(vector.scope).expect("a scope");
+            let matches = match vector.resource.as_str() {
+                "pods" => pod_in_scope(&scope, &serde_json::from_value(vector.object).expect("a pod")),
+                _ => claim_in_scope(&scope, &serde_json::from_value(vector.object).expect("a claim")),
+            };
+            assert_eq!(matches, vector.matches, "{}", vector.name);
+        }
     }
 
     #[test]
-    fn scopes_pick_pods() {
-        let mut plain = pod("p", "Running");
-        let scope = |name: &str, operator: &str, values: &[&str]| ScopedResourceSelectorRequirement {
-            scope_name: name.into(),
-            operator: operator.into(),
-            values: Some(values.iter().map(ToString::to_string).collect()),
-        };
-        assert!(pod_in_scope(&scope("BestEffort", "Exists", &[]), &plain));
-        assert!(pod_in_scope(&scope("NotTerminating", "Exists", &[]), &plain));
-        assert!(!pod_in_scope(&scope("PriorityClass", "In", &["high"]), &plain));
-        plain.spec.get_or_insert_default().priority_class_name = Some("high".into());
-        assert!(pod_in_scope(&scope("PriorityClass", "In", &["high"]), &plain));
-        assert!(!pod_in_scope(&scope("PriorityClass", "NotIn", &["high"]), &plain));
-        assert!(!pod_in_scope(&scope("CrossNamespacePodAffinity", "Exists", &[]), &plain));
+    fn best_effort_matches_vectors() {
+        for vector in vectors::qos_classes() {
+            let pod = serde_json::from_value(vector.pod).expect("a pod");
+            assert_eq!(is_best_effort(&pod), vector.class == "BestEffort", "{}", vector.name);
+        }
+    }
+
+    #[test]
+    fn pod_is_charged_until_grace_period_ends() {
+        let mut deleted = pod("p", "Running");
+        deleted.metadata.deletion_timestamp = Some(time(10));
+        deleted.metadata.deletion_grace_period_seconds = Some(5);
+        assert!(is_charged(&deleted, at(15)) && !is_charged(&deleted, at(16)));
+    }
+
+    #[test]
+    fn plain_scopes_require_existence() {
+        let quota: ResourceQuota = serde_json::from_value(json!({"spec": {
+            "scopes": ["BestEffort"],
+            "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["a"]}]},
+        }}))
+        .expect("a quota");
+        let found: Vec<_> =
+            scopes(&quota).into_iter().map(|scope| (scope.scope_name, scope.operator)).collect();
+        let expected = [("BestEffort", "Exists"), ("PriorityClass", "In")];
+        assert_eq!(found, expected.map(|(name, operator)| (name.to_owned(), operator.to_owned())));
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens of service accounts that are kept in secrets: one loop fills in and deletes them, one lets unused ones go.
+//! Service account tokens in secrets: one loop fills in and deletes them, one removes unused ones.
 
 pub mod legacy_cleaner;
 
@@ -22,15 +22,15 @@ const TYPE: &str = "kubernetes.io/service-account-token";
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
-/// Makes a signed token of claims.
+/// Signs claims as a token.
 pub type Sign = dyn Fn(&Value) -> Option<String> + Send + Sync;
 
-/// Setting: how legacy tokens are signed and what their secrets say of the cluster; without it the loop only deletes.
+/// Setting: signer and CA for legacy tokens and their secrets; without it the loop only deletes.
 #[derive(Clone)]
 pub struct LegacyTokens {
-    /// Makes a signed token of claims.
+    /// Signs claims as a token.
     pub sign: Arc<Sign>,
-    /// The authority of the API server's certificate, in PEM.
+    /// CA certificate of the API server, in PEM.
     pub root_ca: String,
 }
 
@@ -41,7 +41,7 @@ impl std::fmt::Debug for LegacyTokens {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("a token could not be signed")]
+#[error("failed to sign service account token")]
 struct Unsigned;
 
 struct Tokens {
@@ -69,7 +69,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     Box::new(Tokens { secrets, accounts })
 }
 
-/// The account that a token secret is for.
+/// Account of a token secret.
 fn account_of(secret: &Secret) -> Option<&str> {
     if secret.type_.as_deref() != Some(TYPE) {
         return None;
@@ -115,7 +115,7 @@ impl Loop for Tokens {
     }
 }
 
-/// The secret with what it lacks; none if it lacks nothing.
+/// The secret with its missing fields; `None` if it is complete.
 fn fill(
     secret: &Secret,
     account: &ServiceAccount,
@@ -137,7 +137,7 @@ fn fill(
     Ok((filled != *secret).then_some(filled))
 }
 
-/// What a legacy token says: it never expires, and lives as long as its secret.
+/// Claims of a legacy token: it never expires, and is valid as long as its secret exists.
 fn claims(secret: &Secret, account: &ServiceAccount) -> Value {
     let namespace = account.metadata.namespace.clone().unwrap_or_default();
     let name = account.metadata.name.clone().unwrap_or_default();
@@ -154,10 +154,10 @@ fn claims(secret: &Secret, account: &ServiceAccount) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::meta;
+    use crate::shared::fixture::meta;
 
     #[test]
-    fn secrets_are_filled_once() {
+    fn token_secret_is_filled_once() {
         let settings = LegacyTokens {
             sign: Arc::new(|claims| claims["sub"].as_str().map(|subject| format!("signed {subject}"))),
             root_ca: "CA".into(),

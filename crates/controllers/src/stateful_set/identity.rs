@@ -10,7 +10,7 @@ pub const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 pub const POD_INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 pub const REVISION_LABEL: &str = "controller-revision-hash";
 
-/// The name and ordinal in a pod's name, `web-3`.
+/// Set name and ordinal in a pod's name, `web-3`.
 #[must_use]
 pub fn parent_and_ordinal(pod: &Pod) -> Option<(&str, i32)> {
     let (parent, ordinal) = pod.metadata.name.as_deref()?.rsplit_once('-')?;
@@ -50,7 +50,7 @@ fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32)
     format!("{}-{}-{ordinal}", name(&template.metadata), name(&set.metadata))
 }
 
-/// The claims of the pod with this ordinal, by the name of their volume.
+/// Claims of the pod with this ordinal, by the name of their volume.
 #[must_use]
 pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, PersistentVolumeClaim)> {
     let selector = set.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
@@ -65,7 +65,7 @@ pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, PersistentVolumeC
     templates(set).iter().map(make).collect()
 }
 
-/// The pod has its name, and says so in its labels.
+/// True if the pod has its name and identity labels.
 #[must_use]
 pub fn identity_matches(set: &StatefulSet, pod: &Pod) -> bool {
     let named = parent_and_ordinal(pod).is_some_and(|(parent, _)| parent == name(&set.metadata));
@@ -73,7 +73,7 @@ pub fn identity_matches(set: &StatefulSet, pod: &Pod) -> bool {
     named && label == pod.metadata.name.as_ref() && pod.metadata.namespace == set.metadata.namespace
 }
 
-/// The pod's volumes are its claims.
+/// True if the pod's volumes reference its claims.
 #[must_use]
 pub fn storage_matches(set: &StatefulSet, pod: &Pod) -> bool {
     let Some(ordinal) = ordinal(pod) else { return false };
@@ -132,7 +132,7 @@ pub fn reference(api_version: &str, kind: &str, meta: &ObjectMeta) -> OwnerRefer
     }
 }
 
-/// The set deletes its claims when it goes, or when it shrinks.
+/// Claim retention policy: delete claims when the set is deleted, and when it is scaled down.
 #[must_use]
 pub fn retention(set: &StatefulSet) -> (bool, bool) {
     let policy = set.spec.as_ref().and_then(|spec| spec.persistent_volume_claim_retention_policy.as_ref());
@@ -147,7 +147,7 @@ fn names(owner: &OwnerReference, api_version: &str, kind: &str, meta: &ObjectMet
     owner.api_version == api_version && owner.kind == kind && owner.name == name(meta)
 }
 
-/// The claim belongs to an earlier object of the same name, which is not gone yet.
+/// True if the claim is owned by an earlier object of the same name, which is not deleted yet.
 #[must_use]
 pub fn is_stale(claim: &PersistentVolumeClaim, api_version: &str, kind: &str, meta: &ObjectMeta) -> bool {
     let owner =
@@ -155,7 +155,7 @@ pub fn is_stale(claim: &PersistentVolumeClaim, api_version: &str, kind: &str, me
     owner.is_some_and(|owner| Some(&owner.uid) != meta.uid.as_ref())
 }
 
-/// The owners the claim should have by the retention policy; none if they are as they should be.
+/// Owners of the claim by the retention policy; `None` if up to date.
 #[must_use]
 pub fn wanted_owners(
     set: &StatefulSet,

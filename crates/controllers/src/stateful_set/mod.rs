@@ -1,4 +1,4 @@
-//! The stateful set loop. Watches stateful sets, their pods, claims and revisions; keeps pods with names of their own, in
+//! The stateful set loop. Watches stateful sets, their pods, claims and revisions; keeps pods with stable names, in
 //! order, each with its own storage.
 //!
 //! Invariant: there is never more than one pod of a name, and an ordered set changes one pod at a time.
@@ -18,9 +18,10 @@ use objects::core::v1::{PersistentVolumeClaim, Pod};
 use runtime::{Action, Cache, Change as Seen, Context, Descriptor, Key, Loop, LoopError, controller_of};
 
 use self::identity::{REVISION_LABEL, name, parent_and_ordinal};
-use self::plan::{Change, Observed};
-use crate::adoption::{claim, index_orphans};
-use crate::{history, requeue, revisions, selector};
+use self::plan::{ObservedStatefulSet, StatefulSetChange};
+use crate::requeue;
+use crate::shared::adoption::{claim, index_orphans};
+use crate::shared::{history, revisions, selector};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "statefulset-controller",
@@ -33,9 +34,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 enum StatefulSetError {
     #[error("{0}")]
     Blocked(String),
-    #[error("the status of the stateful set could not be written")]
+    #[error("failed to update stateful set status")]
     Status(#[source] ClientError),
-    #[error("a pod or claim could not be written")]
+    #[error("failed to write pod or persistent volume claim")]
     Write(#[source] ClientError),
 }
 
@@ -101,7 +102,7 @@ impl Loop for StatefulSets {
         let current = known.all.iter().find(|revision| revision.metadata.name == status.current_revision);
         let current = current.unwrap_or(&known.update);
         let claims = self.claims.list(&key.namespace).into_iter();
-        let observed = Observed {
+        let observed = ObservedStatefulSet {
             set: Arc::clone(&set),
             claims: claims.map(|claim| (name(&claim.metadata).to_owned(), claim)).collect(),
             current: Arc::clone(current),
@@ -130,23 +131,25 @@ impl Loop for StatefulSets {
         revisions::truncate(&ctx.client, history::surplus(&known.all, &live, limit)).await?;
         match trouble {
             Some(error) => Err(error.into()),
-            None => Ok(requeue(plan.look_again_in)),
+            None => Ok(requeue(plan.requeue_after)),
         }
     }
 }
 
-async fn apply(ctx: &Context, set: &StatefulSet, change: &Change) -> Result<(), StatefulSetError> {
+async fn apply(ctx: &Context, set: &StatefulSet, change: &StatefulSetChange) -> Result<(), StatefulSetError> {
     let client = &ctx.client;
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let (verb, pod, result) = match change {
-        Change::Blocked(why) => return Err(StatefulSetError::Blocked(why.clone())),
-        Change::CreateClaim(claim, pod) => {
+        StatefulSetChange::Blocked(why) => return Err(StatefulSetError::Blocked(why.clone())),
+        StatefulSetChange::CreateClaim(claim, pod) => {
             let result = client.create(namespace, &**claim).await;
-            let told = (name(&claim.metadata), name(&pod.metadata), name(&set.metadata));
+            let names = (name(&claim.metadata), name(&pod.metadata), name(&set.metadata));
             return match result {
                 Ok(_) => {
-                    let note =
-                        format!("create Claim {} Pod {} in StatefulSet {} success", told.0, told.1, told.2);
+                    let note = format!(
+                        "create Claim {} Pod {} in StatefulSet {} success",
+                        names.0, names.1, names.2
+                    );
                     ctx.recorder.normal(set, "SuccessfulCreate", note);
                     Ok(())
                 }
@@ -154,19 +157,19 @@ async fn apply(ctx: &Context, set: &StatefulSet, change: &Change) -> Result<(), 
                 Err(error) => {
                     let note = format!(
                         "create Claim {} for Pod {} in StatefulSet {} failed error: {error}",
-                        told.0, told.1, told.2
+                        names.0, names.1, names.2
                     );
                     ctx.recorder.warning(set, "FailedCreate", note);
                     Err(StatefulSetError::Write(error))
                 }
             };
         }
-        Change::UpdateClaim(claim) => {
+        StatefulSetChange::UpdateClaim(claim) => {
             return client.update(&**claim).await.map(|_| ()).map_err(StatefulSetError::Write);
         }
-        Change::Create(pod) => ("create", pod, client.create(namespace, &**pod).await.map(|_| ())),
-        Change::Update(pod) => ("update", pod, client.update(&**pod).await.map(|_| ())),
-        Change::Delete(pod) => {
+        StatefulSetChange::Create(pod) => ("create", pod, client.create(namespace, &**pod).await.map(|_| ())),
+        StatefulSetChange::Update(pod) => ("update", pod, client.update(&**pod).await.map(|_| ())),
+        StatefulSetChange::Delete(pod) => {
             let options = delete_options(pod.metadata.uid.as_deref(), None);
             let result = client.delete::<Pod>(namespace, name(&pod.metadata), &options).await;
             ("delete", pod, result.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) }))
@@ -184,7 +187,7 @@ async fn apply(ctx: &Context, set: &StatefulSet, change: &Change) -> Result<(), 
             ctx.recorder.normal(set, &format!("Successful{title}"), note);
             Ok(())
         }
-        // The cache was behind; it is there.
+        // The cache was stale: the object exists.
         Err(error) if error.is_already_exists() => Err(StatefulSetError::Write(error)),
         Err(error) => {
             let note = format!("{verb} Pod {pod} in StatefulSet {owner} failed error: {error}");

@@ -1,4 +1,4 @@
-//! What to do about a stateful set now. Pure: every change is listed, in the order in which it must happen.
+//! Pending changes of a stateful set. Pure: every change is listed, in the required order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::identity::{
     REVISION_LABEL, claims, identity_matches, in_range, is_stale, name, ordinal, range, reference, retention,
     set_identity, set_storage, storage_matches, wanted_owners,
 };
-use crate::percent::scaled;
-use crate::{history, pod_facts};
+use crate::shared::percent::scaled;
+use crate::shared::{history, pod_facts};
 
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct ObservedStatefulSet {
     pub set: Arc<StatefulSet>,
     /// Pods of the set, claimed.
     pub pods: Vec<Arc<Pod>>,
@@ -29,34 +29,34 @@ pub struct Observed {
 
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum StatefulSetChange {
     CreateClaim(Box<PersistentVolumeClaim>, Arc<Pod>),
     UpdateClaim(Box<PersistentVolumeClaim>),
     Create(Arc<Pod>),
     Update(Arc<Pod>),
     Delete(Arc<Pod>),
-    /// Nothing can be done until this is over.
+    /// Blocked until this is resolved.
     Blocked(String),
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
-    pub changes: Vec<Change>,
+pub struct StatefulSetPlan {
+    pub changes: Vec<StatefulSetChange>,
     pub status: StatefulSetStatus,
-    /// When a pod becomes available by time alone.
-    pub look_again_in: Option<SignedDuration>,
+    /// Time until a pod becomes available without a change.
+    pub requeue_after: Option<SignedDuration>,
 }
 
-/// One place in the set: a pod that is there, or one to create.
+/// One replica of the set: an existing pod, or one to create.
 struct Replica {
     pod: Arc<Pod>,
     created: bool,
 }
 
 #[must_use]
-pub fn plan(observed: &Observed) -> Plan {
+pub fn plan(observed: &ObservedStatefulSet) -> StatefulSetPlan {
     let set = observed.set.as_ref();
-    let mut steps = Steps { observed, plan: Plan::default(), min_ready: min_ready(set) };
+    let mut steps = Steps { observed, plan: StatefulSetPlan::default(), min_ready: min_ready(set) };
     let (start, count) = range(set);
     let mut replicas: Vec<Replica> = Vec::new();
     for place in 0..count {
@@ -71,7 +71,7 @@ pub fn plan(observed: &Observed) -> Plan {
     condemned.sort_by_key(|pod| std::cmp::Reverse(ordinal(pod)));
 
     steps.plan.status = steps.status(&replicas, &condemned);
-    steps.plan.look_again_in = observed
+    steps.plan.requeue_after = observed
         .pods
         .iter()
         .filter_map(|pod| pod_facts::available_in(pod, steps.min_ready, observed.now))
@@ -87,7 +87,7 @@ fn min_ready(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
 }
 
-/// The status differs in something that is worth a write.
+/// True if the status differs in a relevant field.
 #[must_use]
 pub fn status_differs(old: Option<&StatefulSetStatus>, new: &StatefulSetStatus) -> bool {
     let Some(old) = old else { return true };
@@ -132,8 +132,8 @@ fn is_running_and_ready(pod: &Pod) -> bool {
 }
 
 struct Steps<'a> {
-    observed: &'a Observed,
-    plan: Plan,
+    observed: &'a ObservedStatefulSet,
+    plan: StatefulSetPlan,
     min_ready: i32,
 }
 
@@ -211,7 +211,7 @@ impl Steps<'_> {
             if ordered && !healthy && first_unhealthy.as_deref() != Some(name(&pod.metadata)) {
                 return;
             }
-            self.plan.changes.push(Change::Delete(Arc::clone(pod)));
+            self.plan.changes.push(StatefulSetChange::Delete(Arc::clone(pod)));
             if ordered {
                 return;
             }
@@ -221,12 +221,12 @@ impl Steps<'_> {
         }
     }
 
-    /// Brings one replica forward; true if an ordered set must wait for it.
+    /// Processes one replica; true if an ordered set must wait for it.
     fn tend(&mut self, replica: &Replica, ordered: bool) -> bool {
         let pod = &replica.pod;
         if pod_facts::is_finished(pod) && replica.created {
             if !pod_facts::is_deleting(pod) {
-                self.plan.changes.push(Change::Delete(Arc::clone(pod)));
+                self.plan.changes.push(StatefulSetChange::Delete(Arc::clone(pod)));
             }
             return true;
         }
@@ -254,12 +254,12 @@ impl Steps<'_> {
             let mut fixed = pod.as_ref().clone();
             set_identity(set, &mut fixed, ordinal);
             set_storage(set, &mut fixed, ordinal);
-            self.plan.changes.push(Change::Update(Arc::new(fixed)));
+            self.plan.changes.push(StatefulSetChange::Update(Arc::new(fixed)));
         }
         false
     }
 
-    /// Lists the writes that create a pod; false if something must go first.
+    /// Lists the writes that create a pod; false if a deletion must complete first.
     fn create(&mut self, pod: &Arc<Pod>) -> bool {
         let (_, when_scaled) = retention(&self.observed.set);
         let Some(ordinal) = ordinal(pod) else { return false };
@@ -270,16 +270,16 @@ impl Steps<'_> {
             });
             if let Some((_, claim)) = stale {
                 let claim = name(&claim.metadata);
-                self.plan
-                    .changes
-                    .push(Change::Blocked(format!("claim {claim} still belongs to the previous pod")));
+                self.plan.changes.push(StatefulSetChange::Blocked(format!(
+                    "claim {claim} still belongs to the previous pod"
+                )));
                 return false;
             }
         }
         if !self.create_claims(pod) {
             return false;
         }
-        self.plan.changes.push(Change::Create(Arc::clone(pod)));
+        self.plan.changes.push(StatefulSetChange::Create(Arc::clone(pod)));
         self.fix_claims(pod);
         true
     }
@@ -289,10 +289,14 @@ impl Steps<'_> {
         let Some(ordinal) = ordinal(pod) else { return false };
         for (_, claim) in claims(&self.observed.set, ordinal) {
             match self.observed.claims.get(name(&claim.metadata)) {
-                None => self.plan.changes.push(Change::CreateClaim(Box::new(claim), Arc::clone(pod))),
+                None => {
+                    self.plan.changes.push(StatefulSetChange::CreateClaim(Box::new(claim), Arc::clone(pod)))
+                }
                 Some(known) if known.metadata.deletion_timestamp.is_some() => {
                     let claim = name(&claim.metadata);
-                    self.plan.changes.push(Change::Blocked(format!("pvc {claim} is being deleted")));
+                    self.plan
+                        .changes
+                        .push(StatefulSetChange::Blocked(format!("pvc {claim} is being deleted")));
                     return false;
                 }
                 Some(_) => {}
@@ -301,7 +305,7 @@ impl Steps<'_> {
         true
     }
 
-    /// Gives claims the owners the retention policy asks for.
+    /// Sets the owners of claims by the retention policy.
     fn fix_claims(&mut self, pod: &Pod) {
         let Some(ordinal) = ordinal(pod) else { return };
         for (_, claim) in claims(&self.observed.set, ordinal) {
@@ -309,7 +313,7 @@ impl Steps<'_> {
             let Some(owners) = wanted_owners(&self.observed.set, pod, known) else { continue };
             let mut fixed = known.as_ref().clone();
             fixed.metadata.owner_references = Some(owners);
-            let change = Change::UpdateClaim(Box::new(fixed));
+            let change = StatefulSetChange::UpdateClaim(Box::new(fixed));
             if !self.plan.changes.contains(&change) {
                 self.plan.changes.push(change);
             }
@@ -342,7 +346,7 @@ impl Steps<'_> {
                 return;
             }
             if outdated(replica) {
-                self.plan.changes.push(Change::Delete(Arc::clone(&replica.pod)));
+                self.plan.changes.push(StatefulSetChange::Delete(Arc::clone(&replica.pod)));
                 let status = &mut self.plan.status;
                 status.current_replicas = status.current_replicas.map(|count| count - 1);
                 allowed -= 1;
@@ -352,7 +356,7 @@ impl Steps<'_> {
         }
     }
 
-    /// The pod for an ordinal: of the current revision below the partition, else of the update revision.
+    /// Pod for an ordinal: of the current revision below the partition, else of the update revision.
     fn new_pod(&self, ordinal: i32) -> Pod {
         let observed = self.observed;
         let set = observed.set.as_ref();

@@ -1,5 +1,5 @@
-//! The status loop of validating admission policies. Watches them; says in the status which generation was looked at,
-//! and which expressions cannot hold for the kinds they are about: fields that do not exist, types that do not fit.
+//! The status loop of validating admission policies. Watches them; writes to the status the observed generation, and
+//! type checking warnings about expressions: fields that do not exist, types that do not match.
 
 mod type_checking;
 
@@ -22,7 +22,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 5,
 };
 
-/// Who owns the fields of the status, as Kubernetes calls it.
+/// Field manager of the status, with Kubernetes' name.
 const MANAGER: &str = "validatingadmissionpolicy-status";
 
 struct PolicyStatus {
@@ -49,7 +49,7 @@ impl Loop for PolicyStatus {
             object: json!({
                 "apiVersion": "admissionregistration.k8s.io/v1",
                 "kind": "ValidatingAdmissionPolicy",
-                // What was looked at: a policy that has changed since is looked at again.
+                // Preconditions: a policy that has changed meanwhile is reconciled again.
                 "metadata": {
                     "name": key.name, "uid": policy.metadata.uid,
                     "resourceVersion": policy.metadata.resource_version,
@@ -62,13 +62,13 @@ impl Loop for PolicyStatus {
     }
 }
 
-/// What the server says about the kinds a policy is about.
+/// Server-provided schemas of a policy's kinds.
 async fn types(client: &Client, policy: &ValidatingAdmissionPolicy) -> Result<Types, ClientError> {
     let mut documents = Documents { client, read: BTreeMap::new() };
     let mut types = Types::default();
     for kind in kinds(policy, &client.discover().await?) {
         if let Some(document) = documents.of(&kind).await? {
-            // A kind that does not say what it is may be anything.
+            // A kind without a schema is dynamically typed.
             types.objects.push((openapi_type(document, &kind, 0).unwrap_or(Type::Dyn), kind));
         }
     }
@@ -85,19 +85,19 @@ fn param_kind(of: &ParamKind) -> GroupVersionKind {
     GroupVersionKind::new(group, version, of.kind.as_deref().unwrap_or_default())
 }
 
-/// Messages call objects and params by their kinds, with a number in case that both are of one.
+/// Type names of objects and params in messages: their kinds, numbered if both are equal.
 fn openapi_type(document: &Value, of: &GroupVersionKind, number: u8) -> Option<Type> {
     openapi::type_of(document, (&of.group, &of.version, &of.kind), &format!("{}{number}", of.kind))
 }
 
-/// The OpenAPI documents of groups and versions, each read once.
+/// OpenAPI documents by group and version, each read once.
 struct Documents<'c> {
     client: &'c Client,
     read: BTreeMap<String, Option<Value>>,
 }
 
 impl Documents<'_> {
-    /// `None`: the server publishes none of this group and version, or it does not have the kind.
+    /// `None` if the server publishes none for this group and version, or if it lacks the kind.
     async fn of(&mut self, kind: &GroupVersionKind) -> Result<Option<&Value>, ClientError> {
         let path = match kind.group.as_str() {
             "" => format!("/openapi/v3/api/{}", kind.version),

@@ -1,4 +1,4 @@
-//! Which kinds a policy is about, and which of its expressions cannot be right for them.
+//! Type checking of a policy: its kinds, and the expressions that are invalid for them.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,18 @@ use objects::admissionregistration::v1::{
     ExpressionWarning, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicySpec,
 };
 
-/// How many kinds one rule may name before no more are looked at.
+/// Number of kinds in one rule from which further rules are not checked.
 const MAX_KINDS: usize = 10;
 
-/// What is known of a policy's objects and params.
+/// Known types of a policy's objects and params.
 #[derive(Debug, Default)]
 pub struct Types {
     pub objects: Vec<(Type, GroupVersionKind)>,
-    /// `None`: nothing.
+    /// `None` if unknown.
     pub params: Option<Type>,
 }
 
-/// The kinds a policy's rules name, sorted; rules with wildcards name none.
+/// Kinds that a policy's rules name, sorted; rules with wildcards are skipped.
 pub fn kinds(policy: &ValidatingAdmissionPolicy, discovery: &Discovery) -> Vec<GroupVersionKind> {
     let spec = policy.spec.as_ref();
     let rules = spec.and_then(|spec| spec.match_constraints.as_ref()?.resource_rules.as_deref());
@@ -67,7 +67,7 @@ fn sorted(names: Option<&Vec<String>>) -> Vec<&str> {
     names
 }
 
-/// The warnings about a policy's expressions.
+/// Warnings about a policy's expressions.
 pub fn plan(policy: &ValidatingAdmissionPolicy, types: &Types) -> Vec<ExpressionWarning> {
     let Some(spec) = &policy.spec else { return Vec::new() };
     let checkers: Vec<(Environment, &GroupVersionKind)> =
@@ -75,7 +75,7 @@ pub fn plan(policy: &ValidatingAdmissionPolicy, types: &Types) -> Vec<Expression
     let check = |text: &str| {
         let found = checkers.iter().filter_map(|(environment, kind)| match environment.compile(text) {
             Ok(_) => None,
-            Err(CompileError::Mistakes(why)) => Some(format!("{}: {why}\n", shown(kind))),
+            Err(CompileError::Invalid(why)) => Some(format!("{}: {why}\n", shown(kind))),
             Err(error) => Some(format!("{}: type checking error: {error}\n", shown(kind))),
         });
         found.collect::<Vec<_>>().join("\n")
@@ -98,8 +98,8 @@ fn shown(kind: &GroupVersionKind) -> String {
     format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind)
 }
 
-/// What expressions about objects of this type may use. A variable that is wrong itself may be anything; what is wrong
-/// with it was said when the policy was written.
+/// Environment of expressions about objects of this type. An invalid variable is dynamically typed; its error was
+/// reported when the policy was written.
 fn environment(spec: &ValidatingAdmissionPolicySpec, object: &Type, params: Option<&Type>) -> Environment {
     let options = Options {
         has_params: spec.param_kind.is_some(),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_name_kinds() {
+    fn rules_resolve_to_kinds() {
         let many: Vec<String> = (0..20).rev().map(|n| format!("many{n:02}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let all_many: Vec<String> = (0..10).map(|n| format!("many/v1, Kind=Many{n:02}")).collect();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_show_where_and_for_which_kind() {
+    fn warnings_name_position_and_kind() {
         let types = types(&["Deployment", "ReplicaSet"], &json!({"foo": {"type": "string"}}));
         let spec = json!({"validations": [
             {"expression": "object.foo == 'bar'"},
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_warned_of() {
+    fn invalid_expressions_produce_warnings() {
         let number = json!({"foo": {"type": "integer"}});
         let text = json!({"foo": {"type": "string"}});
         let one = |expression: &str| json!({"validations": [{"expression": expression}]});
@@ -246,7 +246,7 @@ mod tests {
             (with_variable("true", "variables.v"), &number, ""),
             (with_variable("true", "variables.other"), &number, "undefined field 'other'"),
             (with_variable("'x'", "variables.v == object.foo"), &number, "applied to '(string, int)'"),
-            // What is wrong with a variable is not said here.
+            // Errors of a variable are not reported here.
             (with_variable("object.foo == 'x'", "variables.v == object.foo"), &number, ""),
         ] {
             let found = warnings(spec.clone(), &types(&["Deployment"], properties));
@@ -255,16 +255,16 @@ mod tests {
                 want => assert!(found.len() == 1 && found[0].1.contains(want), "{spec}: {found:?}"),
             }
         }
-        // Both kinds of mistakes of one expression are in one warning.
+        // Errors of one expression for both kinds are in one warning.
         let found = warnings(one("object.foo > '1' && object.other == 1"), &types(&["Deployment"], &number));
         let [(_, warning)] = found.as_slice() else { panic!("{found:?}") };
         assert!(warning.contains("'_>_'") && warning.contains("undefined field 'other'"), "{warning}");
-        // Of kinds that nobody knows nothing is said.
+        // Unknown kinds produce no warnings.
         assert_eq!(warnings(one("object.nosuch"), &Types::default()), []);
     }
 
     #[test]
-    fn params_have_types_too() {
+    fn params_are_type_checked() {
         let mut types = types(&["Deployment"], &json!({"foo": {"type": "string"}}));
         let spec = || {
             json!({

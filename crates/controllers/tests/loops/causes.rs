@@ -1,4 +1,4 @@
-//! Why something was written: the chain from a human's command to the action of the last loop.
+//! Causes of writes: the chain from a user's command to the write of the last loop.
 
 use anyhow::Result;
 use client::{Cause, Patch, ResourceKey};
@@ -11,7 +11,7 @@ use crate::deployments::web;
 use crate::world::{PATIENCE, World};
 
 /// `verb object subresource by user` of every write of a chain.
-fn told(journal: &Value) -> Vec<String> {
+fn write_lines(journal: &Value) -> Vec<String> {
     let text = |write: &Value, key: &str| write[key].as_str().unwrap_or_default().to_owned();
     let writes = journal["writes"].as_array().cloned().unwrap_or_default();
     writes
@@ -24,7 +24,7 @@ fn told(journal: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scaled_deployment_leads_to_a_bound_pod() -> Result<()> {
+async fn cause_chain_from_scaled_deployment_to_bound_pod() -> Result<()> {
     let world = World::inside("deployment,replicaset,serviceaccount").await?;
     world.admin.create("default", &web(1)).await?;
     let pods = async || world.pods("default").await;
@@ -51,7 +51,7 @@ async fn a_scaled_deployment_leads_to_a_bound_pod() -> Result<()> {
     world.admin.with_cause(&cause).post::<Value, Value>(&path, &binding).await?;
 
     let path = format!("/debug/ferry/journal?object=pods/default/{name}&chain=true");
-    let chain = told(&world.admin.read(&path).await?);
+    let chain = write_lines(&world.admin.read(&path).await?);
     let owner = runtime::controller_of(&pod.metadata).expect("a replica set");
     let account = |name: &str| format!("system:serviceaccount:kube-system:{name}");
     let want = [

@@ -1,4 +1,4 @@
-//! Requests for certificates do not stay for ever.
+//! Cleaning and approval of certificate signing requests.
 
 use anyhow::Result;
 use base::clock::Clock;
@@ -30,7 +30,7 @@ async fn settle(world: &World, name: &str, kind: &str, at: Timestamp) -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_go_when_nobody_needs_them_any_more() -> Result<()> {
+async fn expired_certificate_requests_are_deleted() -> Result<()> {
     let mut world = World::outside().await?;
     let now = Timestamp::now();
     world.clock = Clock::held_at(now);
@@ -47,18 +47,18 @@ async fn requests_go_when_nobody_needs_them_any_more() -> Result<()> {
     };
     world.start_loops(LOOP)?;
     let seen = async || names(&world).await;
-    eventually("what was settled long ago goes", PATIENCE, seen, |seen| {
+    eventually("requests decided long ago are deleted", PATIENCE, seen, |seen| {
         *seen == ["approved", "denied", "pending"]
     })
     .await;
 
-    // The loop is down while the hour passes; a request of the same name as one that is gone is another one.
+    // The loop is down while the hour passes; a recreated request of the same name is another one.
     world.kill_loops();
     world.clock.advance(SignedDuration::from_mins(61));
     request(&world, "long-denied").await?;
     world.start_loops(LOOP)?;
     let seen = async || names(&world).await;
-    eventually("what was denied goes after an hour", PATIENCE, seen, |seen| {
+    eventually("the denied request is deleted after an hour", PATIENCE, seen, |seen| {
         *seen == ["approved", "long-denied", "pending"]
     })
     .await;
@@ -67,7 +67,7 @@ async fn requests_go_when_nobody_needs_them_any_more() -> Result<()> {
     world.clock.advance(SignedDuration::from_hours(24));
     world.start_loops(LOOP)?;
     let seen = async || names(&world).await;
-    eventually("what nobody settled goes after a day", PATIENCE, seen, |seen| seen.is_empty()).await;
+    eventually("pending requests are deleted after a day", PATIENCE, seen, |seen| seen.is_empty()).await;
     world.stop().await
 }
 
@@ -76,7 +76,7 @@ fn two_common_names() -> Result<CertificateSigningRequest> {
     let key = rcgen::KeyPair::generate()?;
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    // A name keeps one entry per type, so the first common name goes by its number.
+    // A distinguished name holds one entry per type, so the first common name is set by its OID.
     let common_name = rcgen::DnType::CustomDnType(vec![2, 5, 4, 3]);
     params.distinguished_name.push(common_name, "system:kube-controller-manager");
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
@@ -103,15 +103,17 @@ async fn request_with_two_common_names_is_neither_approved_nor_signed() -> Resul
     let node =
         signing_request("system:node:y", "system:nodes", "kubernetes.io/kube-apiserver-client-kubelet")?;
     world.admin.create("", &serde_json::from_value::<CertificateSigningRequest>(node)?).await?;
-    // The approver has one worker: once the later request is approved, the earlier one has been looked at.
+    // The approver has one worker: once the later request is approved, the earlier one has been processed.
     let seen = async || get("system-node-y").await;
     eventually("a node's request is signed", PATIENCE, seen, |(_, signed)| *signed).await;
     assert_eq!(get("two-names").await, (vec![], false));
 
     settle(&world, "two-names", "Approved", Timestamp::now()).await?;
     let seen = async || get("two-names").await;
-    let (kinds, signed) =
-        eventually("the signer refuses", PATIENCE, seen, |(kinds, signed)| kinds.len() == 2 || *signed).await;
+    let (kinds, signed) = eventually("the signer rejects the request", PATIENCE, seen, |(kinds, signed)| {
+        kinds.len() == 2 || *signed
+    })
+    .await;
     assert_eq!((kinds, signed), (vec!["Approved".to_owned(), "Failed".to_owned()], false));
     world.stop().await
 }

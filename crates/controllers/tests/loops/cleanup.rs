@@ -1,4 +1,4 @@
-//! What goes when its owner or its namespace goes, and what a new namespace has.
+//! Deletions that follow from an owner or a namespace, and the content of a new namespace.
 
 use anyhow::Result;
 use client::{ListOptions, Patch, Propagation, delete_options};
@@ -32,7 +32,7 @@ fn map(name: &str, owner: Option<&ConfigMap>) -> ConfigMap {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dependents_go_stay_or_go_first() -> Result<()> {
+async fn dependents_are_deleted_by_propagation_policy() -> Result<()> {
     let world = World::inside("garbage-collector").await?;
     let admin = &world.admin;
     for (name, policy) in [
@@ -45,7 +45,7 @@ async fn dependents_go_stay_or_go_first() -> Result<()> {
         admin.create("default", &map(&format!("{name}-grandchild"), Some(&child))).await?;
         admin.delete::<ConfigMap>("default", name, &delete_options(None, Some(policy))).await?;
     }
-    // An owner that never was.
+    // An owner that never existed.
     let mut ghost = map("ghost", None);
     ghost.metadata.uid = Some("00000000-0000-0000-0000-000000000000".to_owned());
     admin.create("default", &map("ghost-child", Some(&ghost))).await?;
@@ -62,7 +62,7 @@ async fn dependents_go_stay_or_go_first() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deleting_a_deployment_deletes_all_of_it() -> Result<()> {
+async fn deleted_deployment_deletes_its_dependents() -> Result<()> {
     let world = World::inside("deployment,replicaset,serviceaccount,garbage-collector").await?;
     for policy in [Propagation::Background, Propagation::Foreground] {
         world.admin.create("default", &web(3)).await?;
@@ -80,14 +80,14 @@ async fn deleting_a_deployment_deletes_all_of_it() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_namespace_comes_with_what_pods_need_and_goes_with_all_it_has() -> Result<()> {
+async fn namespace_gets_defaults_and_is_deleted_with_content() -> Result<()> {
     let world = World::inside("*").await?;
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": "team"}}))?;
     world.admin.create("", &namespace).await?;
     let accounts = async || names::<ServiceAccount>(&world, "team").await;
     eventually("a service account", PATIENCE, accounts, |names| *names == ["default"]).await;
     let maps = async || names::<ConfigMap>(&world, "team").await;
-    eventually("the authority", PATIENCE, maps, |names| *names == ["kube-root-ca.crt"]).await;
+    eventually("the CA config map", PATIENCE, maps, |names| *names == ["kube-root-ca.crt"]).await;
 
     let mut held = map("held", None);
     held.metadata.finalizers = Some(vec!["example.com/hold".to_owned()]);
@@ -106,7 +106,7 @@ async fn a_namespace_comes_with_what_pods_need_and_goes_with_all_it_has() -> Res
         let held = conditions.into_iter().find(|condition| condition.type_ == "NamespaceFinalizersRemaining");
         (pods().await, held.and_then(|condition| condition.message).unwrap_or_default())
     };
-    eventually("only what is held is left", PATIENCE, state, |(pods, message)| {
+    eventually("only objects with finalizers are left", PATIENCE, state, |(pods, message)| {
         *pods == 0 && message.contains("example.com/hold in 1 resource instances")
     })
     .await;
@@ -114,12 +114,12 @@ async fn a_namespace_comes_with_what_pods_need_and_goes_with_all_it_has() -> Res
     world.admin.patch::<ConfigMap>("team", "held", None, &release).await?;
     let gone =
         async || world.admin.get::<Namespace>("", "team").await.is_err_and(|error| error.is_not_found());
-    eventually("the namespace is gone", PATIENCE, gone, |gone| *gone).await;
+    eventually("the namespace is deleted", PATIENCE, gone, |gone| *gone).await;
     world.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn services_find_their_pods() -> Result<()> {
+async fn service_endpoints_follow_pods() -> Result<()> {
     let world = World::inside("endpointslice,endpoints,serviceaccount").await?;
     let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1"}}))?;
     world.admin.create("", &node).await?;
@@ -176,7 +176,7 @@ async fn services_find_their_pods() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn endpoints_go_with_their_service_and_leftovers_at_the_start() -> Result<()> {
+async fn endpoints_of_deleted_service_are_deleted() -> Result<()> {
     let mut world = World::outside().await?;
     let endpoints = |name: &str, annotation: &str| {
         let meta = json!({
@@ -196,7 +196,7 @@ async fn endpoints_go_with_their_service_and_leftovers_at_the_start() -> Result<
     };
     eventually("no leftovers", PATIENCE, left, |names| *names == ["election"]).await;
 
-    // Endpoints without a service are left alone while the loop runs; those of a service go with it.
+    // Endpoints without a service are left alone while the loop runs; those of a service are deleted with it.
     world.admin.create("default", &endpoints("alone", "example.com/note")).await?;
     let service: Service =
         serde_json::from_value(json!({"metadata": {"name": "manual"}, "spec": {"ports": [{"port": 80}]}}))?;
@@ -205,8 +205,10 @@ async fn endpoints_go_with_their_service_and_leftovers_at_the_start() -> Result<
     manual.metadata.labels = None;
     world.admin.create("default", &manual).await?;
     world.admin.delete::<Service>("default", "manual", &delete_options(None, None)).await?;
-    eventually("the service's are gone", PATIENCE, left, |names| !names.iter().any(|name| name == "manual"))
-        .await;
+    eventually("the service's endpoints are deleted", PATIENCE, left, |names| {
+        !names.iter().any(|name| name == "manual")
+    })
+    .await;
     assert_eq!(left().await, ["alone", "election"]);
     world.stop().await
 }

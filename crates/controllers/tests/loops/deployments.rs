@@ -28,7 +28,7 @@ pub fn web(replicas: i32) -> Deployment {
     .expect("a deployment")
 }
 
-/// Pods, new ones and available ones, as the deployment's status counts them; none while it is of an older spec.
+/// Total, updated and available pods by the deployment's status; `None` while it is of an older spec.
 async fn available(world: &World) -> (i32, i32, i32) {
     world.run_pods("default").await;
     let web = world.admin.get::<Deployment>("default", "web").await.expect("there");
@@ -60,7 +60,7 @@ async fn set_image(world: &World, image: &str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn create_scale_update_with_the_rights_of_the_loops_alone() -> Result<()> {
+async fn deployment_with_loop_permissions_scales_and_updates() -> Result<()> {
     let world = World::inside(LOOPS).await?;
     world.admin.create("default", &web(3)).await?;
     settles(&world, 3).await;
@@ -81,7 +81,7 @@ async fn create_scale_update_with_the_rights_of_the_loops_alone() -> Result<()> 
     assert_eq!(sets.items.len(), 2);
 
     let deployment = async || world.admin.get::<Deployment>("default", "web").await.expect("there");
-    let done = eventually("the rollout is told complete", PATIENCE, deployment, |deployment| {
+    let done = eventually("the rollout is complete", PATIENCE, deployment, |deployment| {
         let conditions = deployment.status.as_ref().and_then(|status| status.conditions.as_deref());
         let reasons =
             conditions.unwrap_or_default().iter().filter_map(|condition| condition.reason.as_deref());
@@ -103,7 +103,7 @@ async fn create_scale_update_with_the_rights_of_the_loops_alone() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn loops_that_are_killed_in_the_middle_leave_nothing_undone_and_nothing_done_twice() -> Result<()> {
+async fn killed_loops_complete_without_duplicates() -> Result<()> {
     let mut world = World::outside().await?;
     world.start_loops(LOOPS)?;
     world.admin.create("default", &web(30)).await?;
@@ -120,13 +120,13 @@ async fn loops_that_are_killed_in_the_middle_leave_nothing_undone_and_nothing_do
     }
     settles(&world, 30).await;
     let sets = world.admin.list::<ReplicaSet>("default", &ListOptions::default()).await?;
-    assert_eq!(sets.items.len(), 2, "no replica set was made twice");
+    assert_eq!(sets.items.len(), 2, "no duplicate replica set");
     world.stop().await
 }
 
-/// Two managers at once, each with a cache of its own that knows nothing of what the other does.
+/// Two managers at once, each with its own cache, unaware of the other's writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn caches_that_lag_and_writes_that_conflict_settle() -> Result<()> {
+async fn stale_caches_and_conflicts_converge() -> Result<()> {
     let mut world = World::outside().await?;
     world.start_loops(LOOPS)?;
     let first = world.loops.clone();
@@ -177,7 +177,7 @@ async fn replication_controllers_adopt_release_and_replace() -> Result<()> {
     world.stop().await
 }
 
-/// The images of all pods, also of those that are leaving, each once.
+/// Images of all pods, terminating ones included, without duplicates.
 async fn images(world: &World) -> Vec<String> {
     let pods = world.admin.list::<Pod>("default", &ListOptions::default()).await.expect("lists").items;
     let image = |pod: Pod| pod.spec.and_then(|spec| spec.containers.into_iter().next()?.image);
@@ -188,13 +188,13 @@ async fn images(world: &World) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rollouts_pause_wait_for_the_old_and_run_out_of_time() -> Result<()> {
+async fn rollout_pause_recreate_and_deadline() -> Result<()> {
     let mut world = World::outside().await?;
     world.start_loops(LOOPS)?;
     world.admin.create("default", &web(2)).await?;
     settles(&world, 2).await;
 
-    // While paused, a new template changes nothing; restarted loops know that too.
+    // While paused, a new template changes nothing, not even after a restart of the loops.
     let pause = |paused: bool| Patch::Merge(json!({"spec": {"paused": paused}}));
     world.admin.patch::<Deployment>("default", "web", None, &pause(true)).await?;
     set_image(&world, "example.com/web:2").await?;
@@ -205,12 +205,12 @@ async fn rollouts_pause_wait_for_the_old_and_run_out_of_time() -> Result<()> {
     let scale = Patch::Merge(json!({"spec": {"replicas": 3}}));
     world.admin.patch::<Deployment>("default", "web", None, &scale).await?;
     let seen = async || available(&world).await;
-    eventually("it scales all the same", PATIENCE, seen, |seen| *seen == (3, 0, 3)).await;
+    eventually("the paused deployment scales", PATIENCE, seen, |seen| *seen == (3, 0, 3)).await;
     assert_eq!(images(&world).await, ["example.com/web:1"]);
     world.admin.patch::<Deployment>("default", "web", None, &pause(false)).await?;
     settles(&world, 3).await;
 
-    // Recreate: the new ones come when the old ones are gone.
+    // Recreate: new pods are created when the old ones are deleted.
     let recreate = Patch::Merge(json!({"spec": {"strategy": {"type": "Recreate", "rollingUpdate": null}}}));
     world.admin.patch::<Deployment>("default", "web", None, &recreate).await?;
     set_image(&world, "example.com/web:3").await?;
@@ -223,7 +223,7 @@ async fn rollouts_pause_wait_for_the_old_and_run_out_of_time() -> Result<()> {
     eventually("all are new", PATIENCE, rolled, |images| *images == ["example.com/web:3"]).await;
     settles(&world, 3).await;
 
-    // Nobody runs the pods of this one.
+    // The pods of this one never run.
     let deadline = Patch::Merge(json!({"spec": {"progressDeadlineSeconds": 1}}));
     world.admin.patch::<Deployment>("default", "web", None, &deadline).await?;
     settles(&world, 3).await;
@@ -234,12 +234,12 @@ async fn rollouts_pause_wait_for_the_old_and_run_out_of_time() -> Result<()> {
         let progress = conditions.into_iter().find(|condition| condition.type_ == "Progressing");
         progress.map(|condition| (condition.status, condition.reason.unwrap_or_default())).unwrap_or_default()
     };
-    eventually("it is told late", PATIENCE, progress, |(status, reason)| {
+    eventually("the progress deadline is exceeded", PATIENCE, progress, |(status, reason)| {
         status == "False" && reason == "ProgressDeadlineExceeded"
     })
     .await;
     settles(&world, 3).await;
-    eventually("and told complete in the end", PATIENCE, progress, |(status, reason)| {
+    eventually("the rollout completes in the end", PATIENCE, progress, |(status, reason)| {
         status == "True" && reason == "NewReplicaSetAvailable"
     })
     .await;

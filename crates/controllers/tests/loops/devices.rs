@@ -1,4 +1,4 @@
-//! Pods leave devices that are tainted.
+//! Device taint eviction.
 
 use anyhow::Result;
 use client::{ListOptions, Patch};
@@ -12,7 +12,7 @@ use crate::world::{PATIENCE, World};
 const DRIVER: &str = "gpu.example.com";
 const LOOP: &str = "device-taint-eviction-controller";
 
-/// A pod that uses a device, with these tolerations, as the scheduler leaves it; `node` may be empty.
+/// A pod that uses a device, with these tolerations, as scheduled; `node` may be empty.
 async fn user(world: &World, name: &str, node: &str, device: &str, tolerations: Value) -> Result<()> {
     let request = json!({"name": "r", "exactly": {"deviceClassName": DRIVER}});
     let claim: ResourceClaim = serde_json::from_value(json!({
@@ -54,7 +54,7 @@ fn slice(name: &str, generation: i64, devices: &[(&str, bool)]) -> Value {
     }})
 }
 
-/// Which pods are leaving, and why.
+/// Terminating pods, and their reasons.
 async fn leaving(world: &World) -> Vec<(String, String)> {
     let pods = world.admin.list::<Pod>("default", &ListOptions::default()).await.expect("lists").items;
     let leaving = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
@@ -66,7 +66,7 @@ async fn leaving(world: &World) -> Vec<(String, String)> {
     leaving.map(|pod| (pod.metadata.name.clone().unwrap_or_default(), why(&pod))).collect()
 }
 
-async fn told(world: &World, name: &str) -> Vec<String> {
+async fn event_messages(world: &World, name: &str) -> Vec<String> {
     let events = world.admin.list::<Event>("default", &ListOptions::default()).await.expect("lists").items;
     let about = events.into_iter().filter(|event| {
         event.involved_object.name.as_deref() == Some(name)
@@ -76,7 +76,7 @@ async fn told(world: &World, name: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tainted_devices_lose_their_users() -> Result<()> {
+async fn tainted_device_evicts_its_pods() -> Result<()> {
     let mut world = World::outside().await?;
     world
         .admin
@@ -106,16 +106,16 @@ async fn tainted_devices_lose_their_users() -> Result<()> {
     let evicted = |name: &str| (name.to_owned(), "DeletionByDeviceTaintManager".to_owned());
     let seen = async || leaving(&world).await;
     let want = [evicted("first"), evicted("noschedule")];
-    eventually("those that do not tolerate it go", PATIENCE, seen, |seen| *seen == want).await;
+    eventually("intolerant pods are evicted", PATIENCE, seen, |seen| *seen == want).await;
     eventually(
-        "they are told",
+        "deletion events are recorded",
         PATIENCE,
-        async || told(&world, "first").await,
-        |told| told.iter().any(|text| text == "Marking for deletion"),
+        async || event_messages(&world, "first").await,
+        |event_messages| event_messages.iter().any(|text| text == "Marking for deletion"),
     )
     .await;
 
-    // The loop is killed; meanwhile the pool is published anew: one device is well again, another broke.
+    // The loop is killed; meanwhile the pool is republished: one device loses its taint, another gets one.
     world.kill_loops();
     let new: ResourceSlice = serde_json::from_value(slice("new", 2, &devices(false, true)))?;
     world.admin.create("", &new).await?;
@@ -123,23 +123,24 @@ async fn tainted_devices_lose_their_users() -> Result<()> {
     world.start_loops(LOOP)?;
     let seen = async || leaving(&world).await;
     let want = [evicted("first"), evicted("noschedule"), evicted("second")];
-    eventually("what the newest generation says counts", PATIENCE, seen, |seen| *seen == want).await;
+    eventually("the newest generation takes effect", PATIENCE, seen, |seen| *seen == want).await;
 
-    // A pod that was to go in a while stays if its device gets well in time.
+    // A pod with a pending eviction stays if the taint is removed in time.
     let taint = Patch::Merge(slice("new", 2, &devices(true, true)));
     world.admin.patch::<ResourceSlice>("", "new", None, &taint).await?;
     let seen = async || leaving(&world).await.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-    eventually("the late one goes", PATIENCE, seen, |seen| seen.contains(&"late".to_owned())).await;
+    eventually("the delayed eviction happens", PATIENCE, seen, |seen| seen.contains(&"late".to_owned()))
+        .await;
     let well = Patch::Merge(slice("new", 2, &devices(false, true)));
     let is_well = std::cell::Cell::new(false);
     let cancelled = async || {
-        // Whether the loop has seen both is up to it: the device breaks and gets well again and again.
+        // The loop may or may not see both: the device is tainted and untainted repeatedly.
         let change = if is_well.replace(!is_well.get()) { &taint } else { &well };
         world.admin.patch::<ResourceSlice>("", "new", None, change).await.expect("patched");
-        told(&world, "long").await
+        event_messages(&world, "long").await
     };
-    eventually("it is told", PATIENCE, cancelled, |told| {
-        told.iter().any(|text| text == "Cancelling deletion")
+    eventually("the cancellation event is recorded", PATIENCE, cancelled, |event_messages| {
+        event_messages.iter().any(|text| text == "Cancelling deletion")
     })
     .await;
     let left = leaving(&world).await.into_iter().map(|(name, _)| name).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Tokens that Kubernetes once made on its own go when nobody has used them for long.
+//! Cleaning of auto-generated tokens that are unused for long.
 
 use anyhow::Result;
 use base::clock::Clock;
@@ -19,7 +19,7 @@ fn day(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d").to_string()
 }
 
-/// The tokens there are, and which are marked.
+/// Existing tokens, and those marked as invalid.
 async fn tokens(world: &World) -> Vec<(String, bool)> {
     let list = world.admin.list::<Secret>("default", &ListOptions::default()).await.expect("lists");
     let marked = |secret: &Secret| {
@@ -32,12 +32,12 @@ async fn tokens(world: &World) -> Vec<(String, bool)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unused_tokens_are_marked_and_then_go() -> Result<()> {
+async fn unused_tokens_are_invalidated_then_deleted() -> Result<()> {
     let mut world = World::outside().await?;
     let admin = world.admin.clone();
     let names = ["mounted", "unused", "used"];
     let listed = names.map(|name| json!({"name": name}));
-    // The token that somebody made is not listed.
+    // The user-created token is not listed.
     let account = json!({"metadata": {"name": "default"}, "secrets": listed});
     admin.create("default", &serde_json::from_value::<ServiceAccount>(account)?).await?;
     for name in names.into_iter().chain(["own"]) {
@@ -53,14 +53,14 @@ async fn unused_tokens_are_marked_and_then_go() -> Result<()> {
     }});
     admin.create("default", &serde_json::from_value::<Pod>(pod)?).await?;
 
-    // The server began to note the use of tokens only lately: a year without a note says nothing.
+    // The server began to record token use only lately: a year without a record proves nothing.
     let now = Timestamp::now() + YEAR;
     world.clock = Clock::held_at(now);
     let tracking = async |since: String| {
         let patch = Patch::Merge(json!({"data": {"since": since}}));
         let name = "kube-apiserver-legacy-service-account-token-tracking";
         let change = async || admin.patch::<ConfigMap>("kube-system", name, None, &patch).await.is_ok();
-        eventually("the server has noted since when", PATIENCE, change, |done| *done).await;
+        eventually("the tracking start is recorded", PATIENCE, change, |done| *done).await;
     };
     let label = async |name: &str, key: &str, value: String| {
         let patch = Patch::Merge(json!({"metadata": {"labels": {key: value}}}));
@@ -79,7 +79,7 @@ async fn unused_tokens_are_marked_and_then_go() -> Result<()> {
     tracking(day(now - YEAR - SignedDuration::from_hours(48))).await;
     world.start_loops(LOOP)?;
     let seen = async || tokens(&world).await;
-    eventually("what nobody used is marked", PATIENCE, seen, |seen| *seen == all(&["unused"])).await;
+    eventually("the unused token is marked", PATIENCE, seen, |seen| *seen == all(&["unused"])).await;
 
     // Another year; the loop was down for all of it.
     world.kill_loops();
@@ -87,7 +87,8 @@ async fn unused_tokens_are_marked_and_then_go() -> Result<()> {
     label("used", LAST_USED, day(world.clock.now())).await?;
     world.start_loops(LOOP)?;
     let seen = async || tokens(&world).await.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-    eventually("what was marked goes", PATIENCE, seen, |seen| *seen == ["mounted", "own", "used"]).await;
+    eventually("the marked token is deleted", PATIENCE, seen, |seen| *seen == ["mounted", "own", "used"])
+        .await;
     assert!(tokens(&world).await.iter().all(|(_, marked)| !marked));
     world.stop().await
 }

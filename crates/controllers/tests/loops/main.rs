@@ -1,5 +1,5 @@
-//! Loops against a real API server in the same process: what they do, and what happens when they restart in the middle,
-//! when their caches lag, and when others write too.
+//! Loops against a real API server in the same process: documented behaviour, restarts in the middle, stale caches,
+//! and concurrent writers.
 
 mod causes;
 mod certificates;

@@ -1,5 +1,5 @@
-//! Objects are written anew when their storage is to change. The API of migrations is off by default, as in Kubernetes,
-//! and stands in memory here; what is migrated is in a real server.
+//! Storage version migration. The API of migrations is off by default, as in Kubernetes, and is simulated in memory
+//! here; the migrated objects are in a real server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const PATH: &str = "/apis/storagemigration.k8s.io/v1beta1/storageversionmigratio
 struct Migrations {
     objects: Mutex<BTreeMap<String, Value>>,
     revision: watch::Sender<u64>,
-    /// How many writes are still to be told that somebody else was faster.
+    /// Number of writes that still get a conflict.
     conflicts: Mutex<u32>,
 }
 
@@ -64,8 +64,8 @@ impl Migrations {
         }));
     }
 
-    /// The conditions of a migration that have come true, in their order.
-    fn told(&self, name: &str) -> Vec<String> {
+    /// True conditions of a migration, in order.
+    fn true_conditions(&self, name: &str) -> Vec<String> {
         let objects = self.objects.lock();
         let conditions =
             objects.get(name).and_then(|object| object["status"]["conditions"].as_array().cloned());
@@ -143,7 +143,7 @@ impl Transport for Both {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn objects_are_written_anew_once() -> Result<()> {
+async fn migration_rewrites_each_object_once() -> Result<()> {
     let mut world = World::outside().await?;
     let migrations = Arc::new(Migrations::new());
     let server = Remote::new(Kubeconfig::load(&world.server.kubeconfig)?)?;
@@ -160,19 +160,20 @@ async fn objects_are_written_anew_once() -> Result<()> {
     migrations.create("fixed", "componentstatuses", "2026-01-01T00:00:00Z");
     // Killed once in the middle.
     world.start_loops(LOOP)?;
-    let begun = async || migrations.told("first");
-    eventually("it begins", PATIENCE, begun, |told| !told.is_empty()).await;
+    let begun = async || migrations.true_conditions("first");
+    eventually("the migration starts", PATIENCE, begun, |true_conditions| !true_conditions.is_empty()).await;
     world.kill_loops();
     world.start_loops(LOOP)?;
     let over = ["Running=False Migration completed", "Succeeded=True"];
     for name in ["first", "second"] {
-        let told = async || migrations.told(name);
-        eventually(name, PATIENCE, told, |told| *told == over).await;
+        let true_conditions = async || migrations.true_conditions(name);
+        eventually(name, PATIENCE, true_conditions, |true_conditions| *true_conditions == over).await;
     }
-    let told = async || [migrations.told("unknown"), migrations.told("fixed")].concat();
-    eventually("what cannot be done is said", PATIENCE, told, |told| {
+    let true_conditions =
+        async || [migrations.true_conditions("unknown"), migrations.true_conditions("fixed")].concat();
+    eventually("failed migrations report it", PATIENCE, true_conditions, |true_conditions| {
         let why = "resource \"/v1, Resource=componentstatuses\" does not support discovery operations: [update patch list]";
-        *told
+        *true_conditions
             == [
                 "Running=False Migration completed".to_owned(),
                 "Failed=True resource does not exist in discovery".to_owned(),

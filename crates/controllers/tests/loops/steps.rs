@@ -1,4 +1,4 @@
-//! Steps of a scenario: what somebody does to a server, and what must come of it.
+//! Steps of a scenario: actions of a client on a server, and their expected results.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use http::Method;
 use serde_json::{Value, json};
 use testkit::Client;
 
-/// Longer than a request whose answer is lost is waited for.
+/// Longer than the timeout of a request whose response is lost.
 pub const PATIENCE: Duration = Duration::from_secs(150);
 pub const CORE: &str = "/api/v1/namespaces";
 
 pub enum Step {
-    /// In a collection; tried again while something that is needed is not there yet.
+    /// In a collection; retried while a prerequisite is missing.
     Create(String, Value),
     Merge(String, Value),
     Delete(String),
@@ -60,7 +60,7 @@ pub fn gone(path: &str) -> Step {
     Step::Gone(path.to_owned())
 }
 
-/// Waits until `accept` likes what `observe` sees; else says what it saw last.
+/// Waits until `accept` returns true for what `observe` returns; on timeout reports the last observation.
 async fn wait<T: std::fmt::Debug>(
     what: &str,
     mut observe: impl AsyncFnMut() -> T,
@@ -81,7 +81,7 @@ async fn wait<T: std::fmt::Debug>(
     }
 }
 
-/// What somebody does, again and again if it is too early.
+/// An action, retried if it is too early.
 async fn act(client: &Client, method: Method, path: &str, body: Option<&Value>) -> Result<(), String> {
     let kind = match method {
         Method::PATCH => "application/merge-patch+json",
@@ -102,9 +102,9 @@ async fn act(client: &Client, method: Method, path: &str, body: Option<&Value>) 
     wait(&format!("{method} {path}"), attempt, done).await
 }
 
-/// Goes through a scenario in a namespace of its own name.
+/// Runs a scenario in a namespace of its own name.
 pub async fn run(client: &Client, scenario: Scenario) -> Result<(), String> {
-    let namespace = json!({"metadata": {"name": scenario.name}});
+    let namespace = json!({"metadata": {"name": scenario.name.replace('_', "-")}});
     act(client, Method::POST, CORE, Some(&namespace)).await?;
     for step in scenario.steps {
         match step {

@@ -1,4 +1,4 @@
-//! A server with loops, an administrator, and pods that do what a node would make them do.
+//! A server with loops, an administrator, and simulated kubelets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ pub struct World {
     pub server: Server,
     pub admin: Client,
     pub loops: TaskGroup,
-    /// What the time is for loops that are started over TCP.
+    /// Clock of loops that are started over TCP.
     pub clock: Clock,
 }
 
 impl World {
-    /// A server whose own process runs the loops, each with its own rights.
+    /// A server whose own process runs the loops, each with its own permissions.
     pub async fn inside(controllers: &str) -> Result<Self> {
         let controllers: Vec<String> = controllers.split(',').map(str::to_owned).collect();
         let server = Server::start_with(|config| config.components.controllers = controllers).await?;
@@ -49,7 +49,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends the loops where they are.
+    /// Kills the loops.
     pub fn kill_loops(&self) {
         self.loops.abort();
     }
@@ -60,7 +60,7 @@ impl World {
         pods
     }
 
-    /// Does what nodes do: runs what is pending, removes what is leaving.
+    /// Simulates kubelets: runs pending pods, removes terminating ones.
     pub async fn run_pods(&self, ns: &str) {
         let ready = json!({"status": {"phase": "Running", "conditions": [
             {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -69,7 +69,7 @@ impl World {
         for pod in self.admin.list::<Pod>(ns, &ListOptions::default()).await.expect("lists").items {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let running = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-            // A pod may be gone by now, which is as good.
+            // A pod may already be deleted, which is fine.
             if pod.metadata.deletion_timestamp.is_some() {
                 let _ = self.admin.delete::<Pod>(ns, name, &now).await;
             } else if !running {

@@ -1,9 +1,9 @@
-//! Chaos: deployments, stateful sets, daemon sets and jobs on simulated nodes, while all controllers and the scheduler are
-//! killed and restarted and pods and nodes are deleted at random. Afterwards the world is exactly as desired: nothing
-//! missing, nothing too much.
+//! Chaos: deployments, stateful sets, daemon sets and jobs on simulated nodes, while all controllers and the
+//! scheduler are killed and restarted and pods and nodes are deleted at random. Afterwards the state is exactly as
+//! desired: nothing missing, nothing surplus.
 //!
-//! Controllers and scheduler are ordinary clients over TCP, each loop with its own service account. The short form runs
-//! always; `FERRY_CHAOS=long` makes it twenty of each on fifty nodes for two minutes.
+//! Controllers and scheduler are ordinary clients over TCP, each loop with its own service account. The short form
+//! always runs; `FERRY_CHAOS=long` runs twenty of each on fifty nodes for two minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -30,7 +30,8 @@ struct Size {
     nodes: usize,
     chaos: Duration,
     settle: Duration,
-    /// Whether nodes that were deleted come back before all settles; else their pods are collected, which takes a while.
+    /// True if deleted nodes are recreated before the state settles; else their pods are garbage-collected, which
+    /// takes a while.
     nodes_return: bool,
 }
 
@@ -44,7 +45,7 @@ fn size() -> Size {
     }
 }
 
-/// Components in tasks of their own, which can be killed.
+/// Components in their own tasks, which can be killed.
 struct Killable {
     components: Components,
     kubeconfig: PathBuf,
@@ -145,7 +146,7 @@ impl World {
             self.create::<Job>(json!({ "metadata": { "name": app }, "spec": {
                 "completions": 4, "parallelism": 2, "backoffLimit": 1000, "completionMode": mode,
                 "template": pod,
-                // Lost nodes are nobody's fault: they neither count nor delay.
+                // Lost nodes are disruptions: they neither count nor delay.
                 "podFailurePolicy": { "rules": [{ "action": "Ignore", "onPodConditions": [
                     { "type": "DisruptionTarget", "status": "True" },
                 ] }] },
@@ -160,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    /// One mishap, or a moment of peace.
+    /// One random fault, or none.
     async fn trouble(&mut self, random: &mut SmallRng) -> Result<()> {
         match random.random_range(0..12) {
             0 => self.controllers.restart(),
@@ -172,7 +173,7 @@ impl World {
                     let pod = &pods[random.random_range(0..pods.len())];
                     let options = delete_options(pod.metadata.uid.as_deref(), None);
                     let name = pod.metadata.name.as_deref().unwrap_or_default();
-                    // It may have gone meanwhile.
+                    // It may already be deleted.
                     let _ = self.client.delete::<Pod>("default", name, &options).await;
                 }
             }
@@ -193,7 +194,7 @@ impl World {
         Ok(())
     }
 
-    /// What differs from what is desired.
+    /// Differences from the desired state.
     async fn differences(&self, size: &Size) -> Vec<String> {
         let mut troubles = Vec::new();
         let nodes: BTreeSet<String> =
@@ -209,7 +210,7 @@ impl World {
                 continue;
             };
             let wanted = if kind == "Job" { "Succeeded" } else { "Running" };
-            // Pods of jobs that failed on the way stay, as a record.
+            // Failed pods of jobs stay, as a record.
             if phase != wanted && !(kind == "Job" && phase == "Failed") {
                 troubles.push(format!("{name} is {phase} on {node:?}"));
             }
@@ -248,33 +249,38 @@ impl World {
             if owned != 1 {
                 troubles.push(format!("{deploy} has {owned} replica sets"));
             }
-            let job = self.client.get::<Job>("default", &format!("job{n}")).await.expect("a job");
-            let status = job.status.unwrap_or_default();
-            let done = |kind: &str| {
-                status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == "True")
-            };
-            if !done("Complete") || status.succeeded != Some(4) {
-                troubles.push(format!(
-                    "job{n}: {:?} succeeded, complete: {}",
-                    status.succeeded,
-                    done("Complete")
-                ));
-            }
-            let status = self.client.get::<DaemonSet>("default", &daemon).await.expect("it").status;
-            let available = status.and_then(|status| status.number_available).unwrap_or(0);
-            if usize::try_from(available).ok() != Some(nodes.len()) {
-                troubles.push(format!("{daemon} says {available} available"));
-            }
-            let status = self.client.get::<StatefulSet>("default", &set).await.expect("it").status;
-            if status.and_then(|status| status.available_replicas) != Some(3) {
-                troubles.push(format!("{set} does not say 3 available"));
-            }
-            let status = self.client.get::<Deployment>("default", &deploy).await.expect("it").status;
-            if status.and_then(|status| status.available_replicas) != Some(3) {
-                troubles.push(format!("{deploy} does not say 3 available"));
-            }
+            self.add_status_differences(n, nodes.len(), &mut troubles).await;
         }
         troubles
+    }
+
+    /// Differences in the statuses of the workloads with this number.
+    async fn add_status_differences(&self, n: usize, nodes: usize, troubles: &mut Vec<String>) {
+        let (daemon, deploy, set) = (format!("daemon{n}"), format!("deploy{n}"), format!("set{n}"));
+        let job = self.client.get::<Job>("default", &format!("job{n}")).await.expect("a job");
+        let status = job.status.unwrap_or_default();
+        let done =
+            |kind: &str| status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == "True");
+        if !done("Complete") || status.succeeded != Some(4) {
+            troubles.push(format!(
+                "job{n}: {:?} succeeded, complete: {}",
+                status.succeeded,
+                done("Complete")
+            ));
+        }
+        let status = self.client.get::<DaemonSet>("default", &daemon).await.expect("it").status;
+        let available = status.and_then(|status| status.number_available).unwrap_or(0);
+        if usize::try_from(available).ok() != Some(nodes) {
+            troubles.push(format!("{daemon} says {available} available"));
+        }
+        let status = self.client.get::<StatefulSet>("default", &set).await.expect("it").status;
+        if status.and_then(|status| status.available_replicas) != Some(3) {
+            troubles.push(format!("{set} does not report 3 available"));
+        }
+        let status = self.client.get::<Deployment>("default", &deploy).await.expect("it").status;
+        if status.and_then(|status| status.available_replicas) != Some(3) {
+            troubles.push(format!("{deploy} does not report 3 available"));
+        }
     }
 }
 
@@ -287,7 +293,7 @@ fn owner_of<K: Object>(object: &K) -> Option<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_world_converges_whatever_is_killed() -> Result<()> {
+async fn chaos_killed_components_converge() -> Result<()> {
     let size = size();
     let seed =
         std::env::var("FERRY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
@@ -307,9 +313,17 @@ async fn the_world_converges_whatever_is_killed() -> Result<()> {
         }
     }
     let seen = async || world.differences(&size).await;
-    eventually("the world is as desired", size.settle, seen, Vec::is_empty).await;
-    // And it stays so.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    eventually("the state is as desired", size.settle, seen, Vec::is_empty).await;
+    // And the state is stable: it is the same after all components have done new work.
+    let select = json!({ "matchLabels": { "app": "later" } });
+    let later = json!({ "metadata": { "name": "later" },
+        "spec": { "replicas": 1, "selector": select, "template": template("later") } });
+    world.create::<Deployment>(later).await?;
+    let available = async || {
+        let status = world.client.get::<Deployment>("default", "later").await.expect("it").status;
+        status.and_then(|status| status.available_replicas)
+    };
+    eventually("a later deployment", size.settle, available, |replicas| *replicas == Some(1)).await;
     let later = world.differences(&size).await;
     assert!(later.is_empty(), "{later:?}");
     world.controllers.kill();

@@ -12,7 +12,7 @@ use testkit::eventually;
 use crate::world::{PATIENCE, World, template};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn budgets_roles_and_finished_jobs_are_looked_after() -> Result<()> {
+async fn budgets_roles_and_finished_jobs_are_reconciled() -> Result<()> {
     let world = World::start(&[
         "disruption-controller",
         "clusterrole-aggregation-controller",
@@ -35,7 +35,7 @@ async fn budgets_roles_and_finished_jobs_are_looked_after() -> Result<()> {
         let status = world.get::<PodDisruptionBudget>("budget").await.status.unwrap_or_default();
         (status.current_healthy, status.disruptions_allowed)
     };
-    eventually("one may go", PATIENCE, allowed, |status| *status == (Some(2), Some(1))).await;
+    eventually("one disruption is allowed", PATIENCE, allowed, |status| *status == (Some(2), Some(1))).await;
 
     let rule = |verb: &str| json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": [verb] }]);
     world
@@ -56,7 +56,7 @@ async fn budgets_roles_and_finished_jobs_are_looked_after() -> Result<()> {
     eventually("joined", PATIENCE, verbs, |verbs| *verbs == ["get"]).await;
     let patch = Patch::Merge(json!({ "rules": rule("list") }));
     world.client.patch::<ClusterRole>("", "part", None, &patch).await?;
-    eventually("joined anew", PATIENCE, verbs, |verbs| *verbs == ["list"]).await;
+    eventually("aggregated again", PATIENCE, verbs, |verbs| *verbs == ["list"]).await;
 
     let mut pod = template("j");
     pod["metadata"] = json!({});
@@ -72,6 +72,6 @@ async fn budgets_roles_and_finished_jobs_are_looked_after() -> Result<()> {
         // Deleted in the foreground: the garbage collector would do the rest.
         job.is_ok_and(|job| job.metadata.deletion_timestamp.is_none())
     };
-    eventually("it goes", PATIENCE, there, |there| !there).await;
+    eventually("the finished job is deleted", PATIENCE, there, |there| !there).await;
     world.end().await
 }

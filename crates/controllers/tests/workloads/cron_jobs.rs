@@ -6,24 +6,29 @@ use client::ListOptions;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use objects::batch::v1::{CronJob, Job};
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::eventually;
 
 use crate::world::{PATIENCE, World, template};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn due_jobs_start_once_and_are_remembered() -> Result<()> {
-    let mut world = World::start(&["cronjob-controller"]).await?;
-    let mut pod = template("cron");
+/// A cron job that is due each second and runs one job at a time.
+fn cron(name: &str) -> Value {
+    let mut pod = template(name);
     pod["spec"]["restartPolicy"] = json!("Never");
-    world.create::<CronJob>(json!({
-        "metadata": { "name": "cron" },
+    json!({
+        "metadata": { "name": name },
         "spec": {
             "schedule": "@every 1s",
             "concurrencyPolicy": "Forbid",
             "jobTemplate": { "metadata": { "labels": { "made": "by-cron" } }, "spec": { "template": pod } },
         },
-    })).await?;
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn due_jobs_start_once_and_are_recorded() -> Result<()> {
+    let mut world = World::start(&["cronjob-controller"]).await?;
+    world.create::<CronJob>(cron("cron")).await?;
     let jobs = async || {
         let list = world.client.list::<Job>("default", &ListOptions::default()).await.expect("jobs");
         list.items.into_iter().map(|job| job.metadata).collect::<Vec<_>>()
@@ -37,10 +42,18 @@ async fn due_jobs_start_once_and_are_remembered() -> Result<()> {
     };
     eventually("it is listed", PATIENCE, active, |active| active.len() == 1).await;
     assert_eq!(active().await.first(), job.uid.as_ref());
-    world.restart_loops().await?;
-    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
-    let list = world.client.list::<Job>("default", &ListOptions::default()).await?;
-    assert_eq!(list.items.len(), 1, "the first still runs");
+    world.stop_loops().await?;
+    world.start_loops()?;
+    // The restarted loop is at work when it starts the job of another cron job.
+    world.create::<CronJob>(cron("other")).await?;
+    eventually(
+        "a job of the other",
+        PATIENCE,
+        async || jobs_of(&world, "other").await,
+        |jobs| jobs.len() == 1,
+    )
+    .await;
+    assert_eq!(jobs_of(&world, "cron").await.len(), 1, "the first still runs");
     world.end().await
 }
 
@@ -51,16 +64,16 @@ async fn jobs_of(world: &World, cron: &str) -> Vec<String> {
     names.filter(|name| name.rsplit_once('-').is_some_and(|(of, _)| of == cron)).collect()
 }
 
-/// What the job for this time is called.
+/// Name of the job for this time.
 fn named(cron: &str, at: Timestamp) -> String {
     format!("{cron}-{}", at.as_second() / 60)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn schedules_follow_zones_deadlines_policies_and_limits() -> Result<()> {
+async fn cron_job_time_zone_deadline_policy_and_limits_apply() -> Result<()> {
     let mut world = World::start(&["cronjob-controller"]).await?;
     world.stop_loops().await?;
-    // Noon in Greenwich, some days from now: nine in the evening in Tokyo.
+    // Noon UTC, some days from now: nine in the evening in Tokyo.
     let day = Timestamp::now().to_zoned(TimeZone::UTC).date().saturating_add(jiff::Span::new().days(3));
     let noon = day.at(12, 0, 30, 0).to_zoned(TimeZone::UTC)?.timestamp();
     world.clock = Clock::held_at(noon);
@@ -95,7 +108,7 @@ async fn schedules_follow_zones_deadlines_policies_and_limits() -> Result<()> {
         eventually(name, PATIENCE, seen, |jobs| *jobs == [want.clone()]).await;
     }
 
-    // Two hours go by, one at a time; nobody looks in between.
+    // Two hours pass, one at a time, without a reconciliation in between.
     for hour in [1, 2] {
         world.stop_loops().await?;
         world.complete_job(&named("history", at(hour - 1))).await?;
@@ -108,11 +121,13 @@ async fn schedules_follow_zones_deadlines_policies_and_limits() -> Result<()> {
         }
     }
     let seen = async || jobs_of(&world, "replace").await;
-    eventually("the last replaced those before", PATIENCE, seen, |jobs| *jobs == [named("replace", at(2))])
-        .await;
+    eventually("the last job replaced earlier ones", PATIENCE, seen, |jobs| {
+        *jobs == [named("replace", at(2))]
+    })
+    .await;
     let seen = async || jobs_of(&world, "history").await;
     let want = [named("history", at(1)), named("history", at(2))];
-    eventually("one that is over is remembered", PATIENCE, seen, |jobs| *jobs == want).await;
+    eventually("one finished job is retained", PATIENCE, seen, |jobs| *jobs == want).await;
     for name in ["late", "suspended"] {
         assert_eq!(jobs_of(&world, name).await, Vec::<String>::new(), "{name}");
     }

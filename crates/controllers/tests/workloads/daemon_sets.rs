@@ -22,7 +22,7 @@ async fn ready_node(world: &World, name: &str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_node_has_one_pod_and_updates_roll() -> Result<()> {
+async fn every_node_has_one_pod_and_rolling_update_completes() -> Result<()> {
     let mut world = World::start(&["daemonset-controller"]).await?;
     for name in ["n0", "n1"] {
         ready_node(&world, name).await?;
@@ -59,7 +59,7 @@ async fn every_node_has_one_pod_and_updates_roll() -> Result<()> {
     eventually("rolled", PATIENCE, tend, rolled).await;
     assert_eq!(world.pods().await.len(), 3);
 
-    // A taint nobody tolerates drives the pod off and keeps it off.
+    // An untolerated taint evicts the pod and keeps it off.
     let taint = json!([{ "key": "gone", "effect": "NoExecute" }]);
     let patch = Patch::Merge(json!({ "spec": { "taints": taint } }));
     world.client.patch::<Node>("", "n2", None, &patch).await?;
@@ -69,7 +69,7 @@ async fn every_node_has_one_pod_and_updates_roll() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn updates_surge_or_wait_for_hands() -> Result<()> {
+async fn updates_surge_or_wait_for_manual_deletion() -> Result<()> {
     let world = World::start(&["daemonset-controller"]).await?;
     ready_node(&world, "n0").await?;
     world
@@ -104,7 +104,7 @@ async fn updates_surge_or_wait_for_hands() -> Result<()> {
     world.phase(&new, "Running", 0).await?;
     eventually("the new one alone", PATIENCE, images, |images| *images == ["image:2"]).await;
 
-    // By hand: nothing happens to a pod until somebody deletes it.
+    // OnDelete: a pod stays until it is deleted manually.
     let by_hand = json!({ "spec": { "updateStrategy": { "type": "OnDelete", "rollingUpdate": null } } });
     world.patch::<DaemonSet>("agent", by_hand).await?;
     world.patch::<DaemonSet>("agent", image("image:3")).await?;

@@ -29,7 +29,7 @@ fn conditions(status: &JobStatus) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_runs_to_completion_and_counts_each_pod_once() -> Result<()> {
+async fn job_completes_and_counts_each_pod_once() -> Result<()> {
     let mut world = World::start(LOOP).await?;
     world
         .create::<Job>(job("work", |spec| {
@@ -45,25 +45,28 @@ async fn a_job_runs_to_completion_and_counts_each_pod_once() -> Result<()> {
             .is_some_and(|all| all.contains(&"batch.kubernetes.io/job-tracking".to_owned()))
     }));
     eventually("two active", PATIENCE, async || status(&world, "work").await, |s| s.active == Some(2)).await;
-    // The loop is gone while a pod finishes, and another is deleted by hand.
+    // The loop is down while a pod finishes, and another is deleted manually.
     world.stop_loops().await?;
     world.phase(pods[0].metadata.name.as_deref().unwrap_or_default(), "Succeeded", 0).await?;
     world.start_loops()?;
     eventually("one counted", PATIENCE, async || status(&world, "work").await, |s| s.succeeded == Some(1))
         .await;
-    // Again and again: every restart sees the same finished pods.
-    for _ in 0..3 {
+    // Repeatedly: every restart sees the same finished pods.
+    for done in [2, 3] {
         world.restart_loops().await?;
-        for pod in world.pods().await {
-            if pod.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Succeeded") {
-                world.phase(pod.metadata.name.as_deref().unwrap_or_default(), "Succeeded", 0).await?;
+        let finish = async || {
+            for pod in world.pods().await {
+                if pod.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Succeeded") {
+                    // It may already be deleted.
+                    let _ =
+                        world.phase(pod.metadata.name.as_deref().unwrap_or_default(), "Succeeded", 0).await;
+                }
             }
-        }
-        if conditions(&status(&world, "work").await).contains(&"Complete".to_owned()) {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            status(&world, "work").await
+        };
+        eventually("another counted", PATIENCE, finish, |status| status.succeeded >= Some(done)).await;
     }
+    world.restart_loops().await?;
     let complete = |status: &JobStatus| conditions(status) == ["SuccessCriteriaMet", "Complete"];
     eventually("complete", PATIENCE, async || status(&world, "work").await, complete).await;
     let end = status(&world, "work").await;
@@ -72,13 +75,13 @@ async fn a_job_runs_to_completion_and_counts_each_pod_once() -> Result<()> {
     let left = async || world.pods().await;
     let released =
         |pods: &Vec<Pod>| pods.iter().all(|pod| pod.metadata.finalizers.as_ref().is_none_or(Vec::is_empty));
-    eventually("finalizers go", PATIENCE, left, released).await;
+    eventually("finalizers are removed", PATIENCE, left, released).await;
     assert_eq!(world.pods().await.len(), 3);
     world.end().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failures_use_up_the_limit_and_orphans_are_let_go() -> Result<()> {
+async fn backoff_limit_fails_job_and_orphans_are_released() -> Result<()> {
     let mut world = World::start(LOOP).await?;
     world.create::<Job>(job("bad", |spec| spec["backoffLimit"] = json!(0))).await?;
     let pods = world.wait_for_pods(1).await;
@@ -87,7 +90,7 @@ async fn failures_use_up_the_limit_and_orphans_are_let_go() -> Result<()> {
     eventually("failed", PATIENCE, async || status(&world, "bad").await, failed).await;
     assert_eq!(status(&world, "bad").await.failed, Some(1));
 
-    // A job that goes while the loop is away leaves pods whose finalizer somebody must remove.
+    // A job deleted while the loop is down leaves pods whose finalizer must be removed.
     world.create::<Job>(job("lost", |_| {})).await?;
     world.wait_for_pods(2).await;
     world.stop_loops().await?;
@@ -104,7 +107,7 @@ async fn failures_use_up_the_limit_and_orphans_are_let_go() -> Result<()> {
             .filter(|pod| pod.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty()))
             .count()
     };
-    eventually("orphans are let go", PATIENCE, tracked, |count| *count == 0).await;
+    eventually("orphans lose their finalizer", PATIENCE, tracked, |count| *count == 0).await;
     world.end().await
 }
 
@@ -140,7 +143,7 @@ async fn indexed_jobs_suspend_resume_and_shrink() -> Result<()> {
     eventually("resumed", PATIENCE, async || status(&world, "indexed").await, resumed).await;
     assert_eq!(status(&world, "indexed").await.completed_indexes.as_deref(), Some("0"));
 
-    // Elastic: completions and parallelism go down together, and the index above is taken away.
+    // Elastic: completions and parallelism are lowered together, and the pod of the index above is deleted.
     world.patch::<Job>("indexed", json!({ "spec": { "completions": 2, "parallelism": 2 } })).await?;
     eventually("one active", PATIENCE, async || status(&world, "indexed").await, |s| s.active == Some(1))
         .await;
@@ -154,7 +157,7 @@ async fn indexed_jobs_suspend_resume_and_shrink() -> Result<()> {
     world.end().await
 }
 
-/// Pods of a job that are not leaving, by their index; those of jobs without indexes have none.
+/// Active pods of a job by index; pods of jobs without indexes have none.
 async fn pods_of(world: &World, job: &str) -> Vec<(String, String)> {
     let of =
         |pod: &Pod, labels: fn(&Pod) -> Option<&std::collections::BTreeMap<String, String>>, key: &str| {
@@ -183,7 +186,7 @@ fn reasons(status: &JobStatus) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policies_say_which_failures_and_successes_count() -> Result<()> {
+async fn policies_decide_which_failures_and_successes_count() -> Result<()> {
     let mut world = World::start(LOOP).await?;
     let rules = json!({ "rules": [
         { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] },
@@ -216,7 +219,7 @@ async fn policies_say_which_failures_and_successes_count() -> Result<()> {
         eventually(name, PATIENCE, async || pods_of(&world, name).await, |pods| pods.len() == count).await
     };
 
-    // A disruption is nobody's fault: the limit of zero is not used up. What exits with 42 is.
+    // A disruption does not count: the limit of zero is not exceeded. Exit code 42 fails the job.
     let pods = count("strict", 1).await;
     let disrupted = json!({ "status": { "conditions": [{ "type": "DisruptionTarget", "status": "True" }] } });
     let first = &pods[0].1;
@@ -232,7 +235,7 @@ async fn policies_say_which_failures_and_successes_count() -> Result<()> {
     eventually("failed", PATIENCE, async || status(&world, "strict").await, failed).await;
     assert_eq!(status(&world, "strict").await.failed, Some(1));
 
-    // One index fails, the other is not disturbed by that.
+    // One index fails without affecting the other.
     let pods = count("each", 2).await;
     world.phase(&pods[0].1, "Failed", 1).await?;
     let one = |status: &JobStatus| status.failed_indexes.as_deref() == Some("0");
@@ -245,7 +248,7 @@ async fn policies_say_which_failures_and_successes_count() -> Result<()> {
     };
     eventually("both are settled", PATIENCE, async || status(&world, "each").await, failed).await;
 
-    // The leader is enough; the others are not needed any more.
+    // The leader's success suffices; the other pods are deleted.
     let pods =
         eventually("leader", PATIENCE, async || pods_of(&world, "leader").await, |pods| pods.len() == 3)
             .await;
@@ -277,6 +280,6 @@ async fn jobs_with_the_longest_active_deadline_leave_the_loop_working() -> Resul
     }
     world.create::<Job>(job("usual", |_| {})).await?;
     let active = async || status(&world, "usual").await.active;
-    eventually("jobs go on being worked on", PATIENCE, active, |active| *active == Some(1)).await;
+    eventually("jobs are still reconciled", PATIENCE, active, |active| *active == Some(1)).await;
     world.end().await
 }

@@ -1,5 +1,5 @@
-//! Loops against a real API server in this process: what they are documented to do, through restarts, with a fake
-//! kubelet that takes pods where a test wants them.
+//! Loops against a real API server in this process: documented behaviour, through restarts, with a fake kubelet that
+//! the tests control.
 
 mod chaos;
 mod cluster_wide;

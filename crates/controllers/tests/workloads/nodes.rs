@@ -1,4 +1,4 @@
-//! Loops about nodes: lifecycle, taint eviction, addresses, TTL.
+//! Loops about nodes: lifecycle, taint eviction, IPAM, TTL.
 
 use anyhow::Result;
 use client::Patch;
@@ -25,7 +25,7 @@ fn taints(node: &Node) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sick_node_is_tainted_and_loses_its_pods_and_recovers() -> Result<()> {
+async fn unhealthy_node_is_tainted_evicted_and_recovers() -> Result<()> {
     let world =
         World::start(&["node-lifecycle-controller", "taint-eviction-controller", "ttl-controller"]).await?;
     for node in ["sick", "well"] {
@@ -60,7 +60,7 @@ async fn a_sick_node_is_tainted_and_loses_its_pods_and_recovers() -> Result<()> 
         world.finish_deletion().await.expect("pods that end");
         world.pod_names().await
     };
-    eventually("one leaves", PATIENCE, left, |names| *names == ["stays"]).await;
+    eventually("one pod is evicted", PATIENCE, left, |names| *names == ["stays"]).await;
     let stays = async || world.get::<Pod>("stays").await;
     let not_ready = |pod: &Pod| {
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -108,7 +108,7 @@ async fn pods_with_the_longest_toleration_leave_taint_eviction_working() -> Resu
             world.finish_deletion().await.expect("pods that end");
             world.pod_names().await
         };
-        eventually("pods go on being evicted", PATIENCE, left, |left| *left == names).await;
+        eventually("pods are still evicted", PATIENCE, left, |left| *left == names).await;
     }
     world.end().await
 }

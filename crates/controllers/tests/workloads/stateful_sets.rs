@@ -13,7 +13,7 @@ async fn status(world: &World) -> StatefulSetStatus {
     world.get::<StatefulSet>("web").await.status.unwrap_or_default()
 }
 
-/// Brings pods up as they come and lets deleted ones end, until `done` says so.
+/// Runs new pods and terminates deleted ones, until `done` returns true.
 async fn tend(world: &World, what: &str, done: impl Fn(&StatefulSetStatus) -> bool) -> Result<()> {
     let step = async || {
         world.finish_deletion().await.expect("pods that end");
@@ -29,7 +29,7 @@ async fn tend(world: &World, what: &str, done: impl Fn(&StatefulSetStatus) -> bo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sets_grow_roll_and_shrink_in_order_through_restarts() -> Result<()> {
+async fn ordered_set_scales_and_rolls_through_restarts() -> Result<()> {
     let mut world = World::start(&["statefulset-controller"]).await?;
     world.create::<StatefulSet>(json!({
         "metadata": { "name": "web" },
@@ -89,7 +89,7 @@ async fn sets_grow_roll_and_shrink_in_order_through_restarts() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sets_start_at_once_roll_in_part_and_keep_claims_as_told() -> Result<()> {
+async fn parallel_set_partition_and_retention_policy_apply() -> Result<()> {
     let mut world = World::start(&[
         "statefulset-controller",
         "garbage-collector-controller",
@@ -113,7 +113,7 @@ async fn sets_start_at_once_roll_in_part_and_keep_claims_as_told() -> Result<()>
             }],
         },
     })).await?;
-    // None waits for another to be ready. The partition counts from the first ordinal.
+    // Parallel: no pod waits for another to be ready. The partition counts from the first ordinal.
     world.wait_for_pods(3).await;
     assert_eq!(world.pod_names().await, ["web-5", "web-6", "web-7"]);
     tend(&world, "all ready", |status| status.ready_replicas == Some(3)).await?;
@@ -138,7 +138,8 @@ async fn sets_start_at_once_roll_in_part_and_keep_claims_as_told() -> Result<()>
         let items = list.expect("claims").items;
         items.into_iter().filter_map(|claim| claim.metadata.name).collect::<Vec<_>>()
     };
-    eventually("claims go with their pods", PATIENCE, claims, |names| *names == ["data-web-5"]).await;
+    eventually("claims are deleted with their pods", PATIENCE, claims, |names| *names == ["data-web-5"])
+        .await;
     world
         .client
         .delete::<StatefulSet>(
@@ -151,7 +152,7 @@ async fn sets_start_at_once_roll_in_part_and_keep_claims_as_told() -> Result<()>
         world.finish_deletion().await.expect("pods that end");
         world.pod_names().await
     };
-    eventually("all pods go", PATIENCE, left, Vec::is_empty).await;
-    assert_eq!(claims().await, ["data-web-5"], "the set's end is not the claim's");
+    eventually("all pods are deleted", PATIENCE, left, Vec::is_empty).await;
+    assert_eq!(claims().await, ["data-web-5"], "claims outlive the deleted set");
     world.end().await
 }

@@ -1,4 +1,4 @@
-//! A server, the loops under test, and hands that play the kubelet.
+//! A server, the loops under test, and a fake kubelet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl World {
         let server = Server::start().await?;
         let client = Client::connect(&server.kubeconfig, "test")?;
         let mut world = Self { server, client, clock: Clock::system(), loops: None, names: names.to_vec() };
-        // Pods run as somebody; the loop that makes this one is not under test.
+        // Pods need a service account; the loop that creates this one is not under test.
         let account = json!({ "metadata": { "name": "default" } });
         world.create::<ServiceAccount>(account).await?;
         world.start_loops()?;
@@ -48,7 +48,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends the loops, as a crash would, and starts them anew with empty memories.
+    /// Kills the loops and restarts them with empty caches.
     pub async fn restart_loops(&mut self) -> Result<()> {
         self.stop_loops().await?;
         self.start_loops()
@@ -70,12 +70,12 @@ impl World {
     pub async fn create<K: Object>(&self, object: Value) -> Result<K> {
         let object: K = objects::from_value(&object)?;
         let namespace = object.metadata().namespace.clone().unwrap_or_else(|| "default".to_owned());
-        self.client.create(&namespace, &object).await.context("an object could not be created")
+        self.client.create(&namespace, &object).await.context("failed to create object")
     }
 
     pub async fn create_in_cluster<K: Object>(&self, object: Value) -> Result<K> {
         let object: K = objects::from_value(&object)?;
-        self.client.create("", &object).await.context("an object could not be created")
+        self.client.create("", &object).await.context("failed to create object")
     }
 
     pub async fn get<K: Object>(&self, name: &str) -> K {
@@ -91,7 +91,7 @@ impl World {
         self.pods().await.into_iter().filter_map(|pod| pod.metadata.name).collect()
     }
 
-    /// Waits for a number of pods that stay.
+    /// Waits for a number of pods that are not terminating.
     pub async fn wait_for_pods(&self, count: usize) -> Vec<Pod> {
         eventually(
             &format!("{count} pods"),
@@ -103,7 +103,7 @@ impl World {
         self.pods().await
     }
 
-    /// Plays the kubelet: the pod reaches a phase.
+    /// Simulates the kubelet: the pod reaches a phase.
     pub async fn phase(&self, pod: &str, phase: &str, code: i32) -> Result<()> {
         let ready = if phase == "Running" { "True" } else { "False" };
         let now = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -122,7 +122,7 @@ impl World {
         Ok(())
     }
 
-    /// Plays the job loop: the job is complete.
+    /// Simulates the job loop: the job is complete.
     pub async fn complete_job(&self, job: &str) -> Result<()> {
         let now = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let condition =
@@ -135,7 +135,7 @@ impl World {
         Ok(())
     }
 
-    /// Plays the kubelet: a pod that is being deleted has ended.
+    /// Simulates the kubelet: a deleted pod has terminated.
     pub async fn finish_deletion(&self) -> Result<()> {
         let list = self.client.list::<Pod>("default", &ListOptions::default()).await?;
         for pod in list.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {

@@ -32,7 +32,7 @@ fn zone() -> Zone {
     zone
 }
 
-fn ask(name: &str, kind: u16) -> Vec<u8> {
+fn query_for(name: &str, kind: u16) -> Vec<u8> {
     let mut message = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     message.extend(Name::parse(name).expect("a name").wire());
     message.extend(kind.to_be_bytes());
@@ -59,13 +59,13 @@ fn name_at(message: &[u8], mut at: usize) -> String {
 
 /// `CODE` and the records, as text; sections are marked by `!` (authority) and `+` (additional).
 fn read(message: &[u8]) -> Vec<String> {
-    let word = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
-    let mut out = vec![rcode::text((word(2) & 0xf) as u8).to_owned()];
+    let field = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
+    let mut out = vec![rcode::text((field(2) & 0xf) as u8).to_owned()];
     let mut at = skip_name(message, HEADER).expect("a name") + 4;
-    for (mark, count) in [("", word(6)), ("!", word(8)), ("+", word(10))] {
+    for (mark, count) in [("", field(6)), ("!", field(8)), ("+", field(10))] {
         for _ in 0..count {
             let fixed = skip_name(message, at).expect("a name");
-            let (kind, length) = (word(fixed), usize::from(word(fixed + 8)));
+            let (kind, length) = (field(fixed), usize::from(field(fixed + 8)));
             let data = &message[fixed + 10..fixed + 10 + length];
             let value = match kind {
                 rtype::A => {
@@ -73,7 +73,7 @@ fn read(message: &[u8]) -> Vec<String> {
                 }
                 rtype::CNAME | rtype::PTR | rtype::NS => name_at(message, fixed + 10),
                 rtype::SRV => {
-                    format!("{} {} {}", word(fixed + 12), word(fixed + 14), name_at(message, fixed + 16))
+                    format!("{} {} {}", field(fixed + 12), field(fixed + 14), name_at(message, fixed + 16))
                 }
                 _ => String::new(),
             };
@@ -88,17 +88,17 @@ fn read(message: &[u8]) -> Vec<String> {
 }
 
 fn answer(zone: &Zone, name: &str, kind: u16) -> Vec<String> {
-    let message = ask(name, kind);
+    let message = query_for(name, kind);
     let query = Query::parse(&message).expect("a query");
     let mut buffer = Vec::new();
-    assert_eq!(respond(zone, &query, 512, None, &mut buffer), Outcome::Answered, "{name}");
+    assert_eq!(respond(zone, &query, 512, None, &mut buffer), ResponseOutcome::Answered, "{name}");
     let mut lines = read(&buffer);
     lines[1..].sort();
     lines
 }
 
 #[test]
-fn the_specification() {
+fn names_follow_the_kubernetes_dns_specification() {
     let zone = zone();
     let soa = "!cluster.local SOA";
     let table: &[(&str, u16, &[&str])] = &[
@@ -164,24 +164,27 @@ fn the_specification() {
 }
 
 #[test]
-fn an_alias_of_a_name_elsewhere_is_followed() {
+fn alias_outside_the_cluster_is_resolved() {
     let zone = zone();
-    let message = ask("out.default.svc.cluster.local", rtype::A);
+    let message = query_for("out.default.svc.cluster.local", rtype::A);
     let query = Query::parse(&message).expect("a query");
     let mut buffer = Vec::new();
     let target = Name::parse("example.org").expect("a name");
-    assert_eq!(respond(&zone, &query, 512, None, &mut buffer), Outcome::Alias { target: target.clone() });
+    assert_eq!(
+        respond(&zone, &query, 512, None, &mut buffer),
+        ResponseOutcome::Alias { target: target.clone() }
+    );
     assert_eq!(read(&buffer), ["NOERROR", "out.default~ CNAME example.org"]);
     let records =
         [Foreign { owner: target.wire().to_vec(), kind: rtype::A, ttl: 5, data: vec![192, 0, 2, 1] }];
-    assert_eq!(respond(&zone, &query, 512, Some(&records), &mut buffer), Outcome::Answered);
+    assert_eq!(respond(&zone, &query, 512, Some(&records), &mut buffer), ResponseOutcome::Answered);
     assert_eq!(read(&buffer), ["NOERROR", "out.default~ CNAME example.org", "example.org A 192.0.2.1"]);
 }
 
 #[test]
-fn endpoints_take_turns() {
+fn endpoints_are_rotated() {
     let zone = zone();
-    let message = ask("db.default.svc.cluster.local", rtype::A);
+    let message = query_for("db.default.svc.cluster.local", rtype::A);
     let query = Query::parse(&message).expect("a query");
     let mut first = std::collections::BTreeSet::new();
     for _ in 0..2 {
@@ -193,19 +196,19 @@ fn endpoints_take_turns() {
 }
 
 #[test]
-fn names_elsewhere_are_not_ours() {
+fn names_outside_the_cluster_are_forwarded() {
     let zone = zone();
     for name in ["example.org", "8.8.8.8.in-addr.arpa", "cluster.localx", "local"] {
-        let message = ask(name, rtype::A);
+        let message = query_for(name, rtype::A);
         let query = Query::parse(&message).expect("a query");
-        assert_eq!(respond(&zone, &query, 512, None, &mut Vec::new()), Outcome::Elsewhere, "{name}");
+        assert_eq!(respond(&zone, &query, 512, None, &mut Vec::new()), ResponseOutcome::Elsewhere, "{name}");
     }
 }
 
 #[test]
-fn a_newer_edns_is_told_the_version() {
+fn newer_edns_version_returns_badvers() {
     let zone = zone();
-    let mut message = ask("web.default.svc.cluster.local", rtype::A);
+    let mut message = query_for("web.default.svc.cluster.local", rtype::A);
     message[11] = 1;
     message.extend([0, 0, 41, 4, 208, 0, 1, 0, 0, 0, 0]);
     let query = Query::parse(&message).expect("a query");

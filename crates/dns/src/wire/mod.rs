@@ -1,4 +1,4 @@
-//! DNS messages as bytes: names, questions and a writer of answers. No IO, no allocation on the way in.
+//! DNS messages: names, questions and an encoder of replies. No IO, no allocation while decoding.
 
 mod name;
 mod query;
@@ -9,7 +9,7 @@ pub use name::{Name, NameError};
 pub use query::{Edns, Query, QueryError, skip_name};
 pub use reply::{Reply, Section};
 
-/// Types of records that Ferry knows by name.
+/// Supported record types.
 pub mod rtype {
     pub const A: u16 = 1;
     pub const NS: u16 = 2;
@@ -68,11 +68,11 @@ pub mod rcode {
 pub const CLASS_IN: u16 = 1;
 /// The smallest message every client accepts.
 pub const PLAIN_SIZE: usize = 512;
-/// Largest reply over UDP: what fits every path without fragments, and little to amplify an attack with.
+/// Largest reply over UDP: fits every path without fragmentation, and limits amplification.
 pub const LARGEST_UDP: usize = 1232;
 pub const HEADER: usize = 12;
 
-/// Bits of the header's flags.
+/// Bits of the header flags.
 pub mod flags {
     pub const RESPONSE: u16 = 0x8000;
     pub const AUTHORITATIVE: u16 = 0x0400;

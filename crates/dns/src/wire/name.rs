@@ -1,4 +1,4 @@
-//! Domain names in wire form: lower case, uncompressed, ready to be a key.
+//! Domain names in wire form: lower case and uncompressed, usable as keys.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Box<[u8]>);
 
-/// Why a text is no domain name.
+/// Error of a domain name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     #[error("a label is empty")]
@@ -18,13 +18,13 @@ pub enum NameError {
 }
 
 impl Name {
-    /// From text such as `kubernetes.default.svc`, with or without the final dot.
+    /// Parses text such as `kubernetes.default.svc`, with or without the final dot.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         let text = text.strip_suffix('.').unwrap_or(text);
         Self::of(text.split('.').filter(|_| !text.is_empty()))
     }
 
-    /// From labels, the leftmost first.
+    /// Builds a name from labels, leftmost first.
     pub fn of<'a>(labels: impl IntoIterator<Item = &'a str>) -> Result<Self, NameError> {
         let mut wire = Vec::with_capacity(64);
         for label in labels {
@@ -34,7 +34,7 @@ impl Name {
         Self::bounded(wire)
     }
 
-    /// `labels` in front of this name.
+    /// Prepends `labels` to this name.
     pub fn under<'a>(&self, labels: impl IntoIterator<Item = &'a str>) -> Result<Self, NameError> {
         let mut wire = Vec::with_capacity(self.0.len() + 32);
         for label in labels {

@@ -1,13 +1,13 @@
-//! Reading a query: header, one question, EDNS. Hostile bytes end in an error, never in a loop.
+//! Decodes a query: header, one question, EDNS. Malformed input results in an error, never in a loop.
 
 use super::{CLASS_IN, HEADER, LARGEST_UDP, PLAIN_SIZE, flags, name, rtype};
 
-/// A query as it came in.
+/// A decoded query.
 #[derive(Clone, Copy, Debug)]
 pub struct Query<'a> {
     pub id: u16,
     pub flags: u16,
-    /// The question section as the client wrote it; answers repeat it, upper-case letters included.
+    /// The question section as the client sent it; replies repeat it, including upper-case letters.
     pub question: &'a [u8],
     /// The name in wire form and lower case.
     name: [u8; 255],
@@ -17,7 +17,7 @@ pub struct Query<'a> {
     pub edns: Option<Edns>,
 }
 
-/// What the client says about its abilities.
+/// EDNS options of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edns {
     pub udp_size: u16,
@@ -25,10 +25,10 @@ pub struct Edns {
     pub dnssec: bool,
 }
 
-/// Why bytes are no query.
+/// Error of decoding a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// Nothing can be answered to this: there is no id, or it is a response itself.
+    /// No reply is possible: there is no ID, or it is a response itself.
     #[error("not a query")]
     Ignore,
     #[error("a malformed query")]
@@ -42,8 +42,8 @@ impl<'a> Query<'a> {
         if message.len() < HEADER {
             return Err(QueryError::Ignore);
         }
-        let word = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
-        let (id, bits) = (word(0), word(2));
+        let field = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
+        let (id, bits) = (field(0), field(2));
         if bits & flags::RESPONSE != 0 {
             return Err(QueryError::Ignore);
         }
@@ -51,14 +51,14 @@ impl<'a> Query<'a> {
             return Err(QueryError::Operation { id, flags: bits });
         }
         let malformed = QueryError::Malformed { id, flags: bits };
-        if word(4) != 1 {
+        if field(4) != 1 {
             return Err(malformed);
         }
         let mut lower = [0; 255];
         let end = question_name(message, &mut lower).ok_or(malformed)?;
         let name_length = end - HEADER;
         let tail = message.get(end..end + 4).ok_or(malformed)?;
-        let edns = additional(message, end + 4, word(6), word(8), word(10)).map_err(|()| malformed)?;
+        let edns = additional(message, end + 4, field(6), field(8), field(10)).map_err(|()| malformed)?;
         Ok(Self {
             id,
             flags: bits,
@@ -71,7 +71,7 @@ impl<'a> Query<'a> {
         })
     }
 
-    /// The name asked for: wire form, lower case.
+    /// The name in the question: wire form, lower case.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         &self.name[..self.name_length]
@@ -82,7 +82,7 @@ impl<'a> Query<'a> {
         name::text(self.name())
     }
 
-    /// How large an answer over UDP may be.
+    /// Limit of a UDP reply.
     #[must_use]
     pub fn udp_limit(&self) -> usize {
         self.edns.map_or(PLAIN_SIZE, |edns| usize::from(edns.udp_size).clamp(PLAIN_SIZE, LARGEST_UDP))
@@ -94,8 +94,8 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Copies the question's name in lower case; its end. A question has nothing before it to point at, so a
-/// compressed name is malformed.
+/// Copies the question's name in lower case; returns its end. Nothing precedes a question, so a compressed name is
+/// malformed.
 fn question_name(message: &[u8], lower: &mut [u8; 255]) -> Option<usize> {
     let mut at = HEADER;
     loop {
@@ -139,7 +139,7 @@ fn additional(
     authority: u16,
     additional: u16,
 ) -> Result<Option<Edns>, ()> {
-    // A query has no answers; a few records of other kinds are tolerated, a heap of them is not.
+    // A query has no answers; a few other records are tolerated.
     let records = usize::from(answers) + usize::from(authority) + usize::from(additional);
     if records > 16 {
         return Err(());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_query() {
+    fn invalid_bytes_are_no_query() {
         assert_eq!(Query::parse(b"short").expect_err("short"), QueryError::Ignore);
         let mut response = header(1, 0);
         response[2] = 0x80;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_name_is_read() {
+    fn longest_name_is_decoded() {
         let mut message = header(1, 0);
         for _ in 0..3 {
             message.push(63);
@@ -240,7 +240,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
+        fn decoding_a_query_never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
             let _ = Query::parse(&bytes);
             let mut message = header(1, 1);
             message.extend(bytes);

@@ -1,4 +1,4 @@
-//! Writing a reply: header, the question as it was asked, records, OPT; truncated where the limit says so.
+//! Encodes a reply: header, the original question, records, OPT; truncated at the limit.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,11 +6,11 @@ use super::{CLASS_IN, HEADER, Query, flags, rtype};
 
 /// A pointer to the name of the question, which begins right after the header.
 const QUESTION_NAME: [u8; 2] = [0xc0, HEADER as u8];
-/// What we accept over UDP ourselves: what passes everywhere without fragments.
+/// Advertised UDP size: avoids fragmentation on every path.
 const OUR_UDP_SIZE: u16 = 1232;
 const OPT_LENGTH: usize = 11;
 
-/// Where a record goes; sections are written in this order.
+/// Section of a record; sections are written in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
     Answer,
@@ -29,7 +29,7 @@ pub struct Reply<'b> {
 }
 
 impl<'b> Reply<'b> {
-    /// Begins a reply to `query` in `buffer`, which is emptied. `limit` is the largest size of the whole.
+    /// Starts a reply to `query` in `buffer`, which is cleared. `limit` is the largest size of the message.
     pub fn begin(
         buffer: &'b mut Vec<u8>,
         query: &Query<'_>,
@@ -39,8 +39,8 @@ impl<'b> Reply<'b> {
     ) -> Self {
         buffer.clear();
         buffer.extend(query.id.to_be_bytes());
-        let kept = query.flags & (flags::RECURSION_DESIRED | flags::CHECKING_DISABLED);
-        buffer.extend((flags::RESPONSE | kept | more_flags | u16::from(rcode & 0xf)).to_be_bytes());
+        let copied = query.flags & (flags::RECURSION_DESIRED | flags::CHECKING_DISABLED);
+        buffer.extend((flags::RESPONSE | copied | more_flags | u16::from(rcode & 0xf)).to_be_bytes());
         buffer.extend([0, 1, 0, 0, 0, 0, 0, 0]);
         buffer.extend(query.question);
         let edns = query.edns.is_some();
@@ -48,18 +48,18 @@ impl<'b> Reply<'b> {
         Self { buffer, limit, counts: [0; 3], edns, full: false }
     }
 
-    /// A reply to something whose question could not be read: a header alone.
+    /// A reply to a query whose question could not be decoded: a header alone.
     pub fn bare(buffer: &mut Vec<u8>, id: u16, query_flags: u16, rcode: u8) {
         buffer.clear();
         buffer.extend(id.to_be_bytes());
-        let kept = query_flags & (flags::RECURSION_DESIRED | flags::OPCODE);
-        buffer.extend((flags::RESPONSE | kept | u16::from(rcode & 0xf)).to_be_bytes());
+        let copied = query_flags & (flags::RECURSION_DESIRED | flags::OPCODE);
+        buffer.extend((flags::RESPONSE | copied | u16::from(rcode & 0xf)).to_be_bytes());
         buffer.extend([0; 8]);
     }
 
-    /// Adds a record; `owner` is a name in wire form, or `None` for the question's own. Once a record of the answer
-    /// does not fit, the reply is marked truncated and takes no more; what does not fit further down is left out.
-    /// Returns where the record's data begins, if it was added.
+    /// Adds a record; `owner` is a name in wire form, or `None` for the question's own. Once an answer record does not
+    /// fit, the reply is marked truncated and accepts no more; records of later sections that do not fit are omitted.
+    /// Returns the offset of the record's data, if it was added.
     pub fn record(
         &mut self,
         section: Section,
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_truncated() {
+    fn reply_beyond_the_limit_is_truncated() {
         let mut message =
             b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x00\x00\x01\x00\x01".to_vec();
         message.resize(message.len(), 0);

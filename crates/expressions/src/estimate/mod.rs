@@ -1,12 +1,13 @@
-//! What an expression may cost at the most, before there is any data: from how large its variables may be.
+//! Static cost estimate: the maximum cost of an expression, from the maximum sizes of its variables.
 //!
-//! The tree is walked once. Every part has a cost; where it matters, it has a size (characters, bytes, elements) and,
-//! if it is a list or a map, sizes of what is in it.
+//! The tree is walked once. Every node has a cost; where relevant, it has a size (characters, bytes, elements) and,
+//! for lists and maps, sizes of the elements.
 
 mod calls;
+mod library;
 mod range;
 
-use crate::check::Facts;
+use crate::check::CheckResults;
 use crate::types::Type;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use range::Range;
@@ -16,28 +17,28 @@ const LIST_COST: u64 = 10;
 const MAP_COST: u64 = 30;
 const OBJECT_COST: u64 = 40;
 
-/// How large values may be: of a type, and of what is in it.
+/// Maximum sizes of values of a type, and of nested values.
 #[derive(Clone, Debug, Default)]
 pub struct Extent {
-    /// The most characters, bytes or elements; 0 of what has none.
+    /// Maximum number of characters, bytes or elements; 0 for types without a size.
     pub max: u64,
     pub fields: BTreeMap<String, Extent>,
-    /// What a list or a map holds.
+    /// Elements of a list or a map.
     pub element: Option<Box<Extent>>,
     pub is_map: bool,
 }
 
-/// What is known of an expression.
+/// Estimate of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// The most that it can cost.
+    /// Maximum cost.
     pub cost: u64,
-    /// The variables of the environment that it mentions.
+    /// Variables of the environment that it refers to.
     pub variables: BTreeSet<String>,
 }
 
-/// Estimates a checked expression whose variables are all as large as `extent` says.
-pub fn estimate(tree: &IdedExpr, facts: &Facts, extent: &Extent) -> Estimate {
+/// Estimates a checked expression whose variables all have the sizes of `extent`.
+pub fn estimate(tree: &IdedExpr, facts: &CheckResults, extent: &Extent) -> Estimate {
     let mut estimator = Estimator {
         facts,
         extent,
@@ -51,7 +52,7 @@ pub fn estimate(tree: &IdedExpr, facts: &Facts, extent: &Extent) -> Estimate {
     Estimate { cost, variables: estimator.variables }
 }
 
-/// Sizes of what is in a list or a map.
+/// Sizes of the elements of a list or a map.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     is_list: bool,
@@ -73,7 +74,7 @@ struct Local {
     entry: Option<Entry>,
 }
 
-/// A part of the expression as calls see it.
+/// A subexpression as an operand of calls.
 struct Operand<'t> {
     expr: &'t IdedExpr,
     of: Type,
@@ -82,13 +83,13 @@ struct Operand<'t> {
 }
 
 struct Estimator<'e> {
-    facts: &'e Facts,
+    facts: &'e CheckResults,
     extent: &'e Extent,
     /// The innermost last.
     locals: Vec<Local>,
     sizes: HashMap<u64, Range>,
     entries: HashMap<u64, Entry>,
-    /// How parts are reached from a variable.
+    /// Paths of subexpressions, starting at a variable.
     paths: HashMap<u64, Vec<String>>,
     variables: BTreeSet<String>,
 }
@@ -244,7 +245,7 @@ impl Estimator<'_> {
         cost.plus(count.times(each))
     }
 
-    /// `cel.bind`: a loop over nothing whose result knows the accumulator.
+    /// `cel.bind`: a comprehension over an empty range whose result refers to the accumulator.
     fn binding(&mut self, expr: &IdedExpr, of: &ComprehensionExpr) -> Range {
         let cost = self.cost(&of.iter_range).plus(self.cost(&of.accu_init));
         let before = self.locals.len();
@@ -290,12 +291,12 @@ impl Estimator<'_> {
 
     fn operand<'t>(&mut self, expr: &'t IdedExpr) -> Operand<'t> {
         let path = self.path(expr);
-        // What a loop gathers is nowhere in the data.
+        // The accumulator has no path in the data.
         let path = if path.first().is_some_and(|first| first.starts_with('@')) { Vec::new() } else { path };
         Operand { expr, of: self.of(expr), path, size: self.size(expr) }
     }
 
-    /// What the declarations say of the place that a path leads to.
+    /// Declared sizes of the value at a path.
     fn extent_at(&self, path: &[String]) -> Option<Range> {
         let mut at = self.extent;
         for step in path.get(1..)? {
@@ -342,7 +343,7 @@ impl Estimator<'_> {
         }
     }
 
-    /// Gives one part the sizes of another.
+    /// Copies the sizes of one subexpression to another.
     fn like(&mut self, expr: &IdedExpr, other: &IdedExpr) {
         if let Some(size) = self.size(other) {
             self.sizes.insert(expr.id, size);
@@ -371,7 +372,7 @@ fn size_of_literal(expr: &Expr) -> Option<u64> {
     u64::try_from(size).ok()
 }
 
-/// Whether all values of a type are of the same size.
+/// True if all values of a type have the same size.
 fn is_scalar(of: &Type) -> bool {
     match of {
         Type::Bool | Type::Double | Type::Duration | Type::Int | Type::Timestamp | Type::Uint => true,
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_follow_sizes() {
+    fn estimated_cost_follows_sizes() {
         for (text, cost) in [
             ("true", 0),
             ("self.count == 1", 2),
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_limit_may_cost_anything() {
+    fn unbounded_values_have_unbounded_cost() {
         let wide = Extent { max: 3 << 20, element: Some(Box::default()), ..Extent::default() };
         let environment = Environment::new([("self", Type::list(Type::list(Type::String)))]);
         let found = environment
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_those_of_the_environment() {
+    fn estimate_lists_environment_variables_only() {
         let found = environment().estimate("[1].all(self, self > 0) && oldSelf.count > 0", &extent());
         let found = found.expect("an estimate");
         assert_eq!(found.variables.into_iter().collect::<Vec<_>>(), ["oldSelf"]);

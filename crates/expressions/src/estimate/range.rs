@@ -1,6 +1,6 @@
-//! Sizes and costs between a least and a most; nothing overflows.
+//! Ranges of sizes and costs with saturating arithmetic.
 
-/// From the least to the most.
+/// Minimum and maximum, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub min: u64,
@@ -10,7 +10,7 @@ pub struct Range {
 impl Range {
     pub const ZERO: Self = Self::exactly(0);
     pub const ONE: Self = Self::exactly(1);
-    /// Nothing is known.
+    /// Unknown size.
     pub const ANY: Self = Self::up_to(u64::MAX);
 
     pub const fn exactly(value: u64) -> Self {
@@ -21,7 +21,7 @@ impl Range {
         Self { min: 0, max }
     }
 
-    /// What a union begins with.
+    /// Initial value of a union.
     pub const fn none() -> Self {
         Self { min: u64::MAX, max: 0 }
     }
@@ -34,12 +34,12 @@ impl Range {
         Self { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
     }
 
-    /// Times a factor, rounded up.
+    /// Multiplies by a factor, rounding up.
     pub fn scaled(self, factor: f64) -> Self {
         Self { min: scale(self.min, factor), max: scale(self.max, factor) }
     }
 
-    /// What holds both.
+    /// Smallest range that contains both.
     pub fn union(self, other: Self) -> Self {
         Self { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overflows() {
+    fn arithmetic_saturates() {
         assert_eq!(Range::ANY.plus(Range::ONE), Range { min: 1, max: u64::MAX });
         assert_eq!(Range::ANY.times(Range::exactly(2)).max, u64::MAX);
         assert_eq!(Range::exactly(11).scaled(0.1), Range::exactly(2));

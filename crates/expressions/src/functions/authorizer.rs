@@ -1,31 +1,32 @@
-//! Questions to the authorizer. An expression only words them: whoever evaluates it answers, and evaluates it again.
+//! Authorizer checks. An expression only describes them: the caller of the evaluation performs them and evaluates
+//! again.
 
 use super::Row;
 use crate::types::Type;
-use crate::value::{Fault, Outcome, Value};
+use crate::value::{EvaluationResult, Fault, Value};
 use std::sync::Arc;
 
-/// What is asked, as far as it has been said.
+/// Attributes of an authorizer check, as far as they are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Check {
-    /// Of whom; `None`: of the user whose request it is.
+    /// Service account to check; `None` for the user of the request.
     pub service_account: Option<(String, String)>,
-    pub about: About,
+    pub about: CheckTarget,
     pub verb: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum About {
-    /// Nothing yet: the authorizer itself.
+pub enum CheckTarget {
+    /// The authorizer itself, without attributes.
     #[default]
     Nothing,
     Path(String),
     Group(String),
-    Resource(ResourceAbout),
+    Resource(ResourceTarget),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ResourceAbout {
+pub struct ResourceTarget {
     pub group: String,
     pub resource: String,
     pub subresource: String,
@@ -35,7 +36,7 @@ pub struct ResourceAbout {
     pub label_selector: String,
 }
 
-/// What the authorizer says.
+/// Decision of the authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
@@ -43,13 +44,13 @@ pub struct Decision {
     pub error: Option<String>,
 }
 
-/// Questions and their answers. There are few per request.
+/// Checks and their decisions. There are few per request.
 #[derive(Debug, Default)]
-pub struct Answers(Vec<(Check, Arc<Decision>)>);
+pub struct Decisions(Vec<(Check, Arc<Decision>)>);
 
-impl Answers {
+impl Decisions {
     pub fn get(&self, check: &Check) -> Option<Arc<Decision>> {
-        self.0.iter().find(|(asked, _)| asked == check).map(|(_, decision)| decision.clone())
+        self.0.iter().find(|(candidate, _)| candidate == check).map(|(_, decision)| decision.clone())
     }
 
     pub fn add(&mut self, check: Check, decision: Decision) {
@@ -58,30 +59,32 @@ impl Answers {
 }
 
 impl Check {
-    /// The value of a variable `authorizer`.
+    /// Value of the variable `authorizer`.
     pub fn authorizer<'a>() -> Value<'a> {
         Value::Check(Arc::new(Self::default()))
     }
 
-    /// The value of a variable that asks about one resource.
-    pub fn resource<'a>(about: ResourceAbout) -> Value<'a> {
-        Value::Check(Arc::new(Self { about: About::Resource(about), ..Self::default() }))
+    /// Value of a variable for checks of one resource.
+    pub fn resource<'a>(about: ResourceTarget) -> Value<'a> {
+        Value::Check(Arc::new(Self { about: CheckTarget::Resource(about), ..Self::default() }))
     }
 
-    /// The whole question; `None`: nothing is asked about yet.
+    /// The complete check; `None` if the resource or path is not set.
     pub fn with_verb(&self, verb: &str) -> Option<Self> {
         match self.about {
-            About::Path(_) | About::Resource(_) => Some(Self { verb: verb.to_owned(), ..self.clone() }),
-            About::Nothing | About::Group(_) => None,
+            CheckTarget::Path(_) | CheckTarget::Resource(_) => {
+                Some(Self { verb: verb.to_owned(), ..self.clone() })
+            }
+            CheckTarget::Nothing | CheckTarget::Group(_) => None,
         }
     }
 
     pub fn type_name(&self) -> &'static str {
         match self.about {
-            About::Nothing => "kubernetes.authorization.Authorizer",
-            About::Path(_) => "kubernetes.authorization.PathCheck",
-            About::Group(_) => "kubernetes.authorization.GroupCheck",
-            About::Resource(_) => "kubernetes.authorization.ResourceCheck",
+            CheckTarget::Nothing => "kubernetes.authorization.Authorizer",
+            CheckTarget::Path(_) => "kubernetes.authorization.PathCheck",
+            CheckTarget::Group(_) => "kubernetes.authorization.GroupCheck",
+            CheckTarget::Resource(_) => "kubernetes.authorization.ResourceCheck",
         }
     }
 }
@@ -89,24 +92,24 @@ impl Check {
 pub const ROWS: &[Row] = &[
     ("path", &["Authorizer.(string) -> PathCheck"], |values| {
         about(values, |check, path| match check.about {
-            About::Nothing if path.is_empty() => Err(Fault::new("path must not be empty")),
-            About::Nothing => Ok(About::Path(path.to_owned())),
+            CheckTarget::Nothing if path.is_empty() => Err(Fault::new("path must not be empty")),
+            CheckTarget::Nothing => Ok(CheckTarget::Path(path.to_owned())),
             _ => Err(Fault::no_such_overload()),
         })
     }),
     ("group", &["Authorizer.(string) -> GroupCheck"], |values| {
         about(values, |check, group| match check.about {
-            About::Nothing => Ok(About::Group(group.to_owned())),
+            CheckTarget::Nothing => Ok(CheckTarget::Group(group.to_owned())),
             _ => Err(Fault::no_such_overload()),
         })
     }),
     ("resource", &["GroupCheck.(string) -> ResourceCheck"], |values| {
         about(values, |check, resource| match &check.about {
-            About::Group(_) if resource.is_empty() => Err(Fault::new("resource must not be empty")),
-            About::Group(group) => Ok(About::Resource(ResourceAbout {
+            CheckTarget::Group(_) if resource.is_empty() => Err(Fault::new("resource must not be empty")),
+            CheckTarget::Group(group) => Ok(CheckTarget::Resource(ResourceTarget {
                 group: group.clone(),
                 resource: resource.to_owned(),
-                ..ResourceAbout::default()
+                ..ResourceTarget::default()
             })),
             _ => Err(Fault::no_such_overload()),
         })
@@ -139,19 +142,28 @@ pub const ROWS: &[Row] = &[
         }
         _ => Err(Fault::no_such_overload()),
     }),
-    // Answered by whoever evaluates.
+    // Performed by the caller of the evaluation.
     ("check", &["PathCheck.(string) -> Decision", "ResourceCheck.(string) -> Decision"], |_| {
         Err(Fault::no_such_overload())
     }),
-    ("allowed", &["Decision.() -> bool"], |values| said(values, |said| Value::Bool(said.allowed))),
-    ("reason", &["Decision.() -> string"], |values| said(values, |said| said.reason.as_str().into())),
-    ("errored", &["Decision.() -> bool"], |values| said(values, |said| Value::Bool(said.error.is_some()))),
+    ("allowed", &["Decision.() -> bool"], |values| {
+        with_decision(values, |decision| Value::Bool(decision.allowed))
+    }),
+    ("reason", &["Decision.() -> string"], |values| {
+        with_decision(values, |decision| decision.reason.as_str().into())
+    }),
+    ("errored", &["Decision.() -> bool"], |values| {
+        with_decision(values, |decision| Value::Bool(decision.error.is_some()))
+    }),
     ("error", &["Decision.() -> string"], |values| {
-        said(values, |said| said.error.as_deref().unwrap_or("").into())
+        with_decision(values, |decision| decision.error.as_deref().unwrap_or("").into())
     }),
 ];
 
-fn about<'a>(values: &[Value<'a>], next: impl Fn(&Check, &str) -> Result<About, Fault>) -> Outcome<'a> {
+fn about<'a>(
+    values: &[Value<'a>],
+    next: impl Fn(&Check, &str) -> Result<CheckTarget, Fault>,
+) -> EvaluationResult<'a> {
     match values {
         [Value::Check(check), Value::String(text)] => {
             let about = next(check, text)?;
@@ -161,30 +173,30 @@ fn about<'a>(values: &[Value<'a>], next: impl Fn(&Check, &str) -> Result<About, 
     }
 }
 
-fn detail<'a>(values: &[Value<'a>], set: impl Fn(&mut ResourceAbout, String)) -> Outcome<'a> {
+fn detail<'a>(values: &[Value<'a>], set: impl Fn(&mut ResourceTarget, String)) -> EvaluationResult<'a> {
     about(values, |check, text| match &check.about {
-        About::Resource(about) => {
+        CheckTarget::Resource(about) => {
             let mut about = about.clone();
             set(&mut about, text.to_owned());
-            Ok(About::Resource(about))
+            Ok(CheckTarget::Resource(about))
         }
         _ => Err(Fault::no_such_overload()),
     })
 }
 
-fn said<'a>(values: &[Value<'a>], of: impl Fn(&Decision) -> Value<'a>) -> Outcome<'a> {
+fn with_decision<'a>(values: &[Value<'a>], of: impl Fn(&Decision) -> Value<'a>) -> EvaluationResult<'a> {
     match values {
         [Value::Decision(decision)] => Ok(of(decision)),
         _ => Err(Fault::no_such_overload()),
     }
 }
 
-/// The type of the variable `authorizer`.
+/// Type of the variable `authorizer`.
 pub fn authorizer_type() -> Type {
     crate::types::library("kubernetes.authorization.Authorizer")
 }
 
-/// The type of a variable that asks about one resource.
+/// Type of a variable for checks of one resource.
 pub fn resource_check_type() -> Type {
     crate::types::library("kubernetes.authorization.ResourceCheck")
 }

@@ -1,8 +1,8 @@
-//! Conversions from one type to another.
+//! Type conversions.
 
 use super::Row;
 use super::operators::overflow;
-use crate::value::{Fault, Outcome, Value};
+use crate::value::{EvaluationResult, Fault, Value};
 use std::sync::Arc;
 
 pub const ROWS: &[Row] = &[
@@ -101,7 +101,7 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
-fn same<'a>(values: &[Value<'a>]) -> Outcome<'a> {
+fn same<'a>(values: &[Value<'a>]) -> EvaluationResult<'a> {
     values.first().cloned().ok_or_else(Fault::no_such_overload)
 }
 
@@ -109,7 +109,7 @@ fn conversion(from: &str, to: &str) -> Fault {
     Fault::new(format!("type conversion error from '{from}' to '{to}'"))
 }
 
-/// What `string()` gives.
+/// Result of `string()`.
 pub fn to_string(value: &Value<'_>) -> Result<String, Fault> {
     Ok(match value {
         Value::String(text) => (**text).to_owned(),
@@ -126,7 +126,7 @@ pub fn to_string(value: &Value<'_>) -> Result<String, Fault> {
     })
 }
 
-/// A number as short as it can be written; very large and very small ones with an exponent.
+/// Shortest text of a number; very large and very small ones have an exponent.
 pub fn double_text(double: f64) -> String {
     if double.is_nan() {
         return "NaN".to_owned();

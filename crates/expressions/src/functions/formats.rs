@@ -1,14 +1,14 @@
-//! Formats of strings by name.
+//! Named string formats.
 
 use super::Row;
 use crate::value::{Fault, Value};
 use base64::Engine;
 use machinery::names;
 
-/// A format: what is wrong with a text that is not of it.
+/// A format: returns the errors of a text that does not match it.
 pub struct Format {
     pub name: &'static str,
-    /// The size of the pattern that costs go by.
+    /// Size of the pattern, for cost estimates.
     pub pattern_size: usize,
     check: fn(&str) -> Vec<String>,
 }
@@ -19,7 +19,7 @@ impl std::fmt::Debug for Format {
     }
 }
 
-/// By the name of the function that gives it.
+/// Formats by the name of the function that returns them.
 static FORMATS: &[(&str, Format)] = &[
     (
         "dns1123Label",
@@ -109,7 +109,7 @@ static FORMATS: &[(&str, Format)] = &[
     ),
 ];
 
-/// The row of a format that has a function of its own.
+/// Row of a format with a function of its own.
 macro_rules! constant {
     ($name:literal) => {
         (concat!("format.", $name), &["() -> Format"], |_| {

@@ -3,11 +3,11 @@
 use super::Row;
 use super::operators::overflow;
 use crate::macros::SORT_BY_KEYS;
-use crate::value::{Fault, List, Outcome, Value};
+use crate::value::{EvaluationResult, Fault, List, Value};
 use cel::common::ast::operators::ADD;
 use std::cmp::Ordering;
 
-/// Lists whose elements have an order.
+/// Lists with ordered elements.
 const COMPARABLE: &[&str] = &[
     "list(int).() -> bool",
     "list(uint).() -> bool",
@@ -122,13 +122,13 @@ pub const ROWS: &[Row] = &[
     }),
     ("distinct", &["list(A).() -> list(A)"], |values| {
         let list = only(values)?;
-        let mut kept: Vec<Value<'_>> = Vec::new();
+        let mut retained: Vec<Value<'_>> = Vec::new();
         for item in list.iter() {
-            if !kept.iter().any(|other| other.equals(&item)) {
-                kept.push(item);
+            if !retained.iter().any(|other| other.equals(&item)) {
+                retained.push(item);
             }
         }
-        Ok(Value::list(kept))
+        Ok(Value::list(retained))
     }),
     ("sort", SORTED, |values| {
         let list = only(values)?;
@@ -169,7 +169,7 @@ fn index<'a>(found: Option<usize>) -> Value<'a> {
     Value::Int(found.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1))
 }
 
-fn extreme<'a>(values: &[Value<'a>], name: &str, wanted: Ordering) -> Outcome<'a> {
+fn extreme<'a>(values: &[Value<'a>], name: &str, wanted: Ordering) -> EvaluationResult<'a> {
     let list = only(values)?;
     let mut best = list.get(0).ok_or_else(|| Fault::new(format!("{name} called on empty list")))?;
     for item in list.iter().skip(1) {
@@ -184,7 +184,7 @@ fn contains_all(list: &List<'_>, wanted: &List<'_>) -> bool {
     wanted.iter().all(|item| list.iter().any(|other| other.equals(&item)))
 }
 
-fn slice<'a>(list: &List<'a>, start: i64, end: i64) -> Outcome<'a> {
+fn slice<'a>(list: &List<'a>, start: i64, end: i64) -> EvaluationResult<'a> {
     let length = i64::try_from(list.len()).unwrap_or(i64::MAX);
     let wrong = |why: String| Err(Fault::new(format!("cannot slice({start}, {end}), {why}")));
     if start < 0 || end < 0 {
@@ -209,7 +209,7 @@ fn flatten<'a>(list: &List<'a>, depth: i64, flat: &mut Vec<Value<'a>>) {
     }
 }
 
-fn sorted<'a>(list: &List<'a>, keys: &List<'a>) -> Outcome<'a> {
+fn sorted<'a>(list: &List<'a>, keys: &List<'a>) -> EvaluationResult<'a> {
     if list.len() != keys.len() {
         return Err(Fault::new(format!(
             "{SORT_BY_KEYS}() expected a list of the same size as the associated keys list, but got {} and {} elements respectively",
@@ -218,7 +218,7 @@ fn sorted<'a>(list: &List<'a>, keys: &List<'a>) -> Outcome<'a> {
         )));
     }
     let mut pairs: Vec<(Value<'a>, Value<'a>)> = keys.iter().zip(list.iter()).collect();
-    // An order that fails on some pair fails on neighbours of any order.
+    // If any pair is incomparable, two neighbours are, in every permutation.
     let mut fault = None;
     pairs.sort_by(|(a, _), (b, _)| {
         a.compare(b).unwrap_or_else(|_| {

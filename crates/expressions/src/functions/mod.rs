@@ -1,4 +1,4 @@
-//! The functions that expressions call: one file per library, one row per function in it.
+//! Functions of expressions: one file per library, one row per function.
 
 pub mod authorizer;
 mod conversions;
@@ -15,25 +15,25 @@ pub mod time;
 pub mod url;
 
 use crate::types::Signature;
-use crate::value::{Fault, Outcome, Value};
+use crate::value::{EvaluationResult, Fault, Value};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// What a function does with its arguments, its receiver first.
-pub type Body = for<'a> fn(&[Value<'a>]) -> Outcome<'a>;
+/// Implementation of a function; the receiver is the first argument.
+pub type Body = for<'a> fn(&[Value<'a>]) -> EvaluationResult<'a>;
 
-/// A function by its name, what it takes and gives, and what it does.
+/// A function: name, signatures and implementation.
 pub type Row = (&'static str, &'static [&'static str], Body);
 
 pub struct Function {
     pub name: &'static str,
     pub signatures: Vec<Signature>,
-    /// Of every library that has a function of this name.
+    /// Functions of this name in all libraries.
     bodies: Vec<Body>,
 }
 
 impl Function {
-    pub fn call<'a>(&self, arguments: &[Value<'a>]) -> Outcome<'a> {
+    pub fn call<'a>(&self, arguments: &[Value<'a>]) -> EvaluationResult<'a> {
         let mut outcome = Err(Fault::no_such_overload());
         for body in &self.bodies {
             outcome = body(arguments);
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_signature_is_one() {
+    fn every_signature_in_tables_parses() {
         for (name, signatures, _) in LIBRARIES.iter().copied().flatten() {
             for text in *signatures {
                 assert!(Signature::parse(text).is_some(), "{name}: {text}");

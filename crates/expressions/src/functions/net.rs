@@ -1,27 +1,14 @@
-//! Addresses and networks.
+//! IP addresses and CIDRs.
 
 use super::Row;
-use crate::value::{Fault, Outcome, Value};
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-/// An address and how many of its bits name the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cidr {
-    pub address: IpAddr,
-    pub bits: u8,
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
-    }
-}
+use crate::value::{EvaluationResult, Fault, Value};
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv6Addr};
 
 pub const ROWS: &[Row] = &[
     ("ip", &["(string) -> Ip", "Cidr.() -> Ip"], |values| match values {
         [Value::String(text)] => parse_ip(text).map(Value::Ip).map_err(Fault::new),
-        [Value::Cidr(cidr)] => Ok(Value::Ip(cidr.address)),
+        [Value::Cidr(cidr)] => Ok(Value::Ip(cidr.addr())),
         _ => Err(Fault::no_such_overload()),
     }),
     ("isIP", &["(string) -> bool"], |values| match values {
@@ -74,7 +61,7 @@ pub const ROWS: &[Row] = &[
             [Value::Cidr(cidr), Value::String(text)] => (cidr, parse_ip(text).map_err(Fault::new)?),
             _ => return Err(Fault::no_such_overload()),
         };
-        Ok(Value::Bool(contains(cidr, ip)))
+        Ok(Value::Bool(cidr.contains(&ip)))
     }),
     ("containsCIDR", &["Cidr.(string) -> bool", "Cidr.(Cidr) -> bool"], |values| {
         let (cidr, inner) = match values {
@@ -87,21 +74,19 @@ pub const ROWS: &[Row] = &[
             }
             _ => return Err(Fault::no_such_overload()),
         };
-        Ok(Value::Bool(cidr.bits <= inner.bits && contains(cidr, inner.address)))
+        Ok(Value::Bool(cidr.contains(&inner)))
     }),
     ("prefixLength", &["Cidr.() -> int"], |values| match values {
-        [Value::Cidr(cidr)] => Ok(Value::Int(cidr.bits.into())),
+        [Value::Cidr(cidr)] => Ok(Value::Int(cidr.prefix_len().into())),
         _ => Err(Fault::no_such_overload()),
     }),
     ("masked", &["Cidr.() -> Cidr"], |values| match values {
-        [Value::Cidr(cidr)] => {
-            Ok(Value::Cidr(Cidr { address: masked(cidr.address, cidr.bits), bits: cidr.bits }))
-        }
+        [Value::Cidr(cidr)] => Ok(Value::Cidr(cidr.trunc())),
         _ => Err(Fault::no_such_overload()),
     }),
 ];
 
-fn about<'a>(values: &[Value<'a>], holds: impl Fn(&IpAddr) -> bool) -> Outcome<'a> {
+fn about<'a>(values: &[Value<'a>], holds: impl Fn(&IpAddr) -> bool) -> EvaluationResult<'a> {
     match values {
         [Value::Ip(ip)] => Ok(Value::Bool(holds(ip))),
         _ => Err(Fault::no_such_overload()),
@@ -138,7 +123,7 @@ fn parse_ip(text: &str) -> Result<IpAddr, String> {
     Ok(ip)
 }
 
-fn parse_cidr(text: &str) -> Result<Cidr, String> {
+fn parse_cidr(text: &str) -> Result<IpNet, String> {
     let wrong = |why: &str| format!("netip.ParsePrefix({text:?}): {why}");
     let (address, bits) = text.split_once('/').ok_or_else(|| wrong("no '/'"))?;
     let address: IpAddr =
@@ -152,24 +137,6 @@ fn parse_cidr(text: &str) -> Result<Cidr, String> {
     if !is_number {
         return Err(wrong(&format!("bad bits after slash: {bits:?}")));
     }
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let bits = bits.parse().ok().filter(|bits| *bits <= most);
-    bits.map(|bits| Cidr { address, bits }).ok_or_else(|| wrong("prefix length out of range"))
-}
-
-fn masked(ip: IpAddr, bits: u8) -> IpAddr {
-    match ip {
-        IpAddr::V4(ip) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(bits).min(32)).unwrap_or(0);
-            IpAddr::V4(Ipv4Addr::from(u32::from(ip) & mask))
-        }
-        IpAddr::V6(ip) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(bits).min(128)).unwrap_or(0);
-            IpAddr::V6(Ipv6Addr::from(u128::from(ip) & mask))
-        }
-    }
-}
-
-fn contains(cidr: &Cidr, ip: IpAddr) -> bool {
-    cidr.address.is_ipv4() == ip.is_ipv4() && masked(cidr.address, cidr.bits) == masked(ip, cidr.bits)
+    let cidr = bits.parse().ok().and_then(|bits| IpNet::new(address, bits).ok());
+    cidr.ok_or_else(|| wrong("prefix length out of range"))
 }

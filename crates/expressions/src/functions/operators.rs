@@ -2,7 +2,7 @@
 
 use super::Row;
 use crate::macros;
-use crate::value::{Fault, Outcome, Value};
+use crate::value::{EvaluationResult, Fault, Value};
 use cel::common::ast::operators::{
     ADD, CONDITIONAL, DIVIDE, EQUALS, GREATER, GREATER_EQUALS, IN, INDEX, LESS, LESS_EQUALS, LOGICAL_AND,
     LOGICAL_NOT, LOGICAL_OR, MODULO, MULTIPLY, NEGATE, NOT_EQUALS, NOT_STRICTLY_FALSE, OPT_INDEX, SUBSTRACT,
@@ -10,7 +10,7 @@ use cel::common::ast::operators::{
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// What can be ordered, and with what.
+/// Pairs of comparable types.
 const ORDERED: &[&str] = &[
     "(bool, bool) -> bool",
     "(int, int) -> bool",
@@ -29,7 +29,7 @@ const ORDERED: &[&str] = &[
 ];
 
 pub const ROWS: &[Row] = &[
-    // These are planned as nodes of their own; the rows are for the type checker.
+    // These have plan nodes of their own; the rows are for the type checker.
     (CONDITIONAL, &["(bool, A, A) -> A"], |_| Err(Fault::no_such_overload())),
     (LOGICAL_AND, &["(bool, bool) -> bool"], |_| Err(Fault::no_such_overload())),
     (LOGICAL_OR, &["(bool, bool) -> bool"], |_| Err(Fault::no_such_overload())),
@@ -185,14 +185,14 @@ fn uint_overflow() -> Fault {
     Fault::new("unsigned integer overflow")
 }
 
-fn ordered<'a>(values: &[Value<'a>], holds: impl Fn(Ordering) -> bool) -> Outcome<'a> {
+fn ordered<'a>(values: &[Value<'a>], holds: impl Fn(Ordering) -> bool) -> EvaluationResult<'a> {
     match values {
         [a, b] => Ok(Value::Bool(holds(a.compare(b)?))),
         _ => Err(Fault::no_such_overload()),
     }
 }
 
-fn add<'a>(values: &[Value<'a>]) -> Outcome<'a> {
+fn add<'a>(values: &[Value<'a>]) -> EvaluationResult<'a> {
     let [a, b] = values else {
         return Err(Fault::no_such_overload());
     };
@@ -216,7 +216,7 @@ fn add<'a>(values: &[Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn subtract<'a>(values: &[Value<'a>]) -> Outcome<'a> {
+fn subtract<'a>(values: &[Value<'a>]) -> EvaluationResult<'a> {
     let [a, b] = values else {
         return Err(Fault::no_such_overload());
     };
@@ -239,8 +239,8 @@ fn subtract<'a>(values: &[Value<'a>]) -> Outcome<'a> {
     }
 }
 
-/// The place in a list that a number means.
-pub fn place(of: &Value<'_>) -> Result<Option<usize>, Fault> {
+/// List index of a number.
+pub fn list_index(of: &Value<'_>) -> Result<Option<usize>, Fault> {
     match of {
         Value::Int(index) => Ok(usize::try_from(*index).ok()),
         Value::Uint(index) => Ok(usize::try_from(*index).ok()),
@@ -259,17 +259,17 @@ pub fn place(of: &Value<'_>) -> Result<Option<usize>, Fault> {
 
 fn index<'a>(of: &Value<'a>, key: &Value<'_>) -> Result<Option<Value<'a>>, Fault> {
     match of {
-        Value::List(list) => Ok(place(key)?.and_then(|place| list.get(place))),
+        Value::List(list) => Ok(list_index(key)?.and_then(|list_index| list.get(list_index))),
         Value::Map(map) => Ok(map.get(key)),
-        Value::Made(made) => Ok(key.as_str().and_then(|name| made.fields.get(name).cloned())),
+        Value::Object(made) => Ok(key.as_str().and_then(|name| made.fields.get(name).cloned())),
         _ => Err(no_such_key(key)),
     }
 }
 
-fn optional_index<'a>(of: Option<&Value<'a>>, key: &Value<'_>) -> Outcome<'a> {
+fn optional_index<'a>(of: Option<&Value<'a>>, key: &Value<'_>) -> EvaluationResult<'a> {
     let found = match of {
         None => None,
-        Some(of @ (Value::List(_) | Value::Map(_) | Value::Made(_))) => index(of, key)?,
+        Some(of @ (Value::List(_) | Value::Map(_) | Value::Object(_))) => index(of, key)?,
         Some(_) => None,
     };
     Ok(Value::Optional(found.map(Arc::new)))

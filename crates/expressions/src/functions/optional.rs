@@ -1,4 +1,4 @@
-//! Values that may be missing.
+//! Optional values.
 
 use super::Row;
 use crate::value::{Fault, Value};
@@ -49,7 +49,7 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-fn unwrap<'a>(values: &[Value<'a>]) -> crate::value::Outcome<'a> {
+fn unwrap<'a>(values: &[Value<'a>]) -> crate::value::EvaluationResult<'a> {
     let [Value::List(list)] = values else {
         return Err(Fault::no_such_overload());
     };
@@ -71,7 +71,7 @@ fn is_zero(value: &Value<'_>) -> bool {
         Value::Bytes(bytes) => bytes.is_empty(),
         Value::List(list) => list.is_empty(),
         Value::Map(map) => map.is_empty(),
-        Value::Made(made) => made.fields.is_empty(),
+        Value::Object(made) => made.fields.is_empty(),
         Value::Optional(inner) => inner.is_none(),
         _ => false,
     }

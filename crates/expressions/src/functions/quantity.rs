@@ -1,7 +1,7 @@
-//! Quantities of resources.
+//! Resource quantities.
 
 use super::Row;
-use crate::value::{Fault, Outcome, Value};
+use crate::value::{EvaluationResult, Fault, Value};
 use machinery::quantity::Quantity;
 use std::cmp::Ordering;
 
@@ -63,7 +63,7 @@ fn pair(values: &[Value<'_>]) -> Result<(Quantity, Quantity), Fault> {
     }
 }
 
-fn compared<'a>(values: &[Value<'a>], of: impl Fn(Ordering) -> Value<'a>) -> Outcome<'a> {
+fn compared<'a>(values: &[Value<'a>], of: impl Fn(Ordering) -> Value<'a>) -> EvaluationResult<'a> {
     match values {
         [Value::Quantity(a), Value::Quantity(b)] => Ok(of(a.cmp(b))),
         _ => Err(Fault::no_such_overload()),

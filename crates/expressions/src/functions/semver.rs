@@ -1,7 +1,7 @@
 //! Semantic versions.
 
 use super::Row;
-use crate::value::{Fault, Outcome, Value};
+use crate::value::{EvaluationResult, Fault, Value};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ pub struct Semver {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identifier {
-    /// Numbers come before words.
+    /// Numeric identifiers sort before alphanumeric ones.
     Number(u64),
-    Word(String),
+    Alphanumeric(String),
 }
 
 impl Semver {
-    /// Order of precedence; what the build says does not count.
+    /// Order of precedence; build metadata is ignored.
     pub fn compare(&self, other: &Self) -> Ordering {
         (self.major, self.minor, self.patch).cmp(&(other.major, other.minor, other.patch)).then_with(
             || match (self.before.is_empty(), other.before.is_empty()) {
@@ -36,11 +36,11 @@ impl Semver {
 
 pub const ROWS: &[Row] = &[
     ("semver", &["(string) -> Semver", "(string, bool) -> Semver"], |values| {
-        let text = given(values)?;
+        let text = argument(values)?;
         parse(&text).map(|version| Value::Semver(Arc::new(version))).map_err(Fault::new)
     }),
     ("isSemver", &["(string) -> bool", "(string, bool) -> bool"], |values| {
-        Ok(Value::Bool(parse(&given(values)?).is_ok()))
+        Ok(Value::Bool(parse(&argument(values)?).is_ok()))
     }),
     ("isGreaterThan", &["Semver.(Semver) -> bool"], |values| {
         compared(values, |order| Value::Bool(order == Ordering::Greater))
@@ -54,8 +54,8 @@ pub const ROWS: &[Row] = &[
     ("patch", &["Semver.() -> int"], |values| part(values, |version| version.patch)),
 ];
 
-/// The text, made regular if that is asked for.
-fn given(values: &[Value<'_>]) -> Result<String, Fault> {
+/// The text, normalized if requested.
+fn argument(values: &[Value<'_>]) -> Result<String, Fault> {
     match values {
         [Value::String(text)] | [Value::String(text), Value::Bool(false)] => Ok((**text).to_owned()),
         [Value::String(text), Value::Bool(true)] => Ok(normalized(text)),
@@ -63,7 +63,8 @@ fn given(values: &[Value<'_>]) -> Result<String, Fault> {
     }
 }
 
-/// Without `v` and leading zeros, with all three numbers. What cannot be made regular stays as it is, and is wrong.
+/// Normalizes a version: no `v` prefix or leading zeros, all three numbers. Other texts are returned unchanged, and
+/// are invalid.
 fn normalized(text: &str) -> String {
     let text = text.strip_prefix('v').unwrap_or(text);
     let regular = |part: &str| {
@@ -81,14 +82,14 @@ fn normalized(text: &str) -> String {
     parts.join(".")
 }
 
-fn part<'a>(values: &[Value<'a>], of: impl Fn(&Semver) -> u64) -> Outcome<'a> {
+fn part<'a>(values: &[Value<'a>], of: impl Fn(&Semver) -> u64) -> EvaluationResult<'a> {
     match values {
         [Value::Semver(version)] => Ok(Value::Int(i64::try_from(of(version)).unwrap_or(i64::MAX))),
         _ => Err(Fault::no_such_overload()),
     }
 }
 
-fn compared<'a>(values: &[Value<'a>], of: impl Fn(Ordering) -> Value<'a>) -> Outcome<'a> {
+fn compared<'a>(values: &[Value<'a>], of: impl Fn(Ordering) -> Value<'a>) -> EvaluationResult<'a> {
     match values {
         [Value::Semver(a), Value::Semver(b)] => Ok(of(a.compare(b))),
         _ => Err(Fault::no_such_overload()),
@@ -120,7 +121,7 @@ fn parse(text: &str) -> Result<Semver, String> {
     };
     let (rest, build) = rest.split_once('+').map_or((rest, None), |(rest, build)| (rest, Some(build)));
     let (patch, before) = rest.split_once('-').map_or((rest, None), |(patch, before)| (patch, Some(before)));
-    let word = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let is_alphanumeric = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let mut identifiers = Vec::new();
     for part in before.into_iter().flat_map(|before| before.split('.')) {
         if part.is_empty() {
@@ -132,8 +133,8 @@ fn parse(text: &str) -> Result<Semver, String> {
             }
             let number = part.parse().map_err(|_| format!("Invalid Prerelease number {part:?}"))?;
             identifiers.push(Identifier::Number(number));
-        } else if word(part) {
-            identifiers.push(Identifier::Word(part.to_owned()));
+        } else if is_alphanumeric(part) {
+            identifiers.push(Identifier::Alphanumeric(part.to_owned()));
         } else {
             return Err(format!("Invalid character(s) found in prerelease {part:?}"));
         }
@@ -142,7 +143,7 @@ fn parse(text: &str) -> Result<Semver, String> {
         if part.is_empty() {
             return Err("Build meta data is empty".to_owned());
         }
-        if !word(part) {
+        if !is_alphanumeric(part) {
             return Err(format!("Invalid character(s) found in build meta data {part:?}"));
         }
     }
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order() {
+    fn versions_are_ordered_by_precedence() {
         let ascending =
             ["0.1.0", "1.0.0-1", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-beta", "1.0.0", "1.2.3", "1.10.0"];
         for pair in ascending.windows(2) {

@@ -1,18 +1,18 @@
-//! Strings: searching, cutting, replacing, regular expressions.
+//! Strings: search, split, replace, regular expressions.
 
 use super::Row;
-use super::operators::place;
-use crate::value::{Fault, Outcome, Value};
+use super::operators::list_index;
+use crate::value::{EvaluationResult, Fault, Value};
 use regex::Regex;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// The largest program that a pattern may become.
+/// Size limit of a compiled pattern.
 const MAX_PATTERN: usize = 1024 * 1024;
-/// Patterns that one evaluation may compile.
+/// Maximum number of patterns compiled per evaluation.
 const MAX_COMPILATIONS: usize = 200;
-/// Compiled patterns that a thread keeps.
-const MAX_KEPT: usize = 4;
+/// Size of the per-thread cache of compiled patterns.
+const MAX_CACHED: usize = 4;
 
 pub const ROWS: &[Row] = &[
     ("contains", &["string.(string) -> bool"], |values| two(values, |text, part| text.contains(part))),
@@ -146,39 +146,39 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-fn one<'a>(values: &[Value<'a>], of: impl Fn(&str) -> String) -> Outcome<'a> {
+fn one<'a>(values: &[Value<'a>], of: impl Fn(&str) -> String) -> EvaluationResult<'a> {
     match values {
         [Value::String(text)] => Ok(of(text).into()),
         _ => Err(Fault::no_such_overload()),
     }
 }
 
-fn two<'a>(values: &[Value<'a>], holds: impl Fn(&str, &str) -> bool) -> Outcome<'a> {
+fn two<'a>(values: &[Value<'a>], holds: impl Fn(&str, &str) -> bool) -> EvaluationResult<'a> {
     match values {
         [Value::String(text), Value::String(part)] => Ok(Value::Bool(holds(text, part))),
         _ => Err(Fault::no_such_overload()),
     }
 }
 
-/// A regular expression, if the text is one of bounded size.
+/// Compiles a regular expression of bounded size.
 pub fn pattern(text: &str) -> Result<Regex, regex::Error> {
     let text = machinery::regexp::from_go(text);
     regex::RegexBuilder::new(&text).size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN).build()
 }
 
 thread_local! {
-    /// The last patterns that are no constants, and how many were compiled in this evaluation.
+    /// Recently used non-constant patterns, and the number of compilations in this evaluation.
     static COMPILED: RefCell<VecDeque<(String, Result<Regex, regex::Error>)>> = const { RefCell::new(VecDeque::new()) };
     static COMPILATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Begins an evaluation, which may compile [`MAX_COMPILATIONS`] patterns.
+/// Starts an evaluation, which may compile [`MAX_COMPILATIONS`] patterns.
 pub fn begin_evaluation() {
     COMPILATIONS.set(0);
 }
 
-/// The pattern of a text that is known during evaluation only. A short text may take long to compile, so the number
-/// of different ones is limited; the cost of evaluation counts the length of texts.
+/// Pattern of a non-constant text. A short text may take long to compile, so the number of distinct patterns is
+/// limited; the evaluation cost only counts the length of texts.
 fn dynamic(text: &str) -> Result<Result<Regex, regex::Error>, Fault> {
     let known = COMPILED.with_borrow(|known| {
         known.iter().find(|(pattern, _)| pattern == text).map(|(_, compiled)| compiled.clone())
@@ -192,7 +192,7 @@ fn dynamic(text: &str) -> Result<Result<Regex, regex::Error>, Fault> {
     COMPILATIONS.set(COMPILATIONS.get() + 1);
     let compiled = pattern(text);
     COMPILED.with_borrow_mut(|known| {
-        known.truncate(MAX_KEPT - 1);
+        known.truncate(MAX_CACHED - 1);
         known.push_front((text.to_owned(), compiled.clone()));
     });
     Ok(compiled)
@@ -202,15 +202,15 @@ fn legal(text: &str) -> Result<Regex, Fault> {
     dynamic(text)?.map_err(|why| Fault::new(format!("Illegal regex: {why}")))
 }
 
-/// The first place of a part, in characters.
+/// First index of a substring, in characters.
 fn index_of(text: &str, part: &str, from: usize) -> i64 {
     let start = text.char_indices().nth(from).map_or(text.len(), |(at, _)| at);
     let found = text.get(start..).and_then(|rest| rest.find(part));
-    let place = found.and_then(|at| text.get(..start + at)).map(|before| before.chars().count());
-    place.and_then(|place| i64::try_from(place).ok()).unwrap_or(-1)
+    let characters = found.and_then(|at| text.get(..start + at)).map(|before| before.chars().count());
+    characters.and_then(|count| i64::try_from(count).ok()).unwrap_or(-1)
 }
 
-/// At most so many parts; the last one has the rest.
+/// Splits into at most so many parts; the last one has the rest.
 fn split<'t>(text: &'t str, by: &str, limit: usize) -> Vec<&'t str> {
     if limit == 0 {
         return Vec::new();
@@ -234,13 +234,13 @@ fn split<'t>(text: &'t str, by: &str, limit: usize) -> Vec<&'t str> {
     parts
 }
 
-fn substring<'a>(text: &str, start: i64, end: i64) -> Outcome<'a> {
+fn substring<'a>(text: &str, start: i64, end: i64) -> EvaluationResult<'a> {
     if start > end {
         return Err(Fault::new(format!("invalid substring range. start: {start}, end: {end}")));
     }
     let length = text.chars().count();
     let within = |at: i64| {
-        place(&Value::Int(at))?
+        list_index(&Value::Int(at))?
             .filter(|at| *at <= length)
             .ok_or_else(|| Fault::new(format!("index out of range: {at}")))
     };
@@ -248,7 +248,7 @@ fn substring<'a>(text: &str, start: i64, end: i64) -> Outcome<'a> {
     Ok(text.chars().skip(start).take(end - start).collect::<String>().into())
 }
 
-/// In quotes, with everything escaped that needs to be.
+/// Quotes and escapes a text.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

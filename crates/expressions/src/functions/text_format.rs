@@ -127,7 +127,7 @@ fn fixed(double: f64, precision: Option<usize>) -> String {
         let text = format!("{:.*}", precision.unwrap_or(DEFAULT_PRECISION), double);
         let (whole, fraction) = text.split_once('.').map_or((text.as_str(), None), |(w, f)| (w, Some(f)));
         let (sign, digits) = whole.strip_prefix('-').map_or(("", whole), |digits| ("-", digits));
-        // Thousands are set off, as in English.
+        // Thousands are separated by commas.
         let mut grouped = String::new();
         for (index, c) in digits.chars().enumerate() {
             if index > 0 && (digits.len() - index) % 3 == 0 {
@@ -161,7 +161,7 @@ fn superscript(sign: char, digits: &str) -> String {
     format!("{sign}{}", padded.chars().map(digit).collect::<String>())
 }
 
-/// What `%s` writes.
+/// Text of a value for `%s`.
 fn shown(value: &Value<'_>, depth: usize) -> Result<String, Fault> {
     match value {
         Value::List(_) | Value::Map(_) => literal(value, depth),
@@ -175,7 +175,7 @@ fn shown(value: &Value<'_>, depth: usize) -> Result<String, Fault> {
     }
 }
 
-/// What a value inside a list or map looks like.
+/// Text of a value inside a list or map.
 fn literal(value: &Value<'_>, depth: usize) -> Result<String, Fault> {
     if depth > 100 {
         return Err(Fault::new("value is nested too deeply"));

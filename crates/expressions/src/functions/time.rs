@@ -1,11 +1,11 @@
-//! Points in time and durations.
+//! Timestamps and durations.
 
 use super::Row;
-use crate::value::{Fault, Outcome, Value};
+use crate::value::{EvaluationResult, Fault, Value};
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 
-/// Functions that look at a part of a time; at one of a place if they are told a zone.
+/// Functions that return a part of a timestamp, in UTC or in the given time zone.
 const PART: &[&str] = &["timestamp.() -> int", "timestamp.(string) -> int"];
 const PART_OR_DURATION: &[&str] = &["timestamp.() -> int", "timestamp.(string) -> int", "duration.() -> int"];
 
@@ -51,7 +51,7 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-fn part<'a>(values: &[Value<'a>], of: impl Fn(&jiff::Zoned) -> i64) -> Outcome<'a> {
+fn part<'a>(values: &[Value<'a>], of: impl Fn(&jiff::Zoned) -> i64) -> EvaluationResult<'a> {
     let (at, zone) = match values {
         [Value::Timestamp(at)] => (at, TimeZone::UTC),
         [Value::Timestamp(at), Value::String(name)] => (at, zone(name)?),
@@ -77,7 +77,7 @@ fn zone(name: &str) -> Result<TimeZone, Fault> {
     Offset::from_seconds(seconds).map(TimeZone::fixed).map_err(|_| unknown())
 }
 
-pub fn shift<'a>(at: Timestamp, nanos: i64) -> Outcome<'a> {
+pub fn shift<'a>(at: Timestamp, nanos: i64) -> EvaluationResult<'a> {
     let by = jiff::SignedDuration::from_nanos(nanos);
     at.checked_add(by).map(Value::Timestamp).map_err(|_| Fault::new("timestamp overflow"))
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn durations_parse_and_print() {
         for (text, want) in [
             ("1h30m", Some("5400s")),
             ("-1.5s", Some("-1.5s")),

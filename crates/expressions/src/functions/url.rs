@@ -1,7 +1,7 @@
-//! Addresses of the web, cut into their parts.
+//! URLs and their parts.
 
 use super::Row;
-use crate::value::{Fault, Key, Outcome, Value};
+use crate::value::{EvaluationResult, Fault, Key, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Url {
     text: String,
     scheme: String,
-    /// With the port.
+    /// Includes the port.
     host: String,
     path: String,
     query: String,
@@ -37,14 +37,14 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-fn part<'a>(values: &[Value<'a>], of: impl Fn(&Url) -> String) -> Outcome<'a> {
+fn part<'a>(values: &[Value<'a>], of: impl Fn(&Url) -> String) -> EvaluationResult<'a> {
     match values {
         [Value::Url(url)] => Ok(of(url).into()),
         _ => Err(Fault::no_such_overload()),
     }
 }
 
-/// An absolute address, or an absolute path.
+/// An absolute URL, or an absolute path.
 pub fn parse(text: &str) -> Result<Url, &'static str> {
     if text.is_empty() {
         return Err("empty url");
@@ -77,7 +77,7 @@ pub fn parse(text: &str) -> Result<Url, &'static str> {
         _ => ("", rest),
     };
     check_host(host)?;
-    if !percent_is_right(path) || !percent_is_right(host) {
+    if !percent_is_valid(path) || !percent_is_valid(host) {
         return Err("invalid URL escape");
     }
     Ok(Url {
@@ -124,14 +124,14 @@ fn check_host(host: &str) -> Result<(), &'static str> {
     if host.chars().any(strange) { Err("invalid character in host name") } else { Ok(()) }
 }
 
-fn percent_is_right(text: &str) -> bool {
+fn percent_is_valid(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.iter().enumerate().filter(|(_, byte)| **byte == b'%').all(|(at, _)| {
         bytes.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     })
 }
 
-/// What may not be in a path as it is, is escaped.
+/// Escapes characters that are not allowed in a path.
 fn escape_path(path: &str) -> String {
     let mut escaped = String::new();
     for byte in path.bytes() {
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts() {
+    fn urls_are_split_into_parts() {
         let url = parse("https://user@[::1]:8443/a b/%20?x=1&x=2&y=a+b#f").expect("a URL");
         assert_eq!(url.scheme, "https");
         assert_eq!(hostname_and_port(&url.host), ("::1".to_owned(), "8443".to_owned()));

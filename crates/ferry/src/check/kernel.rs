@@ -1,4 +1,4 @@
-//! What containers need of the kernel, tried out in namespaces that vanish again.
+//! Kernel features that containers need, tested in temporary namespaces.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -24,18 +24,21 @@ pub fn all(data_dir: &Path) -> Vec<Row> {
     ]
 }
 
-/// Tries something in a thread with namespaces of its own.
-fn apart(namespaces: &'static [Namespace], work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<()> {
+/// Runs a test in a thread with its own namespaces.
+fn in_namespaces(
+    namespaces: &'static [Namespace],
+    work: impl FnOnce() -> io::Result<()> + Send,
+) -> io::Result<()> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| unshare(namespaces).and_then(|()| work()));
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the attempt failed")))
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the check failed")))
     })
 }
 
 fn control_groups() -> Finding {
     let hierarchy = match Hierarchy::detect() {
         Ok(hierarchy) => hierarchy,
-        Err(error) => return Wrong(format!("none are mounted ({error}); mount cgroup2 on /sys/fs/cgroup")),
+        Err(error) => return Wrong(format!("not mounted ({error}); mount cgroup2 on /sys/fs/cgroup")),
     };
     let present: Vec<String> = match &hierarchy {
         Hierarchy::V1(controllers) => controllers.keys().map(ToString::to_string).collect(),
@@ -51,7 +54,7 @@ fn control_groups() -> Finding {
     if lacking.is_empty() {
         Fine(format!("{version} with {}", present.join(", ")))
     } else {
-        Weak(format!("{version} without {}: limits of these are not enforced", lacking.join(", ")))
+        Weak(format!("{version} without {}: these limits are not enforced", lacking.join(", ")))
     }
 }
 
@@ -63,41 +66,41 @@ fn namespaces() -> Finding {
     if !lacking.is_empty() {
         return Wrong(format!("the kernel lacks {}", lacking.join(", ")));
     }
-    match apart(&[Namespace::Network, Namespace::Mount, Namespace::Ipc, Namespace::Uts], || Ok(())) {
+    match in_namespaces(&[Namespace::Network, Namespace::Mount, Namespace::Ipc, Namespace::Uts], || Ok(())) {
         Ok(()) => Fine("network, mount, pid, ipc, uts".to_owned()),
-        Err(error) => Wrong(format!("cannot be made: {error}; is this inside a restricted container?")),
+        Err(error) => Wrong(format!("cannot be created: {error}; is this inside a restricted container?")),
     }
 }
 
 fn overlay(data_dir: &Path) -> Finding {
-    let place = data_dir.join(".check-overlay");
+    let directory = data_dir.join(".check-overlay");
     let existed = data_dir.exists();
-    let tried = apart(&[Namespace::Mount], || {
+    let tried = in_namespaces(&[Namespace::Mount], || {
         sys::mounts::propagate(Path::new("/"), MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         for part in ["lower", "upper", "work", "root"] {
-            std::fs::create_dir_all(place.join(part))?;
+            std::fs::create_dir_all(directory.join(part))?;
         }
-        let part = |name: &str| place.join(name).display().to_string();
+        let part = |name: &str| directory.join(name).display().to_string();
         let options =
             format!("lowerdir={},upperdir={},workdir={}", part("lower"), part("upper"), part("work"));
-        sys::mounts::mount("overlay", &place.join("root"), "overlay", MountFlags::empty(), &options)?;
-        std::fs::write(place.join("root/file"), "x")
+        sys::mounts::mount("overlay", &directory.join("root"), "overlay", MountFlags::empty(), &options)?;
+        std::fs::write(directory.join("root/file"), "x")
     });
-    let _ = std::fs::remove_dir_all(&place);
+    let _ = std::fs::remove_dir_all(&directory);
     if !existed {
         let _ = std::fs::remove_dir(data_dir);
     }
     match tried {
         Ok(()) => Fine(format!("works in {}", data_dir.display())),
         Err(error) => Wrong(format!(
-            "does not work in {}: {error}; containers need it: load the module `overlay`, or name a --data-dir on another file system",
+            "does not work in {}: {error}; containers need it: load the module `overlay`, or set --data-dir to another file system",
             data_dir.display()
         )),
     }
 }
 
 fn network() -> Finding {
-    let tried = apart(&[Namespace::Network], || {
+    let tried = in_namespaces(&[Namespace::Network], || {
         let mut netlink = Netlink::open()?;
         netlink.add_bridge("check0", 1500)?;
         let own = std::fs::File::open("/proc/thread-self/ns/net")?;
@@ -105,15 +108,13 @@ fn network() -> Finding {
         netlink.plug("check1", "check0")
     });
     match tried {
-        Ok(()) => Fine("bridges and virtual cables work".to_owned()),
-        Err(error) => {
-            Wrong(format!("no bridge or virtual cable: {error}; load the modules `bridge` and `veth`"))
-        }
+        Ok(()) => Fine("bridges and veth pairs work".to_owned()),
+        Err(error) => Wrong(format!("no bridge or veth pair: {error}; load the modules `bridge` and `veth`")),
     }
 }
 
 fn packet_rules() -> Finding {
-    let tried = apart(&[Namespace::Network], || {
+    let tried = in_namespaces(&[Namespace::Network], || {
         let mut batch = Batch::new(Family::Ipv4, "ferry-check");
         batch.add_table();
         Socket::open().and_then(|socket| socket.apply(batch)).map_err(io::Error::other)
@@ -128,8 +129,8 @@ fn packet_rules() -> Finding {
 
 fn seccomp() -> Finding {
     if Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
-        Fine("filters work".to_owned())
+        Fine("seccomp filters work".to_owned())
     } else {
-        Wrong("the kernel has no filters of system calls, which every container gets".to_owned())
+        Wrong("the kernel has no seccomp filters, which every container uses".to_owned())
     }
 }

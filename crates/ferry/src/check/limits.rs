@@ -1,4 +1,4 @@
-//! What there is of memory, disk and descriptors.
+//! Checks of memory, disk and file descriptors.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::Row;
 /// Enough descriptors for a thousand clients and some files.
 const WANTED_FILES: u64 = 4096;
 const MEGABYTE: u64 = 1_000_000;
-/// Below the first number a cluster does not start, below the second somebody should know.
+/// Minimum for a cluster to start, and threshold of the warning.
 const DISK: (u64, u64) = (64 * MEGABYTE, 2_000 * MEGABYTE);
 const MEMORY: (u64, u64) = (96 * MEGABYTE, 512 * MEGABYTE);
 const WATCHES: u64 = 8192;
@@ -42,7 +42,7 @@ fn open_files(limit: Option<u64>) -> Finding {
     }
 }
 
-/// Free bytes where the directory is, or will be.
+/// Free bytes at the nearest existing ancestor of the directory.
 fn free_disk(path: &Path) -> Option<u64> {
     let mut there: PathBuf = path.to_owned();
     while !there.exists() {
@@ -52,10 +52,10 @@ fn free_disk(path: &Path) -> Option<u64> {
 }
 
 fn disk(free: Option<u64>) -> Finding {
-    let Some(free) = free else { return Weak("how much is free cannot be told".to_owned()) };
+    let Some(free) = free else { return Weak("cannot read the free space".to_owned()) };
     let shown = format!("{} MB free", free / MEGABYTE);
     if free < DISK.0 {
-        Wrong(format!("{shown}: too little to keep a cluster's data; make room or name another --data-dir"))
+        Wrong(format!("{shown}: too little for a cluster's data; free space or set another --data-dir"))
     } else if free < DISK.1 {
         Weak(format!("{shown}: images will soon fill it, and pods are evicted when it is full"))
     } else {
@@ -70,10 +70,10 @@ fn available_memory() -> Option<u64> {
 }
 
 fn memory(available: Option<u64>) -> Finding {
-    let Some(available) = available else { return Weak("how much is available cannot be told".to_owned()) };
+    let Some(available) = available else { return Weak("cannot read the available memory".to_owned()) };
     let shown = format!("{} MB available", available / MEGABYTE);
     if available < MEMORY.0 {
-        Wrong(format!("{shown}: a cluster needs about 80 MB, and would be killed"))
+        Wrong(format!("{shown}: a cluster needs about 80 MB and would be OOM-killed"))
     } else if available < MEMORY.1 {
         Weak(format!("{shown}: enough for the cluster, little for pods"))
     } else {
@@ -95,7 +95,7 @@ fn inotify(instances: Option<u64>, watches: Option<u64>) -> Finding {
     if low.is_empty() {
         return Fine("enough instances and watches".to_owned());
     }
-    Weak(format!("{}; programs in pods that watch files will fail without", low.join("; ")))
+    Weak(format!("{}; programs in pods that watch files will fail otherwise", low.join("; ")))
 }
 
 fn processes(most: Option<u64>) -> Finding {
@@ -104,7 +104,7 @@ fn processes(most: Option<u64>) -> Finding {
             Weak(format!("at most {most}: raise it with `sysctl kernel.pid_max=32768`"))
         }
         Some(most) => Fine(format!("up to {most}")),
-        None => Fine("no limit known".to_owned()),
+        None => Fine("unknown limit".to_owned()),
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_scarce_is_told() {
+    fn scarce_resources_are_reported() {
         for (finding, want) in [
             (disk(Some(10 * MEGABYTE)), "wrong"),
             (disk(Some(500 * MEGABYTE)), "weak"),

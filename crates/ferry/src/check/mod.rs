@@ -1,4 +1,4 @@
-//! `ferry check`: whether this machine is fit to run a cluster, and what to do where it is not.
+//! `ferry check`: tests whether this machine can run a cluster, and prints remedies.
 
 mod kernel;
 mod limits;
@@ -13,12 +13,12 @@ use rustix::process::geteuid;
 
 use crate::cli::CheckArgs;
 
-/// What one look found.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// Something to know.
+    /// Passed, with a note.
     Fine(String),
-    /// A cluster runs, but worse than it could, or not all of it.
+    /// A cluster runs, but degraded.
     Weak(String),
     /// A cluster cannot run.
     Wrong(String),
@@ -26,7 +26,7 @@ pub enum Finding {
 
 use Finding::{Fine, Weak, Wrong};
 
-/// What was looked at, and what was found.
+/// Subject and result of a check.
 type Row = (&'static str, Finding);
 
 pub fn run(arguments: &CheckArgs) -> Result<ExitCode> {
@@ -54,7 +54,7 @@ pub fn run(arguments: &CheckArgs) -> Result<ExitCode> {
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What somebody who starts a cluster here should know: what is scarce, in words. An error if it is too scarce to start.
+/// Warnings about scarce resources for the start of a cluster; an error if they are too scarce to start.
 pub fn before_start(data_dir: &Path) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     for (what, finding) in limits::all(data_dir) {
@@ -67,7 +67,7 @@ pub fn before_start(data_dir: &Path) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Every write waits for the disk, so its speed is the cluster's.
+/// Every write waits for the disk, so its latency bounds the cluster's.
 fn data_directory(path: &Path) -> Finding {
     let probe = path.join(".check");
     let begin = Instant::now();
@@ -80,19 +80,15 @@ fn data_directory(path: &Path) -> Finding {
         let _ = std::fs::remove_dir(path);
     }
     match written {
-        Ok(()) => Fine(format!("{} takes a durable write in {took:.1} ms", path.display())),
-        Err(error) => {
-            Wrong(format!("cannot write to {}: {error}; name another with --data-dir", path.display()))
-        }
+        Ok(()) => Fine(format!("{} completes a durable write in {took:.1} ms", path.display())),
+        Err(error) => Wrong(format!("cannot write to {}: {error}; set another --data-dir", path.display())),
     }
 }
 
 fn address(arguments: &CheckArgs) -> Finding {
     match TcpListener::bind(arguments.listen) {
         Ok(_) => Fine(format!("{} is free", arguments.listen)),
-        Err(error) => {
-            Wrong(format!("cannot listen on {}: {error}; name another with --listen", arguments.listen))
-        }
+        Err(error) => Wrong(format!("cannot listen on {}: {error}; set another --listen", arguments.listen)),
     }
 }
 
@@ -101,7 +97,7 @@ fn privileges() -> Finding {
         Fine("root".to_owned())
     } else {
         Weak(
-            "not root: `ferry server` runs a control plane, but containers need `sudo ferry up`; what the kernel can do was not looked at"
+            "not root: `ferry server` runs a control plane, but containers need `sudo ferry up`; kernel features were not checked"
                 .to_owned(),
         )
     }

@@ -1,4 +1,4 @@
-//! What a node must do, told with kubectl.
+//! Node test suite, driven with kubectl.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use super::machine::{Engine, Machine, until};
+use testbase::blocking::Scenarios;
 
 const PODS: &str = r#"
 apiVersion: v1
@@ -94,6 +95,16 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
+metadata: {name: absent}
+spec:
+  nodeName: n1
+  automountServiceAccountToken: false
+  containers:
+  - {name: c, image: "127.0.0.1:1/test/none:1"}
+  - {name: d, image: "test//none:1"}
+---
+apiVersion: v1
+kind: Pod
 metadata: {name: sick}
 spec:
   nodeName: n1
@@ -117,15 +128,17 @@ pub fn run(machine: &mut Machine) {
     });
     machine.apply(PODS);
     machine.wait_for("full", READY, "True");
-    pods_are_told_what_they_asked_for(machine);
-    commands_run_in_containers(machine);
-    ports_are_reached(machine);
-    failures_are_told(machine);
-    measurements(machine);
+    let mut scenarios = Scenarios::default();
+    scenarios.run("pod_settings_reach_containers", || pod_settings_reach_containers(machine));
+    scenarios.run("commands_run_in_containers", || commands_run_in_containers(machine));
+    scenarios.run("ports_are_reachable", || ports_are_reachable(machine));
+    scenarios.run("failures_are_reported", || failures_are_reported(machine));
+    scenarios.run("measurements", || measurements(machine));
     if machine.engine() == Engine::Own {
-        a_node_joined_with_a_token(machine);
+        scenarios.run("node_joins_with_token", || node_joins_with_token(machine));
     }
-    a_new_kubelet_finds_its_pods_again(machine);
+    scenarios.run("restarted_kubelet_resumes_pods", || restarted_kubelet_resumes_pods(machine));
+    scenarios.finish();
     machine.kubectl(&["delete", "pods", "--all", "--timeout=120s"]);
     until("nothing of the pods is left", || {
         let left: Vec<_> = std::fs::read_dir(machine.node_directory())
@@ -135,7 +148,7 @@ pub fn run(machine: &mut Machine) {
     });
 }
 
-fn pods_are_told_what_they_asked_for(machine: &Machine) {
+fn pod_settings_reach_containers(machine: &Machine) {
     let inside = |script: &str| machine.kubectl(&["exec", "full", "-c", "main", "--", "sh", "-c", script]);
     let environment = inside("echo $NAME $HIDDEN $JOINED $FROM_b $KUBERNETES_SERVICE_PORT");
     assert_eq!(environment.trim(), "full hidden full-1 2 443");
@@ -151,8 +164,8 @@ fn pods_are_told_what_they_asked_for(machine: &Machine) {
         if logs.lines().count() == 2 { Ok(()) } else { Err(logs) }
     });
     let logs = machine.kubectl(&["logs", "full", "-c", "main"]);
-    // The two streams have pipes of their own, with every runtime: what is in one says nothing of when it was written
-    // relative to what is in the other, and Kubernetes promises no order either.
+    // Both streams have their own pipes with every runtime, so their relative order is undefined; Kubernetes does not
+    // guarantee any either.
     let mut lines: Vec<&str> = logs.lines().collect();
     let last = lines.last().copied().unwrap_or_default().to_owned();
     lines.sort_unstable();
@@ -177,7 +190,7 @@ fn commands_run_in_containers(machine: &Machine) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "through and back");
 }
 
-fn ports_are_reached(machine: &Machine) {
+fn ports_are_reachable(machine: &Machine) {
     let page =
         machine.kubectl(&["get", "--raw", "/api/v1/namespaces/default/pods/full:8080/proxy/index.html"]);
     assert_eq!(page, "page\n");
@@ -201,13 +214,15 @@ fn ports_are_reached(machine: &Machine) {
     let _ = forward.wait();
 }
 
-fn failures_are_told(machine: &Machine) {
+fn failures_are_reported(machine: &Machine) {
     let waiting = |index: usize| format!("{{.status.containerStatuses[{index}].state.waiting.reason}}");
     machine.wait_for("crash", &waiting(0), "CrashLoopBackOff");
     let last = "{.status.containerStatuses[0].lastState.terminated.exitCode} {.status.containerStatuses[0].lastState.terminated.message}";
     machine.wait_for("crash", last, "3 dying\n");
     machine.wait_for("stuck", &waiting(0), "ErrImageNeverPull");
     machine.wait_for("stuck", &waiting(1), "CreateContainerConfigError");
+    machine.wait_for("absent", &waiting(0), "ImagePullBackOff");
+    machine.wait_for("absent", &waiting(1), "InvalidImageName");
     until("the sick container is restarted", || {
         let count = machine.kubectl(&[
             "get",
@@ -223,17 +238,20 @@ fn failures_are_told(machine: &Machine) {
         "failed liveness probe, will be restarted",
         "Back-off restarting failed container c in pod crash_default",
         "is not present with pull policy of Never",
+        "Back-off pulling image \"127.0.0.1:1/test/none:1\"",
+        "couldn't parse image name \"test//none:1\": invalid reference format",
         "Error: configmap \"none\" not found",
     ] {
-        until(&format!("an event says {text:?}"), || {
+        until(&format!("an event contains {text:?}"), || {
             let events = machine.try_kubectl(&["get", "events"])?;
             if events.contains(text) { Ok(()) } else { Err(events) }
         });
     }
 }
 
-/// The kubelet has a certificate of its own, its file was read, and the cluster signs what it serves with.
-fn a_node_joined_with_a_token(machine: &Machine) {
+/// The kubelet has its own certificate, loaded its configuration file, and serves with a certificate signed by the
+/// cluster.
+fn node_joins_with_token(machine: &Machine) {
     let pki = machine.path("node/kubelet/pki");
     let kubeconfig =
         std::fs::read_to_string(machine.path("node.kubeconfig")).expect("a kubeconfig of its own");
@@ -255,7 +273,7 @@ fn a_node_joined_with_a_token(machine: &Machine) {
     machine.kubectl(&["exec", "full", "-c", "main", "--", "true"]);
 }
 
-fn a_new_kubelet_finds_its_pods_again(machine: &mut Machine) {
+fn restarted_kubelet_resumes_pods(machine: &mut Machine) {
     let id = "{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}";
     let before = machine.kubectl(&["get", "pod", "full", "-o", &format!("jsonpath={id}")]);
     machine.replace_kubelet();

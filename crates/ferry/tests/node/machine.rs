@@ -1,20 +1,20 @@
-//! A control plane, a container runtime and a kubelet, each a process, all gone when the test is over.
+//! A control plane, a container runtime and a kubelet, each a process; all are stopped at the end of the test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use super::ferry::ferry;
-use super::kubectl::Kubectl;
-use super::programs::run;
-pub use super::wait::until;
-use super::{images, objects};
+use super::ferry;
+pub use testbase::blocking::until;
+use testbase::blocking::{Kubectl, wait_until};
+use testbase::images;
+use testbase::programs::run;
 
 pub const NODE: &str = "n1";
 pub const IMAGE: &str = "docker.io/test/busybox:1";
 const PAUSE: &str = "docker.io/test/pause:1";
 
-/// What runs the containers.
+/// Container runtime under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     Containerd,
@@ -32,7 +32,7 @@ pub struct Machine {
 impl Machine {
     pub fn start(engine: Engine) -> Self {
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
-        // An address that is not of loopback: the API server proxies to no node at a loopback address.
+        // Not a loopback address: the API server does not proxy to nodes at loopback addresses.
         run(Command::new("ip").args([
             "link",
             "add",
@@ -137,7 +137,7 @@ state = "{root}/containerd-state"
         }
     }
 
-    /// The socket by which the kubelet reaches the runtime.
+    /// Socket of the container runtime.
     fn socket(&self) -> PathBuf {
         self.path(match self.engine {
             Engine::Containerd => "containerd.sock",
@@ -149,7 +149,7 @@ state = "{root}/containerd-state"
         let (data, socket) = (self.path("own"), self.socket());
         let mut runtime = ferry(&["runtime", "--pod-cidr", "10.99.0.0/24", "--data-dir"]);
         runtime.arg(data);
-        // Nothing that this machine may have configured counts.
+        // Ignore the configuration of this machine.
         runtime
             .arg("--cni-conf-dir")
             .arg(self.path("cni"))
@@ -186,7 +186,7 @@ state = "{root}/containerd-state"
                 kubelet.arg("--kubeconfig").arg(self.kubeconfig()).arg("--client-ca-file").arg(authority);
                 kubelet.arg("--container-runtime-endpoint").arg(runtime);
             }
-            // As tools set nodes up: with a configuration file, and a token instead of a certificate.
+            // Like node setup tools: with a configuration file, and a token instead of a certificate.
             Engine::Own => {
                 let file = self.path("kubelet.yaml");
                 let configuration = serde_json::json!({
@@ -202,7 +202,7 @@ state = "{root}/containerd-state"
         self.spawn("kubelet", &mut kubelet);
     }
 
-    /// A kubeconfig with a token by which nodes join.
+    /// Kubeconfig with a bootstrap token.
     fn bootstrap(&self) -> PathBuf {
         let file = self.path("bootstrap.kubeconfig");
         if file.exists() {
@@ -232,7 +232,7 @@ state = "{root}/containerd-state"
         self.engine
     }
 
-    /// Ends the kubelet as a crash would, and starts another.
+    /// Kills the kubelet and starts another.
     pub fn replace_kubelet(&mut self) {
         if let Some(mut kubelet) = self.processes.pop() {
             kubelet.kill().expect("it ran");
@@ -271,24 +271,24 @@ state = "{root}/containerd-state"
         outcome.unwrap_or_else(|error| panic!("{error}\n{}", self.log("kubelet")));
     }
 
-    /// Waits until a pod's field is as wanted.
+    /// Waits until a pod's field has the expected value.
     pub fn wait_for(&self, pod: &str, field: &str, wanted: &str) {
         let (object, what) = (format!("pod/{pod}"), format!("is {wanted:?}"));
         let log = || self.log("kubelet");
-        objects::wait_until(&self.kubectl, (&object, field), &what, |text| text == wanted, log);
+        wait_until(&self.kubectl, (&object, field), &what, |text| text == wanted, log);
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Pods first, while there is somebody to end them.
+        // Delete pods first, while the kubelet can stop them.
         let _ = self.output(&["delete", "pods", "--all", "-A", "--grace-period=1", "--timeout=30s"]);
         for process in self.processes.iter_mut().rev() {
             let _ = process.kill();
             let _ = process.wait();
         }
         end_shims(self.directory.path());
-        // What they held is unmounted with the mount namespace of the test; until then it is in the way.
+        // Their mounts disappear with the mount namespace of the test; until then they block the removal.
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let below = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
         for target in below.filter(|target| target.starts_with(self.directory.path())) {
@@ -297,7 +297,7 @@ impl Drop for Machine {
     }
 }
 
-/// Shims outlive the runtime; these are the ones whose command line names the test's own directory.
+/// Shims outlive the runtime; those of this test have its directory on their command line.
 fn end_shims(directory: &Path) {
     let Ok(entries) = fs::read_dir("/proc") else { return };
     let mark = directory.display().to_string();

@@ -1,29 +1,22 @@
-//! Real containers on a real kernel, driven with stock kubectl: the kubelet on Debian's containerd, and on Ferry's own
-//! runtime.
+//! Real containers on a real kernel, driven with stock kubectl: the kubelet on Debian's containerd, and on Ferry's
+//! own runtime.
 //!
-//! Everything runs in a network namespace without a way out, which the test makes by starting itself again in one. It
-//! needs root, kubectl and a static busybox, and for containerd runc and the CNI plugins too; without one of them it says
-//! so.
+//! The test re-executes itself in an isolated network namespace. It needs root, kubectl and a static busybox, and for
+//! containerd also runc and the CNI plugins; otherwise it is skipped with a message.
 
 mod battery;
-#[path = "../support/ferry.rs"]
-mod ferry;
-#[path = "../support/images.rs"]
-mod images;
-#[path = "../support/kubectl.rs"]
-mod kubectl;
 mod machine;
-#[path = "../support/objects.rs"]
-mod objects;
-#[path = "../support/programs.rs"]
-mod programs;
-#[path = "../support/wait.rs"]
-mod wait;
 
 use machine::Engine;
+use testbase::programs;
 
-/// Set for the copy of the test that runs in a network of its own.
+/// Set for the re-executed test inside the network namespace.
 const INSIDE: &str = "FERRY_TEST_IN_ITS_OWN_NETWORK";
+
+/// Command of the program under test.
+fn ferry(arguments: &[&str]) -> std::process::Command {
+    programs::command(env!("CARGO_BIN_EXE_ferry"), arguments)
+}
 
 #[test]
 fn pods_run_on_containerd() {
@@ -35,7 +28,7 @@ fn pods_run_on_ferrys_own_runtime() {
     apart(Engine::Own);
 }
 
-/// Runs the battery in a network and with mounts of its own.
+/// Runs the test suite with its own network and mount namespaces.
 fn apart(engine: Engine) {
     let (programs, files): (&[&str], &[&str]) = match engine {
         Engine::Containerd => (
@@ -49,13 +42,13 @@ fn apart(engine: Engine) {
         return;
     }
     let mark = format!("{engine:?}");
-    programs::in_own_namespaces("inside_a_network_of_its_own", (INSIDE, &mark), &[])
+    programs::in_own_namespaces("node_scenarios_in_network_namespace", (INSIDE, &mark), &[])
         .unwrap_or_else(|text| panic!("{text}"));
 }
 
 #[test]
 #[ignore = "started by its sibling in a network namespace of its own"]
-fn inside_a_network_of_its_own() {
+fn node_scenarios_in_network_namespace() {
     let engine = match std::env::var(INSIDE).as_deref() {
         Ok("Containerd") => Engine::Containerd,
         Ok("Own") => Engine::Own,

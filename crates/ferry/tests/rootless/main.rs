@@ -1,15 +1,8 @@
-//! `ferry up` of somebody who is not root: it says what cannot work and what to run instead, and what can work does: the
-//! API, services that lead to endpoints outside, and names.
+//! `ferry up` without root: it prints the missing features and the commands for them; the API, services with external
+//! endpoints, and DNS work.
 //!
-//! Everything runs in a network namespace without a way out, which the test makes by starting itself again in one. It
-//! needs root (to be somebody else), setpriv and kubectl; without one of them it says so.
-
-#[path = "../support/kubectl.rs"]
-mod kubectl;
-#[path = "../support/programs.rs"]
-mod programs;
-#[path = "../support/wait.rs"]
-mod wait;
+//! The test re-executes itself in an isolated network namespace. It needs root (to switch users), setpriv and
+//! kubectl; otherwise it is skipped with a message.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,28 +12,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use kubectl::Kubectl;
-use programs::{in_own_namespaces, missing, run};
-use wait::until;
+use testbase::blocking::{Kubectl, until};
+use testbase::programs::{in_own_namespaces, missing, run};
 
-/// Set for the copy of the test that runs in a network of its own.
+/// Set for the re-executed test inside the network namespace.
 const INSIDE: &str = "FERRY_TEST_ROOTLESS_IN_ITS_OWN_NETWORK";
 const NOBODY: u32 = 65_534;
 const OWN: &str = "192.0.2.10";
 const ONE_REQUEST: Duration = Duration::from_secs(5);
 
 #[test]
-fn somebody_who_is_not_root() {
-    // Only root can be somebody else.
+fn up_without_root_serves_api_services_and_dns() {
+    // Only root can switch users.
     if let Some(reason) = missing(&["unshare", "ip", "setpriv", "kubectl"], &[]) {
         println!("skipped: {reason}");
         return;
     }
-    in_own_namespaces("inside_a_network_of_its_own", (INSIDE, "1"), &[])
+    in_own_namespaces("rootless_scenarios_in_network_namespace", (INSIDE, "1"), &[])
         .unwrap_or_else(|text| panic!("{text}"));
 }
 
-/// The program as somebody else.
+/// Command that runs the program as an unprivileged user.
 fn ferry(program: &Path) -> Command {
     let nobody = NOBODY.to_string();
     let mut command = Command::new("setpriv");
@@ -49,7 +41,7 @@ fn ferry(program: &Path) -> Command {
     command
 }
 
-/// The program at a place that everybody can reach.
+/// Copy of the program that every user can execute.
 fn program(directory: &Path) -> PathBuf {
     let built = PathBuf::from(env!("CARGO_BIN_EXE_ferry"));
     if ferry(&built).arg("--version").output().is_ok_and(|output| output.status.success()) {
@@ -68,7 +60,7 @@ struct Up {
 impl Up {
     fn start() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        chown(directory.path(), Some(NOBODY), Some(NOBODY)).expect("given away");
+        chown(directory.path(), Some(NOBODY), Some(NOBODY)).expect("owner changed");
         let file = |name: &str| fs::File::create(directory.path().join(name)).expect("a file");
         let program = program(directory.path());
         let several = ferry(&program)
@@ -96,7 +88,7 @@ impl Drop for Up {
     }
 }
 
-/// What somebody says who is connected to.
+/// Response of a TCP server to an HTTP request.
 fn ask(to: &str) -> Result<String, String> {
     let to: SocketAddr = to.parse().map_err(|error| format!("{to}: {error}"))?;
     let text = |error: std::io::Error| error.to_string();
@@ -108,7 +100,7 @@ fn ask(to: &str) -> Result<String, String> {
     Ok(answer)
 }
 
-/// The address of a name, asked over UDP.
+/// Resolves a name over UDP.
 fn look_up(server: &str, name: &str) -> Result<[u8; 4], String> {
     let text = |error: std::io::Error| error.to_string();
     let socket = UdpSocket::bind("127.0.0.1:0").map_err(text)?;
@@ -128,7 +120,7 @@ fn look_up(server: &str, name: &str) -> Result<[u8; 4], String> {
 
 #[test]
 #[ignore = "started by its sibling in a network namespace of its own"]
-fn inside_a_network_of_its_own() {
+fn rootless_scenarios_in_network_namespace() {
     if std::env::var_os(INSIDE).is_none() {
         println!("skipped: only in a network namespace of its own");
         return;
@@ -149,10 +141,10 @@ fn inside_a_network_of_its_own() {
             .attempt(&["get", "namespace", "default"])
             .map_err(|error| format!("{error}\n{}{}", up.read("said"), up.read("log")))
     });
-    until("everything is said", || {
+    until("all notes are printed", || {
         let said = up.read("said");
         let words = [
-            "This is not root",
+            "Not running as root",
             "sudo ferry up",
             "ferry agent",
             "ferry simulate",
@@ -173,15 +165,15 @@ fn inside_a_network_of_its_own() {
         let answer = ask("127.0.0.1:10249")?;
         if answer.ends_with("userspace") { Ok(()) } else { Err(answer) }
     });
-    services_lead_outside(&kubectl, &up);
+    services_reach_external_endpoints(&kubectl, &up);
     until("names are known", || {
         let found = look_up("127.96.0.10:10053", "kubernetes.default.svc.cluster.local")?;
         if found == [10, 96, 0, 1] { Ok(()) } else { Err(format!("{found:?}")) }
     });
 }
 
-/// A service whose endpoint somebody wrote down is reached on the loopback network and at its node port.
-fn services_lead_outside(kubectl: &Kubectl, up: &Up) {
+/// A service with manual endpoints is reachable on the loopback network and at its node port.
+fn services_reach_external_endpoints(kubectl: &Kubectl, up: &Up) {
     let listener = TcpListener::bind((OWN, 0)).expect("listening");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What is asked of services, in the order in which it is cheapest to ask.
+//! Service test suite, in the cheapest order.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use super::cluster::{Cluster, IMAGE, ask, run as command, until};
 use super::{described, isolation, kinds, names};
+use testbase::blocking::Scenarios;
 
-/// A web server per pod that says which pod it is; spread over both nodes, ready when it serves, and with time to leave.
+/// A web server per pod that returns the pod's name; spread over both nodes, with readiness probe and termination
+/// grace period.
 fn web(replicas: usize) -> String {
     format!(
         r#"
@@ -81,22 +83,34 @@ pub fn run(cluster: &Cluster) {
     let pods = cluster.wait_for_pods("web", 4);
     let nodes: BTreeSet<&String> = pods.iter().map(|(_, node)| node).collect();
     assert_eq!(nodes.len(), 2, "on both nodes: {pods:?}");
-    every_pod_reaches_every_pod(cluster, &pods);
-    services_from_everywhere(cluster, &pods);
-    names::run(cluster, &pods);
-    streams_from_both_nodes(cluster, &pods);
-    kinds::run(cluster, &pods);
-    isolation::run(cluster, &pods);
-    a_node_sees_its_own_pods_only(cluster);
-    described::run(cluster, &pods);
-    the_proxy_answers_those_who_ask();
-    the_name_service_steps_back(cluster);
-    pods_are_replaced_without_a_failed_request(cluster);
-    a_node_is_lost(cluster);
+    let mut scenarios = Scenarios::default();
+    let steps: [(&str, &dyn Fn()); 12] = [
+        ("every_pod_reaches_every_pod", &|| every_pod_reaches_every_pod(cluster, &pods)),
+        ("services_are_reachable_from_pods_and_nodes", &|| {
+            services_are_reachable_from_pods_and_nodes(cluster, &pods);
+        }),
+        ("names", &|| names::run(cluster, &pods)),
+        ("streams_from_both_nodes", &|| streams_from_both_nodes(cluster, &pods)),
+        ("kinds", &|| kinds::run(cluster, &pods)),
+        ("isolation", &|| isolation::run(cluster, &pods)),
+        ("node_reads_only_its_own_pods", &|| node_reads_only_its_own_pods(cluster)),
+        ("described", &|| described::run(cluster, &pods)),
+        ("proxy_serves_health_and_metrics", &proxy_serves_health_and_metrics),
+        ("cluster_dns_yields_to_user_pods", &|| cluster_dns_yields_to_user_pods(cluster)),
+        ("pods_are_replaced_without_a_failed_request", &|| {
+            pods_are_replaced_without_a_failed_request(cluster);
+        }),
+        // Last: the second node does not return.
+        ("node_loss_is_recovered", &|| node_loss_is_recovered(cluster)),
+    ];
+    for (name, step) in steps {
+        scenarios.run(name, step);
+    }
+    scenarios.finish();
 }
 
-/// The second node proxies services and enforces policies, and its own identity still reads nothing of other nodes.
-fn a_node_sees_its_own_pods_only(cluster: &Cluster) {
+/// The second node proxies services and enforces policies, and its own identity cannot read objects of other nodes.
+fn node_reads_only_its_own_pods(cluster: &Cluster) {
     let kubeconfig = cluster.data().join("nodes/n-2/agent/kubeconfig").display().to_string();
     let as_node = |arguments: &[&str]| {
         let arguments: Vec<&str> = ["--kubeconfig", &kubeconfig].iter().chain(arguments).copied().collect();
@@ -120,7 +134,7 @@ fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or_default().to_owned()
 }
 
-/// Without translation: the server sees the pod's own address.
+/// Without NAT: the server sees the pod's own address.
 fn every_pod_reaches_every_pod(cluster: &Cluster, pods: &[(String, String)]) {
     let ips = cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.podIP}"]);
     let ips: Vec<&str> = ips.split(' ').collect();
@@ -146,7 +160,7 @@ fn cluster_ip(cluster: &Cluster, service: &str) -> String {
     cluster.kubectl(&["get", "service", service, "-o", "jsonpath={.spec.clusterIP}"])
 }
 
-fn services_from_everywhere(cluster: &Cluster, pods: &[(String, String)]) {
+fn services_are_reachable_from_pods_and_nodes(cluster: &Cluster, pods: &[(String, String)]) {
     let names: BTreeSet<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
     let (web, near, sticky) =
         (cluster_ip(cluster, "web"), cluster_ip(cluster, "near"), cluster_ip(cluster, "sticky"));
@@ -161,7 +175,7 @@ fn services_from_everywhere(cluster: &Cluster, pods: &[(String, String)]) {
             until(&format!("{pod} reaches a pod of its node"), || cluster.inside(pod, &get(&near, 80)));
         let there = pods.iter().find(|(name, _)| *name == last_line(&answer)).map(|(_, node)| node);
         assert_eq!(there, Some(node), "{pod} → {answer}");
-        // The API server, as pods find it.
+        // The API server, as pods reach it.
         cluster
             .inside(
                 pod,
@@ -176,7 +190,7 @@ fn services_from_everywhere(cluster: &Cluster, pods: &[(String, String)]) {
     let first = until("a sticky service answers", || ask(&format!("{sticky}:80")));
     let later: BTreeSet<String> = (0..10).filter_map(|_| ask(&format!("{sticky}:80")).ok()).collect();
     assert_eq!(later, BTreeSet::from([first]));
-    // From the second node itself, too.
+    // Also from the second node itself.
     let mut second = Command::new("nsenter");
     second.arg(format!("--net={}", cluster.second().display()));
     let answer = command(second.args(["busybox", "sh", "-c", &get(&web, 80)]));
@@ -190,7 +204,7 @@ fn streams_from_both_nodes(cluster: &Cluster, pods: &[(String, String)]) {
     }
 }
 
-fn the_proxy_answers_those_who_ask() {
+fn proxy_serves_health_and_metrics() {
     let fetch = |port: u16, path: &str| {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a port");
@@ -207,8 +221,8 @@ fn the_proxy_answers_those_who_ask() {
     }
 }
 
-/// Somebody puts pods of their own behind the name service.
-fn the_name_service_steps_back(cluster: &Cluster) {
+/// User pods replace the endpoints of cluster DNS.
+fn cluster_dns_yields_to_user_pods(cluster: &Cluster) {
     let slices = || cluster.kubectl(&["get", "endpointslices", "-n", "kube-system", "-o", "name"]);
     assert!(slices().contains("kube-dns-ferry"), "{}", slices());
     let patch = |selector: &str| {
@@ -221,7 +235,7 @@ fn the_name_service_steps_back(cluster: &Cluster) {
         if all.contains("kube-dns-ferry") { Err(all) } else { Ok(()) }
     });
     patch("null");
-    until("ours comes again", || {
+    until("the built-in endpoints are restored", || {
         let all = slices();
         if all.contains("kube-dns-ferry") { Ok(()) } else { Err(all) }
     });
@@ -240,6 +254,7 @@ fn pods_are_replaced_without_a_failed_request(cluster: &Cluster) {
                         failed.push(error);
                     }
                     asked.fetch_add(1, Ordering::Relaxed);
+                    // Limits the load.
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 failed
@@ -257,8 +272,8 @@ fn pods_are_replaced_without_a_failed_request(cluster: &Cluster) {
     println!("{asked} requests while all pods were replaced, none failed");
 }
 
-/// The second node's cable is cut: its endpoints leave, its pods are replaced, and all requests are answered again.
-fn a_node_is_lost(cluster: &Cluster) {
+/// The second node's link is cut: its endpoints are removed, its pods are replaced, and all requests succeed again.
+fn node_loss_is_recovered(cluster: &Cluster) {
     let links = command(Command::new("ip").args(["-br", "link"]));
     let cable = links.split_whitespace().find(|word| word.starts_with("fnodes") && word.contains("-2@"));
     let cable = cable.and_then(|word| word.split('@').next()).expect("the cable").to_owned();
@@ -284,7 +299,7 @@ fn a_node_is_lost(cluster: &Cluster) {
         }
     });
     command(Command::new("ip").args(["link", "set", &cable, "up"]));
-    until("the node comes back", || {
+    until("the node recovers", || {
         let ready = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
         match cluster.try_kubectl(&["get", "node", "n-2", "-o", ready]) {
             Ok(text) if text == "True" => Ok(()),

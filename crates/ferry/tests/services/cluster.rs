@@ -1,4 +1,4 @@
-//! `ferry up --nodes 2` with an image, removed again when the test is over.
+//! `ferry up --nodes 2` with an image; removed at the end of the test.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use super::ferry::ferry;
-use super::kubectl::Kubectl;
-pub use super::programs::{has, run};
-pub use super::wait::until;
-use super::{images, names};
+use super::{ferry, names};
+use testbase::blocking::Kubectl;
+pub use testbase::blocking::until;
+use testbase::images;
+pub use testbase::programs::{has, run};
 
 pub const IMAGE: &str = "docker.io/test/busybox:1";
 const ENDING: Duration = Duration::from_secs(30);
@@ -58,7 +58,7 @@ impl Cluster {
         self.directory.path().join("data")
     }
 
-    /// The network namespace of the second node.
+    /// Network namespace of the second node.
     pub fn second(&self) -> PathBuf {
         self.data().join("nodes/n-2/netns")
     }
@@ -86,7 +86,7 @@ impl Cluster {
         self.kubectl.apply(manifest).unwrap_or_else(|error| panic!("{error}\n{manifest}\n{}", self.log()));
     }
 
-    /// The names of a deployment's pods that are ready, and the nodes they are on.
+    /// Names of a deployment's ready pods, with their nodes.
     pub fn ready_pods(&self, app: &str) -> Vec<(String, String)> {
         let template = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} \
                         {.status.conditions[?(@.type==\"Ready\")].status} {.metadata.deletionTimestamp}{\"\\n\"}{end}";
@@ -110,13 +110,13 @@ impl Cluster {
         })
     }
 
-    /// What a command in a pod prints; retried, since a service may just be getting its rules.
+    /// Output of a command in a pod; retried, since service rules may not be applied yet.
     pub fn inside(&self, pod: &str, command: &str) -> Result<String, String> {
         self.try_kubectl(&["exec", pod, "--", "sh", "-c", command])
     }
 }
 
-/// The last line of what an HTTP server answers.
+/// Last line of an HTTP server's response.
 pub fn ask(address: &str) -> Result<String, String> {
     let address: SocketAddr = address.parse().map_err(|error| format!("{address}: {error}"))?;
     let text = |error: std::io::Error| error.to_string();

@@ -1,14 +1,15 @@
-//! What the conformance suite of Kubernetes describes for its network group, description by description, each with a test
-//! of our own: those of this file, and those of its neighbours for what they ask anyway.
+//! The descriptions of Kubernetes' conformance suite for the network group, each with a test of our own: in this
+//! file, or in a neighbouring one that covers it.
 
 use super::cluster::{Cluster, IMAGE, ask, until};
 use super::endpoints;
 use super::objects;
 use super::udp;
+use testbase::blocking::Scenarios;
 
 type Pods<'a> = &'a [(String, String)];
 
-/// What is described, and what tests it.
+/// Descriptions and their tests.
 type Row = (&'static [&'static str], fn(&Cluster, Pods<'_>));
 
 const TABLE: &[Row] = &[
@@ -18,7 +19,7 @@ const TABLE: &[Row] = &[
             "API Server should provide secure master service",
             "Services should find a service from listing all namespaces",
         ],
-        the_api_server_is_a_service,
+        api_server_is_reachable_as_service,
     ),
     (
         &[
@@ -26,9 +27,9 @@ const TABLE: &[Row] = &[
             "DNS should provide DNS for pods for Hostname",
             "DNS should provide DNS for pods for Subdomain",
         ],
-        pods_have_names,
+        pods_have_dns_names,
     ),
-    (&["DNS should support configurable pod DNS nameservers"], pods_may_ask_others),
+    (&["DNS should support configurable pod DNS nameservers"], pod_dns_config_is_applied),
     (
         &[
             "EndpointSlice should create Endpoints and EndpointSlices for Pods matching a Service",
@@ -57,7 +58,7 @@ const TABLE: &[Row] = &[
         &[
             "HostPort validates that there is no conflict between pods with same hostPort but different hostIP and protocol",
         ],
-        ports_of_the_node_differ_by_address_and_protocol,
+        host_ports_differ_by_address_and_protocol,
     ),
     (
         &[
@@ -90,11 +91,11 @@ const TABLE: &[Row] = &[
             "Services should have session affinity work for NodePort service",
             "Services should be able to change the type from ClusterIP to ExternalName",
         ],
-        node_ports_stick_and_become_names,
+        node_port_affinity_and_type_change,
     ),
 ];
 
-/// Described as well, and tested by the battery that ran before.
+/// Descriptions covered by the suite that ran before.
 const TESTED_BEFORE: &[(&str, &[&str])] = &[
     (
         "names",
@@ -128,20 +129,21 @@ const TESTED_BEFORE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// How many the suite has.
+/// Number of descriptions in the conformance suite.
 const DESCRIBED: usize = 47;
 
 pub fn run(cluster: &Cluster, pods: Pods<'_>) {
     let here: usize = TABLE.iter().map(|(descriptions, _)| descriptions.len()).sum();
     let before: usize = TESTED_BEFORE.iter().map(|(_, descriptions)| descriptions.len()).sum();
     assert_eq!(here + before, DESCRIBED, "every description has a test");
+    let mut scenarios = Scenarios::default();
     for (descriptions, test) in TABLE {
-        println!("{}", descriptions.join("\n"));
-        test(cluster, pods);
+        scenarios.run(&descriptions.join("; "), || test(cluster, pods));
     }
+    scenarios.finish();
 }
 
-fn the_api_server_is_a_service(cluster: &Cluster, pods: Pods<'_>) {
+fn api_server_is_reachable_as_service(cluster: &Cluster, pods: Pods<'_>) {
     let service = cluster.kubectl(&["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]);
     let all = "jsonpath={.items[?(@.metadata.name==\"kubernetes\")].spec.clusterIP}";
     assert_eq!(cluster.kubectl(&["get", "services", "-A", "-o", all]), service);
@@ -156,8 +158,8 @@ fn the_api_server_is_a_service(cluster: &Cluster, pods: Pods<'_>) {
     }
 }
 
-/// A pod with a host name and a subdomain is known by both, and to itself.
-fn pods_have_names(cluster: &Cluster, pods: Pods<'_>) {
+/// A pod with hostname and subdomain is resolvable by both names, also by itself.
+fn pods_have_dns_names(cluster: &Cluster, pods: Pods<'_>) {
     cluster.apply(&format!(
         r#"
 apiVersion: v1
@@ -190,7 +192,7 @@ spec:
     cluster.kubectl(&["delete", "pod/named", "service/family"]);
 }
 
-fn pods_may_ask_others(cluster: &Cluster, _: Pods<'_>) {
+fn pod_dns_config_is_applied(cluster: &Cluster, _: Pods<'_>) {
     cluster.apply(&format!(
         r#"
 apiVersion: v1
@@ -210,8 +212,8 @@ spec:
     cluster.kubectl(&["delete", "pod/asks"]);
 }
 
-/// Three pods of one node have the same port of it: at two addresses, and for another protocol.
-fn ports_of_the_node_differ_by_address_and_protocol(cluster: &Cluster, _: Pods<'_>) {
+/// Three pods of one node use the same host port: at two addresses, and with another protocol.
+fn host_ports_differ_by_address_and_protocol(cluster: &Cluster, _: Pods<'_>) {
     const PORT: u16 = 30_123;
     let pod = |name: &str, ip: &str, protocol: &str| {
         format!(
@@ -255,7 +257,7 @@ fn nodes_reach_pods(cluster: &Cluster, pods: Pods<'_>) {
     }
 }
 
-fn node_ports_stick_and_become_names(cluster: &Cluster, _: Pods<'_>) {
+fn node_port_affinity_and_type_change(cluster: &Cluster, _: Pods<'_>) {
     cluster.apply(
         r#"
 apiVersion: v1

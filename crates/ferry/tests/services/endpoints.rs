@@ -1,4 +1,4 @@
-//! Endpoints: of pods that come and go, written down in several slices, mirrored, and of many services at once.
+//! Endpoints: of changing pods, in several manual slices, mirrored, and of many services concurrently.
 
 use super::cluster::{Cluster, IMAGE, ask, until};
 
@@ -43,7 +43,7 @@ spec:
     )
 }
 
-/// A service without pods has an empty list, which follows the pods that come and go, and goes with the service.
+/// A service without pods has an empty list, which follows added and removed pods, and is deleted with the service.
 pub fn follow_pods(cluster: &Cluster, _: Pods<'_>) {
     cluster.apply(
         r#"
@@ -79,7 +79,7 @@ spec: {selector: {app: following}, ports: [{port: 80, targetPort: 8080}]}
     cluster.kubectl(&["delete", "pod", "following-2"]);
     has_addresses(cluster, "following", &[]);
     cluster.kubectl(&["delete", "service", "following"]);
-    until("the lists go with the service", || {
+    until("the lists are deleted with the service", || {
         let left = [
             listed(&["endpointslices", "-l", label])?,
             listed(&["endpoints", "--ignore-not-found", "following"])?,
@@ -102,7 +102,7 @@ endpoints: [{{addresses: ["{ip}"]}}]
     )
 }
 
-/// Somebody writes endpoints down in two slices: two addresses of one port, and two ports of one address.
+/// Manual endpoints in two slices: two addresses of one port, and two ports of one address.
 pub fn in_several_slices(cluster: &Cluster, pods: Pods<'_>) {
     let ips: Vec<String> = pods.iter().map(|(pod, _)| address_of(cluster, pod)).collect();
     cluster.apply(&format!(
@@ -144,7 +144,7 @@ spec: {ports: [{name: one, port: 80}, {name: two, port: 81}]}
     cluster.kubectl(&["delete", "endpointslices", "-l", "endpointslice.kubernetes.io/managed-by=a-person"]);
 }
 
-/// Endpoints of the older kind that somebody writes, changes and deletes are slices, too.
+/// Manual Endpoints objects are mirrored to slices on creation, update and deletion.
 pub fn are_mirrored(cluster: &Cluster, pods: Pods<'_>) {
     let endpoints = |ip: &str| {
         format!(
@@ -176,7 +176,7 @@ subsets: [{{addresses: [{{ip: {ip}}}], ports: [{{port: 8080}}]}}]
     cluster.kubectl(&["delete", "service", "mirrored"]);
 }
 
-/// Many services for the same pods all get their endpoints; how fast is measured elsewhere.
+/// Many services for the same pods all get their endpoints; latency is measured elsewhere.
 pub fn of_many_services(cluster: &Cluster, pods: Pods<'_>) {
     const COUNT: usize = 30;
     let service = |number: usize| {

@@ -1,10 +1,10 @@
-//! Network policies hold from the first packet of a pod on.
+//! Network policies are enforced from a pod's first packet on.
 
 use super::cluster::{Cluster, IMAGE, until};
 
 const COUNT: usize = 6;
 
-/// Pods that try, as the first thing they do, to reach `address`, and say how it went.
+/// Pods that connect to `address` first and print the result.
 fn tries(name: &str, address: &str, count: usize) -> String {
     format!(
         r#"
@@ -32,7 +32,7 @@ spec:
 fn outcomes(cluster: &Cluster, name: &str, count: usize) -> Vec<String> {
     let pods = cluster.wait_for_pods(name, count);
     let said = |(pod, _): &(String, String)| {
-        until(&format!("{pod} says how it went"), || match cluster.try_kubectl(&["logs", pod]) {
+        until(&format!("{pod} prints its result"), || match cluster.try_kubectl(&["logs", pod]) {
             Ok(text) if !text.is_empty() => Ok(text),
             other => Err(format!("{other:?}")),
         })
@@ -51,7 +51,7 @@ spec:
   policyTypes: [Ingress, Egress]
 "#,
     );
-    // One that is in the way of nobody who is selected comes through: the server is there.
+    // A pod that no policy selects connects: the server is reachable.
     let address = cluster.kubectl(&["get", "pod", &pods[0].0, "-o", "jsonpath={.status.podIP}"]);
     cluster.apply(&tries("free", &address, 1));
     assert_eq!(outcomes(cluster, "free", 1), ["reached"]);

@@ -1,5 +1,5 @@
-//! Services that change their kind, that have several ports, that lead to addresses somebody wrote down, and services
-//! and pods as the API server itself reaches them.
+//! Services that change their type, have several ports or manual endpoints, and services and pods through the API
+//! server's proxy.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::cluster::{Cluster, ask, until};
 pub fn run(cluster: &Cluster, pods: &[(String, String)]) {
     through_the_api_server(cluster, pods);
     affinity_is_switched(cluster);
-    several_ports_and_written_addresses(cluster, pods);
+    several_ports_and_manual_endpoints(cluster, pods);
     both_families(cluster, pods);
     kinds_are_changed(cluster);
 }
@@ -48,7 +48,7 @@ fn affinity_is_switched(cluster: &Cluster) {
     }
 }
 
-fn several_ports_and_written_addresses(cluster: &Cluster, pods: &[(String, String)]) {
+fn several_ports_and_manual_endpoints(cluster: &Cluster, pods: &[(String, String)]) {
     let ip = cluster.kubectl(&["get", "pod", &pods[0].0, "-o", "jsonpath={.status.podIP}"]);
     cluster.apply(&format!(
         r#"
@@ -83,12 +83,12 @@ subsets: [{{addresses: [{{ip: {ip}}}], ports: [{{port: 8080}}]}}]
         "-p",
         r#"[{"op":"remove","path":"/spec/ports/1"}]"#,
     ]);
-    until("a port that is gone is refused", || match ask(&format!("{several}:81")) {
+    until("a removed port refuses connections", || match ask(&format!("{several}:81")) {
         Err(error) if error.contains("refused") => Ok(()),
         other => Err(format!("{other:?}")),
     });
     let written = format!("{}:80", address(cluster, "written"));
-    until("an address that somebody wrote down is reached", || {
+    until("a manual endpoint is reachable", || {
         let answer = ask(&written)?;
         if answer == pods[0].0 { Ok(()) } else { Err(answer) }
     });
@@ -123,7 +123,7 @@ spec:
     }
 }
 
-/// A name of somewhere else becomes a service with an address, then one with a port of the nodes, and a name again.
+/// An ExternalName service becomes a ClusterIP service, then NodePort, and ExternalName again.
 fn kinds_are_changed(cluster: &Cluster) {
     let patch = |patch: &str| {
         cluster.kubectl(&["patch", "service", "elsewhere", "--type=merge", "-p", patch]);

@@ -1,33 +1,28 @@
 //! Two nodes on one machine, real containers and real packets: services by address and by name, from pods and nodes,
-//! across nodes, while pods are replaced and while a node is lost.
+//! across nodes, during pod replacement and node loss.
 //!
-//! Everything runs in a network namespace without a way out, which the test makes by starting itself again in one. It
-//! needs root, kubectl and a static busybox; without one of them it says so.
+//! The test re-executes itself in an isolated network namespace. It needs root, kubectl and a static busybox;
+//! otherwise it is skipped with a message.
 
 mod battery;
 mod cluster;
 mod described;
 mod endpoints;
-#[path = "../support/ferry.rs"]
-mod ferry;
-#[path = "../support/images.rs"]
-mod images;
 mod isolation;
 mod kinds;
-#[path = "../support/kubectl.rs"]
-mod kubectl;
 mod names;
 mod objects;
-#[path = "../support/programs.rs"]
-mod programs;
 mod udp;
-#[path = "../support/wait.rs"]
-mod wait;
 
-use programs::{in_own_namespaces, missing};
+use testbase::programs::{self, in_own_namespaces, missing};
 
-/// Set for the copy of the test that runs in a network of its own.
+/// Set for the re-executed test inside the network namespace.
 const INSIDE: &str = "FERRY_TEST_SERVICES_IN_ITS_OWN_NETWORK";
+
+/// Command of the program under test.
+fn ferry(arguments: &[&str]) -> std::process::Command {
+    programs::command(env!("CARGO_BIN_EXE_ferry"), arguments)
+}
 
 #[test]
 fn services_on_two_nodes() {
@@ -35,13 +30,13 @@ fn services_on_two_nodes() {
         println!("skipped: {reason}");
         return;
     }
-    in_own_namespaces("inside_a_network_of_its_own", (INSIDE, "1"), &[])
+    in_own_namespaces("service_scenarios_in_network_namespace", (INSIDE, "1"), &[])
         .unwrap_or_else(|text| panic!("{text}"));
 }
 
 #[test]
 #[ignore = "started by its sibling in a network namespace of its own"]
-fn inside_a_network_of_its_own() {
+fn service_scenarios_in_network_namespace() {
     if std::env::var_os(INSIDE).is_none() {
         println!("skipped: only in a network namespace of its own");
         return;

@@ -1,4 +1,5 @@
-//! Names: from pods through the resolvers of busybox and of Debian, and against the specification with `dig` where it is installed.
+//! DNS: from pods with the resolvers of busybox and Debian, and against the specification with `dig` where it is
+//! installed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,7 +31,7 @@ fn specification(cluster: &Cluster) {
         lines.sort_unstable();
         lines
     };
-    // Services: addresses, both ways, over both transports.
+    // Services: forward and reverse lookups, over both transports.
     assert_eq!(short(&["web.default.svc.cluster.local"]), std::slice::from_ref(&web));
     assert_eq!(short(&["+tcp", "web.default.svc.cluster.local"]), std::slice::from_ref(&web));
     assert_eq!(short(&["WEB.Default.svc.cluster.local"]), std::slice::from_ref(&web), "letters of any size");
@@ -43,18 +44,18 @@ fn specification(cluster: &Cluster) {
     // Headless: every ready pod.
     assert_eq!(short(&["headless.default.svc.cluster.local"]), ips);
     assert_eq!(short(&["SRV", "_http._tcp.headless.default.svc.cluster.local"]).len(), ips.len());
-    // Aliases, pods by address, the version of the specification.
+    // ExternalName, pods by address, the version of the specification.
     let alias = short(&["elsewhere.default.svc.cluster.local"]);
     assert!(alias.contains(&"web.default.svc.cluster.local.".to_owned()), "{alias:?}");
     let dashed = format!("{}.default.pod.cluster.local", ips[0].replace('.', "-"));
     assert_eq!(short(&[&dashed]), [ips[0]]);
     assert_eq!(short(&["TXT", "dns-version.cluster.local"]), ["\"1.1.0\""]);
-    // Names that are not there: said so, with how long that counts.
+    // Missing names return NXDOMAIN with a negative TTL.
     let missing = dig(&["+noall", "+comments", "+authority", "nobody.default.svc.cluster.local"]);
     assert!(missing.contains("NXDOMAIN") && missing.contains("SOA"), "{missing}");
     let empty = dig(&["+noall", "+comments", "+authority", "AAAA", "web.default.svc.cluster.local"]);
     assert!(empty.contains("NOERROR") && empty.contains("SOA"), "{empty}");
-    // Nobody outside can be asked here, and the client learns that.
+    // No upstream is reachable here, and the client gets SERVFAIL.
     let outside = dig(&["+noall", "+comments", "example.org"]);
     assert!(outside.contains("SERVFAIL"), "{outside}");
 }
@@ -63,7 +64,7 @@ fn from_pods(cluster: &Cluster, pods: &[(String, String)]) {
     let web = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
     for (pod, node) in pods {
         for name in ["web.default.svc.cluster.local", "web"] {
-            // Short names go through the search path: those that do not exist fail on the way.
+            // Short names use the search path: missing expansions fail first.
             until(&format!("{pod} on {node} finds {name}"), || {
                 let text = cluster.inside(pod, &format!("nslookup {name} || true"))?;
                 if text.contains(&web) { Ok(()) } else { Err(text) }
@@ -74,7 +75,7 @@ fn from_pods(cluster: &Cluster, pods: &[(String, String)]) {
     }
 }
 
-/// A question for the address of the API server's service, as a resolver sends it.
+/// Query for the address of the API server's service, as sent by a resolver.
 fn question() -> Vec<u8> {
     let mut message = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in ["kubernetes", "default", "svc", "cluster", "local"] {
@@ -99,7 +100,7 @@ fn answers(namespace: &Path, from: &str, to: &str, message: &[u8], patience: Dur
     inside.join().expect("the thread")
 }
 
-/// The name service answers nodes, and no other address whose packets reach it.
+/// Cluster DNS answers nodes, and no other address.
 fn only_the_cluster_is_answered(cluster: &Cluster) {
     const ELSEWHERE: &str = "198.51.100.9";
     let second = cluster.second();
@@ -114,7 +115,7 @@ fn only_the_cluster_is_answered(cluster: &Cluster) {
         let answered = answers(&second, "172.30.0.2", &server, &question(), Duration::from_secs(2));
         if answered { Ok(()) } else { Err(server.clone()) }
     });
-    // The way there and back works, as another server shows.
+    // The path works in both directions, as another server shows.
     let echo = UdpSocket::bind("172.30.0.1:0").expect("a socket");
     let address = echo.local_addr().expect("an address").to_string();
     let echoing = std::thread::spawn(move || {
@@ -131,8 +132,7 @@ fn only_the_cluster_is_answered(cluster: &Cluster) {
     cluster::run(ip.args(["ip", "addr", "del", &format!("{ELSEWHERE}/32"), "dev", "lo"]));
 }
 
-/// Programs that every Debian has, with what they need: one that looks up names as all of them do, and one that speaks
-/// UDP. None where this is not such a machine.
+/// Programs of every Debian with their libraries: a name resolver and a UDP client. `None` on other machines.
 pub fn programs_of_debian() -> Vec<PathBuf> {
     let Ok(output) = Command::new("ldd").args(PROGRAMS).output() else { return Vec::new() };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -142,7 +142,7 @@ pub fn programs_of_debian() -> Vec<PathBuf> {
     if all && text.contains("libc.so.6") { files.into_iter().collect() } else { Vec::new() }
 }
 
-/// The resolver of glibc: it asks for both families at once, follows the search path and looks up addresses, too.
+/// glibc's resolver: queries both families concurrently, follows the search path, and does reverse lookups.
 fn from_glibc(cluster: &Cluster, pods: &[(String, String)]) {
     if programs_of_debian().is_empty() {
         println!("partly skipped: no getent with a shared libc here");

@@ -1,19 +1,18 @@
-//! The objects of the network: created, read, listed, patched, replaced, their status written, and deleted one by one and
-//! together.
+//! Network API objects: create, read, list, patch, replace, update status, delete and delete collection.
 
 use super::cluster::{Cluster, until};
 
 type Pods<'a> = &'a [(String, String)];
 
-/// A kind, as kubectl calls it, whether it has a status that somebody may write, and what one looks like.
-struct Kind {
+/// A kind with kubectl's name, writable status, and an example.
+struct ResourceKind {
     name: &'static str,
     status: Option<&'static str>,
     manifest: fn(usize) -> String,
 }
 
-const KINDS: [Kind; 7] = [
-    Kind {
+const KINDS: [ResourceKind; 7] = [
+    ResourceKind {
         name: "services",
         status: Some(r#"{"status":{"loadBalancer":{"ingress":[{"ip":"203.0.113.1"}]}}}"#),
         manifest: |number| {
@@ -22,7 +21,7 @@ const KINDS: [Kind; 7] = [
             )
         },
     },
-    Kind {
+    ResourceKind {
         name: "endpoints",
         status: None,
         manifest: |number| {
@@ -31,7 +30,7 @@ const KINDS: [Kind; 7] = [
             )
         },
     },
-    Kind {
+    ResourceKind {
         name: "endpointslices",
         status: None,
         manifest: |number| {
@@ -40,7 +39,7 @@ const KINDS: [Kind; 7] = [
             )
         },
     },
-    Kind {
+    ResourceKind {
         name: "ingresses",
         status: Some(r#"{"status":{"loadBalancer":{"ingress":[{"ip":"203.0.113.4"}]}}}"#),
         manifest: |number| {
@@ -49,7 +48,7 @@ const KINDS: [Kind; 7] = [
             )
         },
     },
-    Kind {
+    ResourceKind {
         name: "ingressclasses",
         status: None,
         manifest: |number| {
@@ -58,7 +57,7 @@ const KINDS: [Kind; 7] = [
             )
         },
     },
-    Kind {
+    ResourceKind {
         name: "ipaddresses",
         status: None,
         manifest: |number| {
@@ -68,7 +67,7 @@ const KINDS: [Kind; 7] = [
             )
         },
     },
-    Kind {
+    ResourceKind {
         name: "servicecidrs",
         status: Some(
             r#"{"status":{"conditions":[{"type":"Described","status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#,
@@ -87,16 +86,16 @@ pub fn run(cluster: &Cluster, _: Pods<'_>) {
     }
 }
 
-fn listed(cluster: &Cluster, kind: &Kind) -> Result<Vec<String>, String> {
+fn listed(cluster: &Cluster, kind: &ResourceKind) -> Result<Vec<String>, String> {
     let text = cluster.try_kubectl(&["get", kind.name, "-A", "-l", "described=true", "-o", "name"])?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-fn lifecycle(cluster: &Cluster, kind: &Kind) {
+fn lifecycle(cluster: &Cluster, kind: &ResourceKind) {
     let manifests: Vec<String> = (0..3).map(kind.manifest).collect();
     cluster.apply(&manifests.join("\n---\n"));
     let names = listed(cluster, kind).expect("a list");
-    // Slices are made of endpoints, too, with the labels of those.
+    // Endpoints are mirrored to slices with the same labels.
     assert!(names.len() >= 3, "{}: {names:?}", kind.name);
     let name = names[0].as_str();
     let read = |field: &str| cluster.kubectl(&["get", name, "-o", &format!("jsonpath={field}")]);
@@ -118,12 +117,12 @@ fn lifecycle(cluster: &Cluster, kind: &Kind) {
     }
     assert_eq!(read("{.metadata.uid}"), uid, "{}: it is the same one", kind.name);
     cluster.kubectl(&["delete", name, "--wait=false"]);
-    until(&format!("{name} is gone"), || {
+    until(&format!("{name} is deleted"), || {
         let left = listed(cluster, kind)?;
         if left.iter().any(|one| one == name) { Err(format!("{left:?}")) } else { Ok(()) }
     });
     cluster.kubectl(&["delete", kind.name, "-l", "described=true", "--wait=false"]);
-    until(&format!("all {} are gone", kind.name), || {
+    until(&format!("all {} are deleted", kind.name), || {
         let left = listed(cluster, kind)?;
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     });

@@ -8,10 +8,10 @@ use super::names::programs_of_debian;
 
 type Pods<'a> = &'a [(String, String)];
 
-/// Answers every packet with the pod's name.
+/// Replies to every packet with the pod's name.
 const SERVER: &str = r#"chomp($n=`hostname`);socket(S,2,2,17);bind(S,pack("Snx12",2,9000));while($p=recv(S,$b,99,0)){send(S,$n,0,$p)}"#;
 
-/// Sends a packet and prints the answer.
+/// Sends a packet and prints the reply.
 fn client(address: &str, port: u16) -> String {
     let numbers = address.replace('.', ",");
     format!(

@@ -1,4 +1,4 @@
-//! Attempts to leave a container by pods of a namespace under Pod Security `baseline`. The scenarios are those of the
+//! Container escape attempts by pods of a namespace under Pod Security `baseline`. The scenarios are those of the
 //! container runtime's own tests.
 
 use std::fs;
@@ -6,16 +6,16 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 
 use serde_json::{Value, json};
 
-use super::escape_table::{CAPABILITIES, LINKS, MASKED, MOUNTS, REFUSED, TARGETS, WRITES};
-use super::images;
 use super::machine::{Machine, until};
+use testbase::escape_table::{CAPABILITIES, LINKS, MASKED, MOUNTS, REFUSED, TARGETS, WRITES};
+use testbase::images;
 
 const NAMESPACE: &str = "baseline";
 const IMAGE: &str = "docker.io/test/escape:1";
-/// Descriptors that a shim could have leaked.
+/// File descriptors that a shim could leak.
 const DESCRIPTORS: std::ops::Range<u32> = 3..11;
 
-/// A pod with one container, whose fields `container` adds to and replaces.
+/// A pod with one container; `container` adds and overrides its fields.
 fn pod(name: &str, container: Value, spec: Value) -> Value {
     let mut main = json!({"name": "c", "image": IMAGE, "command": ["sleep", "100000"]});
     merge(&mut main, container);
@@ -33,7 +33,7 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// The pods by the error that keeps them from starting.
+/// Pods by the error that prevents their start.
 fn refused() -> Vec<(Value, &'static str)> {
     let volumes = json!([
         {"name": "d", "emptyDir": {}},
@@ -57,7 +57,7 @@ fn refused() -> Vec<(Value, &'static str)> {
         let container = json!({"workingDir": format!("/proc/self/fd/{fd}")});
         pods.push((pod(&format!("cwd-{fd}"), container, json!({})), "working directory"));
     }
-    // Links that a container before this one made: in a volume on the way to a target, and as what a subPath names.
+    // Links created by an earlier container: in a volume on the path to a target, and as a subPath.
     let init = |script: &str| {
         json!([{"name": "i", "image": IMAGE, "command": ["sh", "-c", script],
         "volumeMounts": [{"name": "d", "mountPath": "/v"}]}])
@@ -137,18 +137,18 @@ data: {{status: "CapBnd:\t{CAPABILITIES}\n"}}
     assert!(error.contains("violates PodSecurity \"baseline"), "{error}");
 
     pods_do_not_start(machine);
-    a_running_container_stays_inside(machine);
-    a_sub_path_that_changes_leads_nowhere(machine);
-    a_link_in_a_shared_volume_keeps_its_owner(machine);
+    running_container_cannot_escape(machine);
+    swapped_sub_path_does_not_escape(machine);
+    fs_group_does_not_follow_links(machine);
 }
 
-/// CVE-2025-31133, CVE-2025-52881, CVE-2024-21626, CVE-2025-52565: what would lead out keeps the container from starting.
+/// CVE-2025-31133, CVE-2025-52881, CVE-2024-21626, CVE-2025-52565: escaping paths prevent the container's start.
 fn pods_do_not_start(machine: &Machine) {
     let refused = refused();
     create(machine, &refused.iter().map(|(pod, _)| pod).collect::<Vec<_>>());
     for (pod, error) in &refused {
         let name = pod["metadata"]["name"].as_str().expect("a name");
-        until(&format!("{name} is refused"), || match state(machine, name) {
+        until(&format!("{name} is rejected"), || match state(machine, name) {
             Ok(text) if text.contains(error) => Ok(()),
             Ok(text) if text.contains("running") => panic!("{name} runs: {text}"),
             other => Err(format!("{other:?}\n{}", machine.log())),
@@ -158,11 +158,11 @@ fn pods_do_not_start(machine: &Machine) {
     machine.kubectl(&["-n", NAMESPACE, "delete", "pods", "--all", "--grace-period=0", "--force"]);
 }
 
-fn a_running_container_stays_inside(machine: &Machine) {
+fn running_container_cannot_escape(machine: &Machine) {
     let program = env!("CARGO_BIN_EXE_ferry");
     let binary = fs::metadata(program).expect("the binary");
     let pattern = fs::read("/proc/sys/kernel/core_pattern").expect("a pattern");
-    // CVE-2019-5736: one container runs whatever the runtime's own process is.
+    // CVE-2019-5736: a container executes the runtime's own process.
     let own = pod("own-exe", json!({"command": ["/proc/self/exe", "version"]}), json!({}));
     create(machine, &[&pod("inside", json!({}), json!({})), &own]);
     until("a container runs", || {
@@ -210,8 +210,8 @@ fn a_running_container_stays_inside(machine: &Machine) {
     assert_eq!(fs::read("/proc/sys/kernel/core_pattern").expect("a pattern"), pattern);
 }
 
-/// One container exchanges a directory for a link to the root again and again while others mount it as their subPath.
-fn a_sub_path_that_changes_leads_nowhere(machine: &Machine) {
+/// One container repeatedly exchanges a directory for a link to the root while others mount it as their subPath.
+fn swapped_sub_path_does_not_escape(machine: &Machine) {
     let secret = machine.directory.path().join("of-the-host");
     fs::write(&secret, "host").expect("a file");
     let flip = "mkdir -p /v/sub; while true; do busybox mv /v/sub /v/was; busybox ln -s / /v/sub; \
@@ -227,7 +227,7 @@ fn a_sub_path_that_changes_leads_nowhere(machine: &Machine) {
         pod("race", json!({}), json!({"containers": containers, "volumes": [{"name": "d", "emptyDir": {}}]}));
     create(machine, &[&race]);
     let path = "jsonpath={range .status.containerStatuses[*]}{.name}={.state}{\"\\n\"}{end}";
-    let states = until("every container has looked, or was refused", || {
+    let states = until("every container has run or was rejected", || {
         let text =
             machine.try_kubectl(&["-n", NAMESPACE, "get", "pod", "race", "-o", path]).unwrap_or_default();
         let lookers: Vec<&str> = text.lines().filter(|line| line.starts_with("look-")).collect();
@@ -245,8 +245,8 @@ fn a_sub_path_that_changes_leads_nowhere(machine: &Machine) {
     machine.kubectl(&["-n", NAMESPACE, "delete", "pod", "race", "--grace-period=0", "--force"]);
 }
 
-/// A pod plants a link to a file of the host in a volume; the next pod's fsGroup is given to the volume, not to the file.
-fn a_link_in_a_shared_volume_keeps_its_owner(machine: &Machine) {
+/// A pod creates a link to a host file in a volume; the next pod's fsGroup applies to the volume, not to the file.
+fn fs_group_does_not_follow_links(machine: &Machine) {
     const GROUP: u32 = 4242;
     let victim = machine.directory.path().join("victim");
     fs::create_dir(&victim).expect("a directory");

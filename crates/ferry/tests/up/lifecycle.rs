@@ -32,29 +32,29 @@ pub fn run(cgroup: &str) {
     machine.wait_for("pod/stays", "{.status.phase}", "Running");
     let identity = machine.kubectl(&["get", "pod", "stays", "-o", &format!("jsonpath={IDENTITY}")]);
 
-    // A second cluster in the same place is refused.
+    // A second cluster in the same data directory is rejected.
     let second = machine.ferry(&["up", "--listen", "127.0.0.1:0"]);
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(!second.status.success() && said.contains("runs in"), "{said}");
+    assert!(!second.status.success() && said.contains("already running in"), "{said}");
 
-    // Ctrl-C leaves containers running, and the next start takes them up again.
+    // Ctrl-C leaves containers running, and the next start resumes them.
     let log = machine.stop(Signal::INT);
-    assert!(log.contains("containers go on"), "{log}");
+    assert!(log.contains("containers keep running"), "{log}");
     sleeping(1);
     machine.up(&[]);
     assert!(machine.said().contains("Resuming the cluster"), "{}", machine.said());
     machine.wait_for("pod/stays", IDENTITY, &identity);
-    until("it tells of its pods and what to do next", || {
+    until("it prints its pods and the next command", || {
         let said = machine.said();
-        if said.contains("it has 1 pods") && said.contains("Try:  kubectl") { Ok(()) } else { Err(said) }
+        if said.contains("it runs 1 pods") && said.contains("Try:  kubectl") { Ok(()) } else { Err(said) }
     });
 
-    // `ferry down` stops it from outside.
+    // `ferry down` stops it from another process.
     let down = machine.ferry(&["down"]);
     assert!(String::from_utf8_lossy(&down.stdout).contains("Stopped"), "{down:?}");
     sleeping(1);
 
-    // With --stop-pods its containers end, and the next start begins them anew.
+    // With --stop-pods its containers are stopped, and the next start creates new ones.
     let mut machine = resumed(machine, &["--stop-pods"]);
     machine.wait_for("pod/stays", IDENTITY, &identity);
     let log = machine.stop(Signal::TERM);
@@ -63,12 +63,12 @@ pub fn run(cgroup: &str) {
     let machine = resumed(machine, &[]);
     machine.wait_for("pod/stays", "{.status.containerStatuses[0].restartCount} {.status.phase}", "1 Running");
 
-    // Whatever it left, reset removes, although the cluster runs.
+    // Reset removes everything, although the cluster runs.
     let directory = machine.data();
     assert!(!Traces::of(cgroup, Some(&directory)).is_empty());
     machine.reset();
     assert!(!directory.exists(), "files were left");
-    // The process that its shims came from ends when it is gone, that is a moment later.
+    // The zygote of its shims exits shortly after.
     until("nothing is left behind", || {
         let after = Traces::of(cgroup, Some(&directory));
         if after == before { Ok(()) } else { Err(format!("{after:?}")) }
@@ -80,7 +80,7 @@ fn resumed(mut machine: Machine, flags: &[&str]) -> Machine {
     machine
 }
 
-/// Waits until so many of the pod's shells run: one that is about to become another program looks like two.
+/// Waits for this number of the pod's shells: one that is between fork and exec counts as two.
 fn sleeping(wanted: usize) {
     until(&format!("{wanted} containers run"), || match sleepers() {
         count if count == wanted => Ok(()),
@@ -88,7 +88,7 @@ fn sleeping(wanted: usize) {
     });
 }
 
-/// Shells of the pod that run; in this pid namespace there are no others.
+/// Running shells of the pod; this PID namespace has no others.
 fn sleepers() -> usize {
     let Ok(entries) = fs::read_dir("/proc") else { return 0 };
     let line = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -103,7 +103,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// What a cluster leaves on a machine.
+/// Resources that a cluster leaves on a machine.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {
     links: Vec<String>,

@@ -2,15 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::ferry::ferry;
-use super::kubectl::Kubectl;
-use super::programs::run;
-pub use super::wait::until;
-use super::{images, objects};
+use super::ferry;
+pub use testbase::blocking::until;
+use testbase::blocking::{Kubectl, wait_until};
+use testbase::images;
+use testbase::programs::{command, run};
 
 pub const IMAGE: &str = "docker.io/test/busybox:1";
 
@@ -23,7 +23,7 @@ pub struct Machine {
     pub binary: Option<PathBuf>,
 }
 
-/// Removes control groups of this name; how many there were.
+/// Removes cgroups of this name and returns their number.
 pub fn remove_cgroups(name: &str) -> usize {
     fn below(directory: &Path, name: &str, depth: usize, removed: &mut usize) {
         let Ok(entries) = fs::read_dir(directory) else { return };
@@ -44,10 +44,16 @@ pub fn remove_cgroups(name: &str) -> usize {
 }
 
 impl Machine {
-    /// A running cluster whose node is ready, with the test's image.
+    /// A running cluster with a ready node and the test's image.
     pub fn start(cgroup: &str) -> Self {
+        Self::start_with(cgroup, |_| Vec::new())
+    }
+
+    /// The same with further flags of `ferry up`, which may name files in the directory of the test.
+    pub fn start_with(cgroup: &str, flags: impl Fn(&Path) -> Vec<String>) -> Self {
         let mut machine = Self::new(cgroup);
-        machine.up(&[]);
+        let flags = flags(machine.directory.path());
+        machine.up(&flags.iter().map(String::as_str).collect::<Vec<_>>());
         let archive = images::make(machine.directory.path(), IMAGE, &["/bin/sh"], &[]);
         let imported = machine.ferry(&["images", "import", &archive.display().to_string()]);
         assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
@@ -71,7 +77,7 @@ impl Machine {
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
-    /// What it said to its user.
+    /// Standard output of `ferry up`.
     pub fn said(&self) -> String {
         fs::read_to_string(self.directory.path().join("said")).unwrap_or_default()
     }
@@ -104,13 +110,13 @@ impl Machine {
         });
     }
 
-    /// Ends it as a crash would, without a moment for anything.
+    /// Kills it without cleanup.
     pub fn kill(&self) {
         let pid = self.ferry.as_ref().map(|child| i32::try_from(child.id()).expect("a pid"));
         kill_process(pid.and_then(Pid::from_raw).expect("it runs"), Signal::KILL).expect("it runs");
     }
 
-    /// Sends a signal and waits for the end; what it said.
+    /// Sends a signal, waits for the exit and returns the output.
     pub fn stop(&mut self, signal: Signal) -> String {
         let mut child = self.ferry.take().expect("it runs");
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
@@ -120,7 +126,7 @@ impl Machine {
         self.said()
     }
 
-    /// Another command of the binary, for this cluster.
+    /// Runs another command of the binary for this cluster.
     pub fn ferry(&self, arguments: &[&str]) -> Output {
         self.command(arguments).arg("--data-dir").arg(self.data()).output().expect("ferry runs")
     }
@@ -128,11 +134,7 @@ impl Machine {
     fn command(&self, arguments: &[&str]) -> Command {
         match &self.binary {
             None => ferry(arguments),
-            Some(binary) => {
-                let mut command = Command::new(binary);
-                command.args(arguments).stdin(Stdio::null());
-                command
-            }
+            Some(binary) => command(&binary.to_string_lossy(), arguments),
         }
     }
 
@@ -162,13 +164,13 @@ impl Machine {
         self.kubectl.apply(manifest).unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
     }
 
-    /// Waits until a field of an object is as wanted.
+    /// Waits until a field of an object has the expected value.
     pub fn wait_for(&self, object: &str, field: &str, wanted: &str) {
         self.wait_until(object, field, &format!("is {wanted:?}"), |text| text == wanted);
     }
 
     pub fn wait_until(&self, object: &str, field: &str, what: &str, fits: impl Fn(&str) -> bool) {
-        objects::wait_until(&self.kubectl, (object, field), what, fits, || self.log());
+        wait_until(&self.kubectl, (object, field), what, fits, || self.log());
     }
 }
 

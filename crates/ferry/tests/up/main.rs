@@ -1,39 +1,34 @@
-//! `ferry up` as a user has it, with real containers and stock kubectl: what runs in it, how it stops and resumes, and
-//! that `ferry reset` leaves nothing.
+//! `ferry up` as users run it, with real containers and stock kubectl: workloads, stop and resume, and a complete
+//! `ferry reset`.
 //!
-//! Each test starts itself again in network, mount and pid namespaces of its own, without a way out; whatever it leaves
-//! running ends with those. It needs root, kubectl and a static busybox; without one of them it says so.
+//! Each test re-executes itself in isolated network, mount and PID namespaces; remaining processes end with them. It
+//! needs root, kubectl and a static busybox; otherwise it is skipped with a message.
 
 mod csi;
-mod endings;
-#[path = "../../../container/tests/battery/escape_table.rs"]
-mod escape_table;
 mod escapes;
-#[path = "../support/ferry.rs"]
-mod ferry;
-#[path = "../support/images.rs"]
-mod images;
-mod killed;
-#[path = "../support/kubectl.rs"]
-mod kubectl;
+mod kills;
 mod lifecycle;
 mod machine;
-#[path = "../support/objects.rs"]
-mod objects;
+mod metrics;
+mod mixin;
 mod packages;
+mod pod_behaviour;
 mod pods;
-#[path = "../support/programs.rs"]
-mod programs;
-mod promises;
+mod restarts;
 mod secrets;
-#[path = "../support/wait.rs"]
-mod wait;
 mod workloads;
 
-/// Set for the copy of a test that runs in namespaces of its own: the control group it may use.
+use testbase::programs;
+
+/// Set for the re-executed test inside the namespaces: the cgroup it may use.
 const INSIDE: &str = "FERRY_TEST_CGROUP";
 
-/// Runs the ignored test `name` of this binary in namespaces of its own.
+/// Command of the program under test.
+fn ferry(arguments: &[&str]) -> std::process::Command {
+    programs::command(env!("CARGO_BIN_EXE_ferry"), arguments)
+}
+
+/// Runs the ignored test `name` of this binary in its own namespaces.
 fn apart(name: &str) {
     if let Some(reason) = programs::missing(&["unshare", "ip", "tar", "kubectl"], &["/usr/bin/busybox"]) {
         println!("skipped: {reason}");
@@ -47,7 +42,7 @@ fn apart(name: &str) {
     assert!(left == 0, "{left} control groups were left behind");
 }
 
-/// The control group that the copy inside may use.
+/// Cgroup that the re-executed test may use.
 fn inside() -> Option<String> {
     let found = std::env::var(INSIDE).ok();
     if found.is_none() {
@@ -57,28 +52,28 @@ fn inside() -> Option<String> {
 }
 
 #[test]
-fn a_cluster_stops_resumes_and_is_removed() {
-    apart("a_cluster_stops_resumes_and_is_removed_inside");
+fn cluster_stops_resumes_and_resets() {
+    apart("cluster_stops_resumes_and_resets_inside");
 }
 
 #[test]
 #[ignore = "started by its sibling in namespaces of its own"]
-fn a_cluster_stops_resumes_and_is_removed_inside() {
+fn cluster_stops_resumes_and_resets_inside() {
     if let Some(cgroup) = inside() {
         lifecycle::run(&cgroup);
     }
 }
 
 #[test]
-fn a_cluster_is_killed_again_and_again() {
-    apart("a_cluster_is_killed_again_and_again_inside");
+fn cluster_survives_repeated_kills() {
+    apart("cluster_survives_repeated_kills_inside");
 }
 
 #[test]
 #[ignore = "started by its sibling in namespaces of its own"]
-fn a_cluster_is_killed_again_and_again_inside() {
+fn cluster_survives_repeated_kills_inside() {
     if let Some(cgroup) = inside() {
-        killed::run(&cgroup);
+        kills::run(&cgroup);
     }
 }
 
@@ -98,13 +93,13 @@ fn workloads_run_inside() {
 }
 
 #[test]
-fn pods_are_kept_within_bounds() {
-    apart("pods_are_kept_within_bounds_inside");
+fn pod_limits_probes_and_eviction_are_enforced() {
+    apart("pod_limits_probes_and_eviction_are_enforced_inside");
 }
 
 #[test]
 #[ignore = "started by its sibling in namespaces of its own"]
-fn pods_are_kept_within_bounds_inside() {
+fn pod_limits_probes_and_eviction_are_enforced_inside() {
     if let Some(cgroup) = inside() {
         let machine = machine::Machine::start(&cgroup);
         pods::run(&machine);
@@ -113,13 +108,13 @@ fn pods_are_kept_within_bounds_inside() {
 }
 
 #[test]
-fn storage_drivers_bring_volumes() {
-    apart("storage_drivers_bring_volumes_inside");
+fn csi_drivers_provide_volumes() {
+    apart("csi_drivers_provide_volumes_inside");
 }
 
 #[test]
 #[ignore = "started by its sibling in namespaces of its own"]
-fn storage_drivers_bring_volumes_inside() {
+fn csi_drivers_provide_volumes_inside() {
     if let Some(cgroup) = inside() {
         let machine = machine::Machine::start(&cgroup);
         csi::run(&machine);
@@ -128,31 +123,31 @@ fn storage_drivers_bring_volumes_inside() {
 }
 
 #[test]
-fn containers_end_and_begin_again() {
-    apart("containers_end_and_begin_again_inside");
+fn containers_terminate_and_restart() {
+    apart("containers_terminate_and_restart_inside");
 }
 
 #[test]
 #[ignore = "started by its sibling in namespaces of its own"]
-fn containers_end_and_begin_again_inside() {
+fn containers_terminate_and_restart_inside() {
     if let Some(cgroup) = inside() {
         let machine = machine::Machine::start(&cgroup);
-        endings::run(&machine);
+        restarts::run(&machine);
         machine.reset();
     }
 }
 
 #[test]
-fn conformance_is_kept() {
-    apart("conformance_is_kept_inside");
+fn node_conformance_pods_succeed() {
+    apart("node_conformance_pods_succeed_inside");
 }
 
 #[test]
 #[ignore = "started by its sibling in namespaces of its own"]
-fn conformance_is_kept_inside() {
+fn node_conformance_pods_succeed_inside() {
     if let Some(cgroup) = inside() {
         let machine = machine::Machine::start(&cgroup);
-        promises::run(&machine);
+        pod_behaviour::run(&machine);
         machine.reset();
     }
 }
@@ -171,13 +166,13 @@ fn secrets_are_never_on_disk_inside() {
 }
 
 #[test]
-fn containers_of_baseline_pods_are_not_escaped() {
-    apart("containers_of_baseline_pods_are_not_escaped_inside");
+fn baseline_pods_cannot_escape_containers() {
+    apart("baseline_pods_cannot_escape_containers_inside");
 }
 
 #[test]
 #[ignore = "started by its sibling in namespaces of its own"]
-fn containers_of_baseline_pods_are_not_escaped_inside() {
+fn baseline_pods_cannot_escape_containers_inside() {
     if let Some(cgroup) = inside() {
         let machine = machine::Machine::start(&cgroup);
         escapes::run(&machine);
@@ -186,14 +181,44 @@ fn containers_of_baseline_pods_are_not_escaped_inside() {
 }
 
 #[test]
-fn packages_are_installed_started_stopped_and_removed() {
-    apart("packages_are_installed_started_stopped_and_removed_inside");
+fn package_installs_starts_stops_and_removes() {
+    apart("package_installs_starts_stops_and_removes_inside");
 }
 
 #[test]
 #[ignore = "started by its sibling in namespaces of its own"]
-fn packages_are_installed_started_stopped_and_removed_inside() {
+fn package_installs_starts_stops_and_removes_inside() {
     if let Some(cgroup) = inside() {
         packages::test(&cgroup);
+    }
+}
+
+#[test]
+fn usage_is_served_and_scales() {
+    apart("usage_is_served_and_scales_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn usage_is_served_and_scales_inside() {
+    if let Some(cgroup) = inside() {
+        metrics::run(&cgroup);
+    }
+}
+
+#[test]
+fn rules_of_kubernetes_mixin_have_data() {
+    if let Some(reason) = programs::missing(&["prometheus", "promtool"], &[]) {
+        println!("skipped: {reason}");
+        return;
+    }
+    apart("rules_of_kubernetes_mixin_have_data_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn rules_of_kubernetes_mixin_have_data_inside() {
+    if let Some(cgroup) = inside() {
+        mixin::run(&cgroup);
     }
 }

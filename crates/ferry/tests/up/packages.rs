@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use super::machine::{Machine, until};
-use super::programs::{has, run};
+use testbase::programs::{has, run};
 
 pub fn test(cgroup: &str) {
     for program in ["dpkg", "strip", "ldd"] {
@@ -38,7 +38,7 @@ fn package(format: &str, binary: &Path, output: &Path) -> PathBuf {
     PathBuf::from(run(&mut task).trim())
 }
 
-/// dpkg on a root directory of the test, whose database is empty.
+/// Runs dpkg on a root directory of the test, with an empty database.
 fn dpkg(root: &Path, arguments: &[&str]) {
     run(Command::new("dpkg")
         .arg(format!("--root={}", root.display()))

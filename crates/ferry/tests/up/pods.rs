@@ -1,9 +1,10 @@
-//! Pods within bounds: limits, probes, eviction, resizing; and what reaches a running pod.
+//! Pod resources and probes: limits, eviction, in-place resize; and updates that reach a running pod.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::machine::{Machine, until};
+use testbase::scenarios;
 
 const PODS: &str = r#"
 apiVersion: v1
@@ -87,13 +88,16 @@ const READY: &str = "{.status.conditions[?(@.type==\"Ready\")].status}";
 
 pub fn run(machine: &Machine) {
     machine.apply(PODS);
-    changes_reach_a_running_pod(machine);
-    memory_is_limited(machine);
-    readiness_follows_the_probe(machine);
-    a_pod_is_resized(machine);
-    disk_is_limited(machine);
-    the_node_tells_of_itself(machine);
-    a_pod_that_ends_while_it_begins_leaves_nothing(machine);
+    scenarios![
+        (machine);
+        changes_reach_a_running_pod,
+        memory_is_limited,
+        readiness_follows_the_probe,
+        pod_is_resized_in_place,
+        disk_is_limited,
+        node_reports_its_status,
+        pod_deleted_during_start_leaves_nothing,
+    ];
 }
 
 fn changes_reach_a_running_pod(machine: &Machine) {
@@ -107,13 +111,13 @@ fn changes_reach_a_running_pod(machine: &Machine) {
     for (name, want) in
         [("settings", "after"), ("hidden", "after"), ("late", "come"), ("labels", "colour=\"blue\"")]
     {
-        until(&format!("{name} says {want}"), || match read(name) {
+        until(&format!("{name} prints {want}"), || match read(name) {
             Ok(text) if text == want => Ok(()),
             other => Err(format!("{other:?}")),
         });
     }
     machine.kubectl(&["delete", "configmap", "later"]);
-    until("what is gone is gone in the pod", || match read("late") {
+    until("removed keys are removed in the pod", || match read("late") {
         Err(_) => Ok(()),
         Ok(text) => Err(text),
     });
@@ -133,7 +137,7 @@ fn readiness_follows_the_probe(machine: &Machine) {
     machine.wait_for("pod/unready", READY, "True");
 }
 
-/// The files of this name in a pod's control groups, the pod's own first.
+/// Files of this name in a pod's cgroups, the pod's own first.
 fn limits(machine: &Machine, pod: &str, v1: &str, v2: &str) -> Vec<String> {
     let uid = machine.kubectl(&["get", "pod", pod, "-o", "jsonpath={.metadata.uid}"]);
     fn find(directory: &Path, uid: &str, depth: usize, found: &mut Vec<PathBuf>) {
@@ -176,7 +180,7 @@ spec:
     resources: {requests: {cpu: 10m}}
 "#;
 
-fn a_pod_is_resized(machine: &Machine) {
+fn pod_is_resized_in_place(machine: &Machine) {
     machine.wait_for("pod/sized", READY, "True");
     let quota = || limits(machine, "sized", "cpu.cfs_quota_us", "cpu.max");
     let found = quota();
@@ -188,22 +192,23 @@ fn a_pod_is_resized(machine: &Machine) {
         machine.try_kubectl(&["patch", "pod", "sized", "--subresource=resize", "-p", &resources])
     };
     let patch = |request: &str, cpu: &str, memory: &str| {
-        ask(request, cpu, memory).expect("a resize that the node has room for");
+        ask(request, cpu, memory).expect("a resize within the node's capacity");
     };
     patch("100m", "300m", "32Mi");
-    until("the kernel knows the new quota", || {
+    until("the cgroup has the new quota", || {
         let found = quota();
         if found.iter().all(|value| value.starts_with("30000")) { Ok(()) } else { Err(format!("{found:?}")) }
     });
     machine.wait_for("pod/sized", "{.status.containerStatuses[0].restartCount}", "0");
-    // This container wants to begin anew when its memory changes.
+    // This container's resizePolicy restarts it when its memory changes.
     patch("100m", "300m", "48Mi");
     machine.wait_for("pod/sized", "{.status.containerStatuses[0].restartCount}", "1");
-    until("the kernel knows the new limit", || {
+    until("the cgroup has the new limit", || {
         let found = limits(machine, "sized", "memory.limit_in_bytes", "memory.max");
         if found.iter().all(|value| value == "50331648") { Ok(()) } else { Err(format!("{found:?}")) }
     });
-    // What the node does not have cannot be asked for; what others have is not given before they go.
+    // Requests above the node's capacity are infeasible; capacity of other pods is not assigned before they
+    // terminate.
     let refused = ask("1000", "2000", "48Mi").expect_err("more than the node has");
     assert!(refused.contains("node didn't have enough allocatable resources: cpu"), "{refused}");
     machine.apply(NEIGHBOUR);
@@ -225,7 +230,7 @@ fn disk_is_limited(machine: &Machine) {
     machine.wait_for("pod/fills", target, "TerminationByKubelet");
 }
 
-fn the_node_tells_of_itself(machine: &Machine) {
+fn node_reports_its_status(machine: &Machine) {
     let raw = |path: &str| machine.kubectl(&["get", "--raw", &format!("/api/v1/nodes/n1/proxy/{path}")]);
     for (path, text) in [
         ("metrics", "kubelet_running_pods"),
@@ -243,8 +248,8 @@ fn the_node_tells_of_itself(machine: &Machine) {
     }
 }
 
-/// Sandboxes are made while their pods are deleted; addresses would run out if they stayed.
-fn a_pod_that_ends_while_it_begins_leaves_nothing(machine: &Machine) {
+/// Sandboxes are created while their pods are deleted; leaked ones would exhaust the addresses.
+fn pod_deleted_during_start_leaves_nothing(machine: &Machine) {
     let pod = |number: usize| {
         format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: hasty-{number}, labels: {{hasty: \"yes\"}}}}\nspec:\n  \

@@ -1,4 +1,4 @@
-//! Values of Secrets are never on disk in plain text, however a pod uses them, and also not in a backup.
+//! Values of Secrets are never on disk in plain text, regardless of their use by pods, and not in a backup either.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::machine::{IMAGE, Machine, until};
 
-/// Uses a Secret in every way there is, and says so without printing it.
+/// Uses a Secret in every possible way, without printing it.
 fn pod() -> String {
     format!(
         r#"
@@ -68,7 +68,7 @@ pub fn run(cgroup: &str) {
     let mut machine = Machine::start(cgroup);
     let random = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a random text");
     let marker = format!("marker{}", random.trim().replace('-', ""));
-    // The length is a multiple of three, so that its base64 does not depend on what comes before it.
+    // The length is a multiple of three, so that its base64 does not depend on the preceding bytes.
     let marker = &marker[..36];
     let encoded = marker_base64(marker.as_bytes());
     let texts = [marker.as_bytes().to_vec(), encoded.into_bytes()];
@@ -82,7 +82,7 @@ pub fn run(cgroup: &str) {
     assert_eq!(containing(&data, &texts, false), none, "on disk while the pod runs");
     assert!(!containing(&data, &texts, true).is_empty(), "in memory, where the search finds it");
 
-    // Another daemon finds the container, and what commands in it need.
+    // A restarted daemon finds the container, and what commands in it need.
     machine.kill();
     machine.up(&[]);
     let said = machine.kubectl(&["exec", "reader", "--", "sh", "-c", "echo $ONE"]);

@@ -1,9 +1,10 @@
-//! What people run: Deployments, StatefulSets, Jobs, DaemonSets, and kubectl's ways into their pods.
+//! Workloads: Deployments, StatefulSets, Jobs, DaemonSets, and kubectl's commands for their pods.
 
 use std::io::Write;
 use std::process::Stdio;
 
 use super::machine::{Machine, until};
+use testbase::scenarios;
 
 const WORKLOADS: &str = r#"
 apiVersion: apps/v1
@@ -83,12 +84,15 @@ pub fn run(machine: &Machine) {
     machine.wait_for("job/twice", "{.status.succeeded}", "2");
     machine.wait_for("daemonset/everywhere", "{.status.numberReady}", "1");
     machine.wait_for("pod/talks", "{.status.phase}", "Running");
-    a_rollout_replaces_pods(machine);
-    a_stateful_set_keeps_its_data(machine);
-    kubectl_gets_into_pods(machine);
-    logs_are_followed(machine);
-    a_pod_is_debugged(machine);
-    one_is_run_by_hand(machine);
+    scenarios![
+        (machine);
+        a_rollout_replaces_pods,
+        a_stateful_set_keeps_its_data,
+        kubectl_cp_attach_and_exec_work,
+        logs_are_followed,
+        a_pod_is_debugged,
+        kubectl_run_attaches,
+    ];
 }
 
 fn a_rollout_replaces_pods(machine: &Machine) {
@@ -112,7 +116,7 @@ fn a_stateful_set_keeps_its_data(machine: &Machine) {
     });
 }
 
-fn kubectl_gets_into_pods(machine: &Machine) {
+fn kubectl_cp_attach_and_exec_work(machine: &Machine) {
     let file = machine.directory.path().join("copied");
     std::fs::write(&file, "some content\n").expect("a file");
     machine.kubectl(&["cp", &file.display().to_string(), "talks:/tmp/copied"]);
@@ -121,7 +125,7 @@ fn kubectl_gets_into_pods(machine: &Machine) {
     machine.kubectl(&["cp", "talks:/tmp/copied", &back.display().to_string()]);
     assert_eq!(std::fs::read_to_string(&back).expect("a file"), "some content\n");
 
-    // Stays attached for as long as the container runs, so it is let go when it has been heard.
+    // Stays attached while the container runs, so it is detached once its input has arrived.
     let mut attached = machine
         .kubectl_command(&["attach", "-i", "talks"])
         .stdin(Stdio::piped())
@@ -130,14 +134,14 @@ fn kubectl_gets_into_pods(machine: &Machine) {
         .spawn()
         .expect("kubectl runs");
     attached.stdin.take().expect("its input").write_all(b"one\ntwo\n").expect("written");
-    until("the pod has heard what was said", || {
+    until("the pod has received the input", || {
         let logs = machine.try_kubectl(&["logs", "talks"])?;
         if logs == "hello\nheard one\nheard two\n" { Ok(()) } else { Err(logs) }
     });
     let _ = attached.kill();
     let _ = attached.wait();
 
-    // A terminal: lines end as terminals end them, and the process sees one.
+    // With a terminal, lines end with CR LF, and the process sees a TTY.
     let mut command = std::process::Command::new("script");
     command
         .env("KUBECONFIG", machine.data().join("kubeconfig"))
@@ -169,7 +173,7 @@ spec:
   - {name: c, image: "docker.io/test/busybox:1", command: [/bin/sh, -c, "for i in 1 2 3; do echo $i; sleep 0.3; done"]}
 "#,
     );
-    until("the pod has begun", || {
+    until("the pod has started", || {
         let phase = machine.try_kubectl(&["get", "pod", "counts", "-o", "jsonpath={.status.phase}"])?;
         if phase == "Pending" { Err(phase) } else { Ok(()) }
     });
@@ -198,7 +202,7 @@ fn a_pod_is_debugged(machine: &Machine) {
     });
 }
 
-fn one_is_run_by_hand(machine: &Machine) {
+fn kubectl_run_attaches(machine: &Machine) {
     let mut command = machine.kubectl_command(&[
         "run",
         "once",
@@ -211,7 +215,7 @@ fn one_is_run_by_hand(machine: &Machine) {
         "--",
         "sh",
         "-c",
-        // It waits for whoever attaches: what was said before is not repeated.
+        // It waits for an attached client: earlier output is not repeated.
         "read word; echo said $word",
     ]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -3,12 +3,12 @@
 use super::{kind_of, outcome, steps};
 use crate::engine::Target;
 use machinery::Value;
-use machinery::codec::{cbor, json, own, protobuf, typed, yaml};
+use machinery::codec::{cbor, json, protobuf, stored_json, typed, yaml};
 
 const OBJECT: &[u8] = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"a":"b"},"creationTimestamp":"2026-01-01T00:00:00Z"},"spec":{"containers":[{"name":"c","image":"i","ports":[{"containerPort":80}],"resources":{"limits":{"cpu":"1","memory":"1Gi"}}}],"terminationGracePeriodSeconds":30}}"#;
 const SECRET: &[u8] = br#"{"data":{"a":"YWJj"},"stringData":{"b":"c"},"immutable":true,"type":"Opaque"}"#;
 const TYPED: &[u8] = b"\x01{\"metadata\":{\"name\":\"a\"},\"spec\":{\"containers\":[{\"name\":\"c\",\"env\":[{\"name\":\"e\",\"valueFrom\":{\"fieldRef\":{\"fieldPath\":\"x\"}}}]}],\"volumes\":[{\"name\":\"v\",\"emptyDir\":{\"sizeLimit\":\"1Mi\"}}]}}";
-const WORDS: &[&[u8]] = &[
+const DICTIONARY: &[&[u8]] = &[
     b"null",
     b"true",
     b"\"metadata\":",
@@ -26,7 +26,7 @@ const WORDS: &[&[u8]] = &[
     b":",
 ];
 
-/// The values of an object, in all.
+/// Number of values in an object.
 fn count(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
@@ -35,14 +35,14 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// Multiple of an input that decoding may take, with errors and copies for the checks here.
+/// Memory limit as a multiple of the input, including errors and the copies made by the checks here.
 const FACTOR: usize = 400;
 const FLOOR: usize = 4 << 20;
 
 pub static JSON: Target = Target {
     name: "json",
     corpus: &[OBJECT, SECRET, b"[1,-2.5e3,\"\\u00e4\",null,true]", b"{\"a\":{\"b\":{}},\"a\":1}"],
-    words: WORDS,
+    dictionary: DICTIONARY,
     run: |input| {
         let read = json::decode(input);
         if let Ok(decoded) = &read {
@@ -64,7 +64,7 @@ pub static TYPED_JSON: Target = Target {
         b"\x03{\"spec\":{\"replicas\":1,\"template\":{}}}",
         b"\x02{\"data\":{\"a\":\"YWJj\"}}",
     ],
-    words: WORDS,
+    dictionary: DICTIONARY,
     run: |input| {
         let Some((schema, text)) = kind_of(input) else { return 0 };
         let read = json::decode_typed(text, schema);
@@ -84,10 +84,10 @@ pub static TYPED_JSON: Target = Target {
 pub static STORED_JSON: Target = Target {
     name: "stored-json",
     corpus: &[OBJECT, SECRET],
-    words: WORDS,
+    dictionary: DICTIONARY,
     run: |input| {
-        let read = own::decode(input).ok_or("not stored by Ferry");
-        let _ = own::decode_without(input, &["managedFields", "data"]);
+        let read = stored_json::decode(input).ok_or("not stored by Ferry");
+        let _ = stored_json::decode_without(input, &["managedFields", "data"]);
         outcome(&read, read.as_ref().map_or(0, |value| steps(count(value))))
     },
     floor: FLOOR,
@@ -102,7 +102,7 @@ pub static YAML: Target = Target {
         b"<<: {a: 1}\n? k\n: v\n--- \nother\n",
         b"- 0x1f\n- .inf\n- ~\n- !!str 1\n- 2026-01-01\n",
     ],
-    words: &[
+    dictionary: &[
         b"&a ",
         b"*a",
         b"- ",
@@ -121,7 +121,7 @@ pub static YAML: Target = Target {
     ],
     run: |input| {
         let read = yaml::decode(input);
-        // A text at the root may be folded before what looks like the mark of a document; objects are never texts.
+        // A string at the root may be folded before text that looks like a document marker; objects are never strings.
         if let Ok(decoded) = &read
             && decoded.value.is_object()
         {
@@ -143,7 +143,7 @@ pub static CBOR: Target = Target {
         b"\xa1\x44data\x7f\x61a\x61b\xff",
         b"\x82\xfb\x3f\xf0\x00\x00\x00\x00\x00\x00\xd6\x43abc",
     ],
-    words: &[
+    dictionary: &[
         b"\xd9\xd9\xf7",
         b"\x9f",
         b"\xbf",
@@ -175,7 +175,7 @@ pub static PROTOBUF: Target = Target {
         b"\x01\x0a\x03\x0a\x01a\x12\x0a\x12\x08\x0a\x01c\x12\x03img",
         b"\x02\x12\x07\x0a\x01k\x12\x02ab\x1a\x06Opaque",
     ],
-    words: &[b"\x0a\0", b"\x12\0", b"\x0a\x03", b"\xff\xff\xff\xff\x0f", b"\x0b", b"\x0c", b"\x08\x01", b"\x1a\x04"],
+    dictionary: &[b"\x0a\0", b"\x12\0", b"\x0a\x03", b"\xff\xff\xff\xff\x0f", b"\x0b", b"\x0c", b"\x08\x01", b"\x1a\x04"],
     run: |input| {
         let Some((schema, bytes)) = kind_of(input) else { return 0 };
         let raw = protobuf::unwrap(bytes).map_or(bytes, |envelope| envelope.raw);

@@ -1,6 +1,7 @@
 //! The decoders, one row each.
 
 mod codecs;
+mod metrics;
 mod network;
 mod patches;
 mod text;
@@ -30,6 +31,7 @@ pub static TARGETS: &[&Target] = &[
     &text::TIME,
     &text::EXPRESSION,
     &text::NAMES,
+    &metrics::EXPOSITION,
     &network::DNS,
     &network::WEBSOCKET,
     &network::SPDY,
@@ -37,7 +39,7 @@ pub static TARGETS: &[&Target] = &[
     &network::REQUEST,
 ];
 
-/// Typical kinds, by what their fields are.
+/// Typical kinds, covering all field types.
 static KINDS: LazyLock<Vec<SchemaRef<'static>>> = LazyLock::new(|| {
     let kinds = [
         ("", "v1", "ConfigMap"),
@@ -51,13 +53,13 @@ static KINDS: LazyLock<Vec<SchemaRef<'static>>> = LazyLock::new(|| {
     kinds.into_iter().filter_map(|(group, version, kind)| schema.kind(group, version, kind)).collect()
 });
 
-/// The first byte chooses the type, the rest is the input.
+/// The first byte selects the type, the rest is the input.
 fn kind_of(input: &[u8]) -> Option<(SchemaRef<'static>, &[u8])> {
     let (first, rest) = input.split_first()?;
     Some((KINDS[usize::from(*first) % KINDS.len()], rest))
 }
 
-/// An outcome: whether it is good, and its text without numbers.
+/// An outcome: success or failure, and its text without numbers.
 fn outcome<T, E: std::fmt::Display>(result: &Result<T, E>, detail: usize) -> u64 {
     let mut hasher = DefaultHasher::new();
     match result {
@@ -71,7 +73,7 @@ fn outcome<T, E: std::fmt::Display>(result: &Result<T, E>, detail: usize) -> u64
     hasher.finish()
 }
 
-/// The size of a value in steps that double.
+/// The size of a value, rounded to a power of two.
 fn steps(size: usize) -> usize {
     size.checked_ilog2().map_or(0, |log| log as usize + 1)
 }

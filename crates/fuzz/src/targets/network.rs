@@ -12,7 +12,7 @@ use streaming::websocket::{Message, Reader};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 
-/// The output of a future that waits for nothing but what is there; `None` if it waits.
+/// The output of a future; `None` if it is pending.
 fn now<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -27,7 +27,7 @@ pub static DNS: Target = Target {
         b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x01b\x00\x00\x01\x00\x01",
         b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x03www\x00\x00\x1c\x00\x01\x00\x00\x29\x10\x00\x00\x00\x00\x00\x00\x00",
     ],
-    words: &[b"\xc0\x0c", b"\x00\x29", b"\x3f", b"\x00\x01", b"\x00\xff"],
+    dictionary: &[b"\xc0\x0c", b"\x00\x29", b"\x3f", b"\x00\x01", b"\x00\xff"],
     run: |input| {
         let read = Query::parse(input).map_err(|error| format!("{error:?}"));
         if let Ok(query) = &read {
@@ -48,7 +48,7 @@ pub static WEBSOCKET: Target = Target {
         b"\x82\x7e\x00\x05hello",
         b"\x82\x7f\x00\x00\x00\x00\x00\x00\x00\x01x",
     ],
-    words: &[
+    dictionary: &[
         b"\x82",
         b"\x02",
         b"\x80",
@@ -63,7 +63,7 @@ pub static WEBSOCKET: Target = Target {
         loop {
             let next = now(reader.next()).expect("everything is there").map_err(|error| error.to_string());
             match next {
-                Ok(Message::Close) => return outcome(&Ok::<_, String>(()), messages),
+                Ok(Message::Close(_)) => return outcome(&Ok::<_, String>(()), messages),
                 Ok(_) => messages += 1,
                 Err(_) => return outcome(&next, messages),
             }
@@ -81,7 +81,13 @@ pub static SPDY: Target = Target {
         b"\x00\x00\x00\x01\x01\x00\x00\x02hi",
         b"\x80\x03\x00\x07\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00",
     ],
-    words: &[b"\x80\x03\x00\x01", b"\x80\x03\x00\x04", b"\x80\x03\x00\x09", b"\x78\xbb", b"\x00\xff\xff\xff"],
+    dictionary: &[
+        b"\x80\x03\x00\x01",
+        b"\x80\x03\x00\x04",
+        b"\x80\x03\x00\x09",
+        b"\x78\xbb",
+        b"\x00\xff\xff\xff",
+    ],
     run: |input| {
         let io = tokio::io::join(std::io::Cursor::new(input.to_vec()), tokio::io::sink());
         let spdy::Connection { driver, incoming, answers, sender } = spdy::connect(io);
@@ -93,10 +99,10 @@ pub static SPDY: Target = Target {
     factor: 64,
 };
 
-/// A certificate with the subject `CN=a`, cut to what is looked at.
+/// A certificate with the subject `CN=a`, reduced to the parts that are parsed.
 const CERTIFICATE_DER: &[u8] = b"\x30\x5c\x30\x47\xa0\x03\x02\x01\x02\x02\x01\x01\x30\x05\x06\x03\x2b\x65\x70\x30\x00\x30\x1e\x17\x0d260101000000Z\x17\x0d360101000000Z\x30\x0c\x31\x0a\x30\x08\x06\x03\x55\x04\x03\x0c\x01a\x30\x0a\x30\x05\x06\x03\x2b\x65\x70\x03\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x03\x01\x00";
 const REQUEST_DER: &[u8] = b"\x30\x2d\x30\x1f\x02\x01\x00\x30\x0c\x31\x0a\x30\x08\x06\x03\x55\x04\x03\x0c\x01a\x30\x0a\x30\x05\x06\x03\x2b\x65\x70\x03\x01\x00\xa0\x00\x30\x05\x06\x03\x2b\x65\x70\x03\x03\x00\x00\x00";
-const DER_WORDS: &[&[u8]] = &[
+const DER_DICTIONARY: &[&[u8]] = &[
     b"\x30\x08\x06\x03\x55\x04\x03\x0c\x01a",
     b"\x31\x0a",
     b"\x06\x03\x55\x04\x0a",
@@ -110,7 +116,7 @@ const DER_WORDS: &[&[u8]] = &[
 pub static CERTIFICATE: Target = Target {
     name: "certificate",
     corpus: &[CERTIFICATE_DER],
-    words: DER_WORDS,
+    dictionary: DER_DICTIONARY,
     run: |input| {
         let user = user_of_certificate(input);
         if let Ok(user) = &user {
@@ -128,7 +134,7 @@ pub static REQUEST: Target = Target {
         REQUEST_DER,
         b"-----BEGIN CERTIFICATE REQUEST-----\nMC0wHwIBADAMMQowCAYDVQQDDAFhMAowBQYDK2VwAwEAoAAwBQYDK2VwAwMAAAA=\n-----END CERTIFICATE REQUEST-----\n",
     ],
-    words: DER_WORDS,
+    dictionary: DER_DICTIONARY,
     run: |input| {
         let pem = x509_parser::pem::parse_x509_pem(input);
         let der = pem.as_ref().map_or(input, |(_, pem)| pem.contents.as_slice());

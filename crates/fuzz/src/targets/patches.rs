@@ -26,7 +26,7 @@ static POD: LazyLock<Value> = LazyLock::new(|| {
     pod
 });
 
-const WORDS: &[&[u8]] = &[
+const DICTIONARY: &[&[u8]] = &[
     b"{\"op\":\"copy\",\"from\":\"/spec\",\"path\":\"/x\"},",
     b"{\"op\":\"add\",\"path\":\"/spec/containers/-\",\"value\":{}},",
     b"{\"op\":\"move\",\"from\":\"/spec/containers/0\",\"path\":\"/spec/containers/1\"},",
@@ -44,11 +44,11 @@ const WORDS: &[&[u8]] = &[
     b"\"env\":[{\"name\":\"A\"}],",
 ];
 
-/// Memory: the object several times, and errors that show it.
+/// Memory limit: several copies of the object, and errors that contain it.
 const FLOOR: usize = 48 << 20;
 const FACTOR: usize = 600;
 
-/// Applies what the input says to a pod.
+/// Applies the input as a patch to a pod.
 fn patched<E: std::fmt::Display>(
     input: &[u8],
     apply: impl FnOnce(&mut Value, &Value) -> Result<(), E>,
@@ -69,7 +69,7 @@ pub static JSON_PATCH: Target = Target {
         br#"[{"op":"copy","from":"/spec/containers/0","path":"/spec/containers/-"},{"op":"remove","path":"/spec/containers/1"}]"#,
         br#"[{"op":"replace","path":"","value":{}},{"op":"move","from":"/a","path":"/b"}]"#,
     ],
-    words: WORDS,
+    dictionary: DICTIONARY,
     run: |input| patched(input, |object, patch| {
         let _ = patch::json_patch::validate(patch);
         patch::json_patch::apply(object, patch)
@@ -81,7 +81,7 @@ pub static JSON_PATCH: Target = Target {
 pub static MERGE_PATCH: Target = Target {
     name: "merge-patch",
     corpus: &[br#"{"metadata":{"labels":{"a":null,"c":"d"}},"spec":{"containers":[{"name":"x"}]}}"#],
-    words: WORDS,
+    dictionary: DICTIONARY,
     run: |input| patched(input, patch::merge::apply),
     floor: FLOOR,
     factor: FACTOR,
@@ -94,7 +94,7 @@ pub static STRATEGIC_PATCH: Target = Target {
         br#"{"metadata":{"$deleteFromPrimitiveList/finalizers":["x/y"],"finalizers":["z/z"],"labels":{"$patch":"replace"}}}"#,
         br#"{"spec":{"$retainKeys":["containers"],"tolerations":[{"key":"q"}]}}"#,
     ],
-    words: WORDS,
+    dictionary: DICTIONARY,
     run: |input| patched(input, |object, patch| patch::strategic::apply(object, patch, KINDS[1])),
     floor: FLOOR,
     factor: FACTOR,
@@ -119,7 +119,7 @@ pub static APPLY: Target = Target {
         br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"a":"c"}},"spec":{"containers":[{"name":"c","env":[{"name":"B","value":"3"}]}]}}"#,
         br#"{"apiVersion":"v1","kind":"Pod","metadata":{"finalizers":["q/r"]},"spec":{"nodeSelector":{}}}"#,
     ],
-    words: WORDS,
+    dictionary: DICTIONARY,
     run: |input| {
         let Ok(read) = json::decode(input) else { return 0 };
         let reset = Reset::of_fields(&[&["status"]]);
@@ -142,7 +142,7 @@ pub static MANAGED_FIELDS: Target = Target {
         br#"[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","time":"2026-01-01T00:00:00Z","fieldsV1":{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{"f:env":{"k:{\"name\":\"A\"}":{".":{}}}}}}}}]"#,
         br#"[{"fieldsV1":{"f:metadata":{"f:finalizers":{"v:\"x/y\"":{}}},"i:0":{}}}]"#,
     ],
-    words: &[b"\"f:spec\":{", b"\"k:{\\\"name\\\":\\\"c\\\"}\":{", b"\"v:1\":{}", b"\"i:9\":{}", b"\".\":{}", b"\"operation\":\"Apply\",", b"\"operation\":\"Update\",", b"\"fieldsType\":\"FieldsV1\","],
+    dictionary: &[b"\"f:spec\":{", b"\"k:{\\\"name\\\":\\\"c\\\"}\":{", b"\"v:1\":{}", b"\"i:9\":{}", b"\".\":{}", b"\"operation\":\"Apply\",", b"\"operation\":\"Update\",", b"\"fieldsType\":\"FieldsV1\","],
     run: |input| {
         let Ok(read) = json::decode(input) else { return 0 };
         let reset = Reset::of_fields(&[&["status"]]);
@@ -165,7 +165,7 @@ pub static SCHEMA: Target = Target {
         br#"{"type":"object","x-kubernetes-validations":[{"rule":"self.a > 1","message":"m"}],"properties":{"a":{"type":"integer"},"c":{"x-kubernetes-int-or-string":true},"d":{"type":"object","additionalProperties":{"type":"string"}}}}"#,
         br#"{"type":"object","allOf":[{"properties":{"a":{"minimum":1}}}],"x-kubernetes-preserve-unknown-fields":true,"nullable":true}"#,
     ],
-    words: &[b"\"type\":\"object\",", b"\"properties\":{\"a\":", b"\"items\":{", b"\"x-kubernetes-embedded-resource\":true,", b"\"oneOf\":[", b"\"not\":{", b"\"enum\":[1],", b"\"format\":\"date-time\",", b"\"default\":{}", b"\"additionalProperties\":", b"\"rule\":\"self.all(x, x)\""],
+    dictionary: &[b"\"type\":\"object\",", b"\"properties\":{\"a\":", b"\"items\":{", b"\"x-kubernetes-embedded-resource\":true,", b"\"oneOf\":[", b"\"not\":{", b"\"enum\":[1],", b"\"format\":\"date-time\",", b"\"default\":{}", b"\"additionalProperties\":", b"\"rule\":\"self.all(x, x)\""],
     run: |input| {
         let Ok(read) = json::decode(input) else { return 0 };
         let demands = Demands::fulfilled(&serde_json::json!({"versions": []}));

@@ -1,4 +1,4 @@
-//! Texts with a grammar of their own.
+//! Text formats with their own grammar.
 
 use super::{outcome, steps};
 use crate::engine::Target;
@@ -18,7 +18,7 @@ fn text(input: &[u8]) -> Option<&str> {
 pub static LABEL_SELECTOR: Target = Target {
     name: "label-selector",
     corpus: &[b"a=b,c!=d", b"x in (a,b),y notin (c), !z, e", b"n>5,m<7,example.com/k==v"],
-    words: &[b" in (", b" notin (", b")", b"!=", b"==", b"!", b",", b"example.com/", b">", b"in"],
+    dictionary: &[b" in (", b" notin (", b")", b"!=", b"==", b"!", b",", b"example.com/", b">", b"in"],
     run: |input| {
         let Some(text) = text(input) else { return 0 };
         let read = LabelSelector::parse(text);
@@ -37,13 +37,13 @@ pub static LABEL_SELECTOR: Target = Target {
 pub static FIELD_SELECTOR: Target = Target {
     name: "field-selector",
     corpus: &[b"metadata.name=a,status.phase!=Running", b"a==b\\,c"],
-    words: &[b"\\,", b"\\=", b"\\\\", b"!=", b"==", b",", b"metadata.name"],
+    dictionary: &[b"\\,", b"\\=", b"\\\\", b"!=", b"==", b",", b"metadata.name"],
     run: |input| {
         let Some(text) = text(input) else { return 0 };
         let read = FieldSelector::parse(text);
         if let Ok(selector) = &read {
             let again = FieldSelector::parse(&selector.to_string()).expect("what was written is read again");
-            // Terms are ordered by their texts, in which `==` may stand for `=`.
+            // Terms are sorted by their text, in which `==` may replace `=`.
             let sorted = |selector: &FieldSelector| {
                 let mut terms: Vec<_> =
                     selector.terms.iter().map(|t| (t.field.clone(), t.value.clone())).collect();
@@ -62,7 +62,7 @@ pub static FIELD_SELECTOR: Target = Target {
 pub static QUANTITY: Target = Target {
     name: "quantity",
     corpus: &[b"1", b"1.5Gi", b"-250m", b"1e3", b"0.000000001", b"12E"],
-    words: &[b"Ki", b"Ei", b"n", b"u", b"m", b"k", b"E", b"e", b"e-", b".", b"-", b"+", b"000000000"],
+    dictionary: &[b"Ki", b"Ei", b"n", b"u", b"m", b"k", b"E", b"e", b"e-", b".", b"-", b"+", b"000000000"],
     run: |input| {
         let Some(text) = text(input).map(str::trim) else { return 0 };
         let read = Quantity::parse(text);
@@ -70,7 +70,7 @@ pub static QUANTITY: Target = Target {
             let canonical =
                 machinery::quantity::canonical(text).expect("it has a canonical form").into_owned();
             let again = machinery::quantity::canonical(&canonical).expect("which is a quantity").into_owned();
-            // Exponents are cut off beyond a thousand million, also that of the canonical form.
+            // Exponents saturate at one billion, also in the canonical form.
             let exponent = text.rsplit(['e', 'E']).next().map_or(0, str::len);
             assert!(again == canonical || exponent > 8, "{text}: {canonical}, {again}");
             let _ = (quantity.value(), quantity.milli_value(), quantity.as_f64(), quantity.sign());
@@ -84,7 +84,7 @@ pub static QUANTITY: Target = Target {
 pub static TIME: Target = Target {
     name: "time",
     corpus: &[b"2026-01-01T00:00:00Z", b"2026-02-28T23:59:60.123456+01:30", b"1h2m3.5s", b"-9223372036s"],
-    words: &[b"T", b"Z", b"+00:00", b"h", b"ms", b"ns", b"us", b".", b"-"],
+    dictionary: &[b"T", b"Z", b"+00:00", b"h", b"ms", b"ns", b"us", b".", b"-"],
     run: |input| {
         let Some(text) = text(input) else { return 0 };
         for micros in [false, true] {
@@ -119,7 +119,7 @@ pub static EXPRESSION: Target = Target {
         b"ip('::1').family() == 6 && cidr('10.0.0.0/8').containsIP('10.0.0.1')",
         b"optional.of(1).orValue(2) == {'a': 1}[?'a'].orValue(0)",
     ],
-    words: &[
+    dictionary: &[
         b".all(x, ",
         b".map(x, ",
         b".filter(x, ",
@@ -154,7 +154,7 @@ pub static EXPRESSION: Target = Target {
     ],
     run: |input| {
         let Some(text) = text(input) else { return 0 };
-        // The memory of longer texts, which are compiled on a thread of their own, is not accounted here.
+        // Longer texts are compiled on a separate thread, whose memory is not counted here.
         let compiled = ENVIRONMENT.compile(text);
         if let Ok(program) = &compiled {
             let object = serde_json::json!({"spec": {"replicas": 3}, "metadata": {"labels": {"a": "b"}}, "items": ["a", "bb"]});
@@ -173,7 +173,7 @@ pub static EXPRESSION: Target = Target {
 pub static NAMES: Target = Target {
     name: "names",
     corpus: &[b"example.com/name", b"a.b-c", b"10.0.0.1", b"fe80::1", b"10.0.0.0/8"],
-    words: &[b"/", b".", b"-", b"_", b":", b"::", b"%25"],
+    dictionary: &[b"/", b".", b"-", b"_", b":", b"::", b"%25"],
     run: |input| {
         let Some(text) = text(input) else { return 0 };
         let problems = names::qualified_name(text);

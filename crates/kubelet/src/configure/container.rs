@@ -13,7 +13,7 @@ use super::security::{self, ImageUser, SecurityError};
 use super::{Sources, labels, resources};
 use crate::lifecycle::Member;
 
-/// Why a container cannot be configured.
+/// Failure to build a container configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error(transparent)]
@@ -22,31 +22,31 @@ pub enum ConfigError {
     Security(#[from] SecurityError),
 }
 
-/// Everything a container's configuration depends on.
+/// Inputs of a container configuration.
 pub struct Request<'a> {
     pub pod: &'a Pod,
     pub member: &'a Member,
     pub restarts: u32,
-    /// The image as the runtime knows it.
+    /// Image reference as reported by the runtime.
     pub image_ref: &'a str,
     pub image_user: &'a ImageUser,
     pub facts: &'a PodFacts<'a>,
     pub node: &'a NodeSettings,
     pub mounts: Vec<Mount>,
     pub devices: Vec<Device>,
-    /// Id of the container whose processes an ephemeral one sees.
+    /// ID of the target container of an ephemeral container.
     pub target: Option<&'a str>,
     pub volume_groups: &'a [i64],
     pub environment: &'a [(String, String)],
 }
 
-/// Where a container's log is, below the pod's directory.
+/// Log path of a container, relative to the pod's log directory.
 #[must_use]
 pub fn log_path(name: &str, restarts: u32) -> String {
     format!("{name}/{restarts}.log")
 }
 
-/// The variables a container sees.
+/// Environment variables of a container.
 pub fn environment(
     pod: &Pod,
     member: &Member,
@@ -106,7 +106,7 @@ pub fn config(request: Request<'_>) -> Result<ContainerConfig, ConfigError> {
     })
 }
 
-/// The signals that a pod can name and that containers are in fact stopped with.
+/// Stop signals that a pod may specify, limited to those that containers are stopped with in practice.
 const SIGNALS: [(&str, Signal); 8] = [
     ("SIGTERM", Signal::Sigterm),
     ("SIGINT", Signal::Sigint),
@@ -122,7 +122,7 @@ fn stop_signal(name: &str) -> Signal {
     SIGNALS.iter().find(|(known, _)| *known == name).map_or(Signal::RuntimeDefault, |(_, signal)| *signal)
 }
 
-/// The name of a signal, as a status tells it.
+/// Name of a signal as shown in the pod status.
 #[must_use]
 pub fn signal_name(value: i32) -> Option<String> {
     SIGNALS.iter().find(|(_, signal)| *signal as i32 == value).map(|(name, _)| (*name).to_owned())

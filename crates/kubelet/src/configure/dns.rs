@@ -1,9 +1,9 @@
-//! How a pod resolves names: the contents of its `resolv.conf`.
+//! DNS configuration of a pod: the content of its `resolv.conf`.
 
 use cri::v1::DNSConfig;
 use objects::core::v1::Pod;
 
-/// The node's own way to resolve names.
+/// Resolver configuration of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostDns {
     pub servers: Vec<String>,
@@ -11,19 +11,19 @@ pub struct HostDns {
     pub options: Vec<String>,
 }
 
-/// The cluster's name service.
+/// DNS service of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterDns {
     pub servers: Vec<String>,
     pub domain: String,
 }
 
-/// Limits of what a `resolv.conf` may hold.
+/// Limits of `resolv.conf`.
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
 
-/// Reads a `resolv.conf`.
+/// Parses a `resolv.conf`.
 #[must_use]
 pub fn parse(text: &str) -> HostDns {
     let mut host = HostDns::default();
@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> HostDns {
     host
 }
 
-/// What the runtime writes for a pod.
+/// DNS configuration that the runtime writes for a pod.
 #[must_use]
 pub fn config(pod: &Pod, host: &HostDns, cluster: &ClusterDns) -> DNSConfig {
     let spec = pod.spec.as_ref();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn policies() {
+    fn dns_policies_build_resolv_conf() {
         let host = parse("# x\nnameserver 192.0.2.53\nsearch corp.example. b\noptions timeout:1\n");
         let cluster =
             ClusterDns { servers: vec!["10.0.0.10".to_owned()], domain: "cluster.local".to_owned() };

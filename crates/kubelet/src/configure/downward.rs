@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use machinery::field::show_str;
 use machinery::quantity::Quantity;
 use objects::core::v1::{Container, Pod, ResourceFieldSelector};
 
 use crate::lifecycle::members::members;
 
-/// Why a field cannot be told.
+/// Failure to resolve a downward API field.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownwardError {
     #[error("unsupported fieldPath: {0}")]
@@ -18,49 +19,25 @@ pub enum DownwardError {
     Container(String),
 }
 
-/// What only the kubelet knows of a pod.
+/// Pod facts only available on the node.
 #[derive(Clone, Debug, Default)]
 pub struct PodFacts<'a> {
     pub pod_ips: &'a [String],
     pub host_ips: &'a [String],
     pub node_name: &'a str,
-    /// What a container may use that has no limit of its own: the node's allocatable amounts.
+    /// Default limits of a container without its own: the node's allocatable resources.
     pub allocatable: Option<&'a BTreeMap<String, i64>>,
 }
 
-/// Labels or annotations as files show them: sorted `key="value"` lines.
+/// Labels or annotations in file format: sorted `key="value"` lines.
 #[must_use]
 pub fn lines(map: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> =
-        map.into_iter().flatten().map(|(key, value)| format!("{key}={}", quoted(value))).collect();
+        map.into_iter().flatten().map(|(key, value)| format!("{key}={}", show_str(value))).collect();
     lines.join("\n")
 }
 
-/// A string as Go quotes it.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{b}' => out.push_str("\\v"),
-            '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
-                out.push_str(&format!("\\x{:02x}", c as u32));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
-
-/// A field of a pod.
+/// Returns the value of a pod field.
 pub fn field(pod: &Pod, path: &str, facts: &PodFacts<'_>) -> Result<String, DownwardError> {
     let meta = &pod.metadata;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -94,7 +71,7 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
     Some((map, rest.strip_suffix("']")?))
 }
 
-/// A request or limit of a container, divided and rounded up.
+/// Returns a request or limit of a container, divided and rounded up.
 pub fn resource(
     pod: &Pod,
     own: Option<&Container>,
@@ -170,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn downward_fields_resolve() {
         let (ips, hosts) = (["10.0.0.1".to_owned(), "fd00::1".to_owned()], ["192.0.2.1".to_owned()]);
         let facts = PodFacts { pod_ips: &ips, host_ips: &hosts, node_name: "n", allocatable: None };
         for (path, want) in [
@@ -187,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_divided_and_rounded_up() {
+    fn downward_resources_divide_and_round_up() {
         let pod = pod();
         let allocatable = BTreeMap::from([("cpu".to_owned(), 4000)]);
         let facts = PodFacts { allocatable: Some(&allocatable), ..PodFacts::default() };

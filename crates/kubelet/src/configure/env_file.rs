@@ -1,6 +1,6 @@
-//! Files of variables that containers write for others: `NAME='value'`, line by line.
+//! Environment files that containers write for others: `NAME='value'`, line by line.
 
-/// Why a file cannot be read. Nobody guesses what it might have meant.
+/// Syntax error of an environment file; parsing is strict.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct FileError {
@@ -8,8 +8,8 @@ pub struct FileError {
     problem: &'static str,
 }
 
-/// The value of a variable; nothing if the file does not have it, or has it empty. Values are in single quotes and may
-/// have several lines; blank lines and what follows a `#` do not count. What is after the variable is not looked at.
+/// Returns the value of a variable; `None` if it is missing or empty. Values are single-quoted and may span lines;
+/// blank lines and text after `#` are ignored. Content after the variable is not parsed.
 pub fn value(text: &str, key: &str) -> Result<Option<String>, FileError> {
     let blank = [' ', '\t'];
     let mut lines = text.lines().enumerate();
@@ -27,7 +27,7 @@ pub fn value(text: &str, key: &str) -> Result<Option<String>, FileError> {
             return Err(wrong("whitespace before '=' is not allowed"));
         }
         if rest.starts_with(blank) {
-            // As for a shell, that sets nothing.
+            // `NAME= …` sets nothing, as in a shell.
             if name == key {
                 return Ok(None);
             }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files() {
+    fn env_file_values_and_errors() {
         let text = "# about\n\n  A='one' # first\nB='two\nlines'\nC= 'none'\nD=''\nE='a=b#c'\n";
         for (key, want) in [
             ("A", Some("one")),

@@ -9,7 +9,7 @@ use super::env_file::{self, FileError};
 use super::expansion::expand;
 use super::{Sources, services};
 
-/// Why the environment cannot be made; its text is what a user sees in the status.
+/// Failure to build the environment; the text is shown in the pod status.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvironmentError {
     #[error("{kind} {name:?} not found")]
@@ -24,7 +24,7 @@ pub enum EnvironmentError {
     Downward(#[from] DownwardError),
 }
 
-/// The variables of a container, in the order they are defined; a later one of the same name wins.
+/// Variables of a container in definition order; a later one of the same name wins.
 pub fn variables(
     pod: &Pod,
     container: &Container,
@@ -86,9 +86,9 @@ pub fn variables(
 }
 
 enum Value {
-    /// From elsewhere: taken as it is.
+    /// Value from a referenced source: used verbatim.
     Fetched(String),
-    /// From the pod's own text: may name other variables.
+    /// Value from the pod spec: `$(VAR)` references are expanded.
     Written(String),
 }
 
@@ -157,7 +157,7 @@ fn missing(kind: &'static str, name: &str) -> EnvironmentError {
     EnvironmentError::NoObject { kind, name: name.to_owned() }
 }
 
-/// Services of the pod's namespace, unless it does not want them, and always the API server's own.
+/// Services of the pod's namespace unless disabled by `enableServiceLinks`, and always the API server's own.
 fn service_variables(pod: &Pod, sources: &Sources) -> BTreeMap<String, String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
     let links = pod.spec.as_ref().and_then(|spec| spec.enable_service_links).unwrap_or(true);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn values_expand_in_order_and_later_ones_win() {
+    fn environment_expands_in_order_later_wins() {
         let mut pod = Pod::default();
         pod.metadata.name = Some("p".to_owned());
         let container = Container {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_in_kubernetes_words() {
+    fn environment_missing_source_reports_kubernetes_message() {
         let mut pod = Pod::default();
         pod.metadata.namespace = Some("ns".to_owned());
         for (env, want) in [

@@ -1,6 +1,6 @@
-//! `$(VAR)` in commands, arguments and values.
+//! Expansion of `$(VAR)` in commands, arguments and values.
 
-/// Replaces `$(NAME)` by what `lookup` knows; what it does not know stays as it is, `$$` is a dollar sign.
+/// Replaces `$(NAME)` with the result of `lookup`; unknown references are left unchanged, `$$` is a dollar sign.
 #[must_use]
 pub fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expansion() {
+    fn expansion_replaces_known_references() {
         let lookup = |name: &str| match name {
             "A" => Some("1".to_owned()),
             "EMPTY" => Some(String::new()),

@@ -1,11 +1,11 @@
-//! The name of a pod's host and its `/etc/hosts`.
+//! Host name of a pod and its `/etc/hosts`.
 
 use objects::core::v1::{HostAlias, Pod, PodSpec};
 
-/// Longest name a Linux host may have.
+/// Maximum length of a Linux host name.
 const MAX_HOSTNAME: usize = 63;
 
-/// The short name, and the domain if the pod has one.
+/// Returns the short host name, and the domain if the pod has one.
 #[must_use]
 pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) {
     let empty = PodSpec::default();
@@ -22,7 +22,7 @@ pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) 
     (name, domain)
 }
 
-/// What the kernel is told: the short name, or the full one if the pod asks for it.
+/// Host name passed to the kernel: the short name, or the FQDN with `setHostnameAsFQDN`.
 #[must_use]
 pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> String {
     let (name, domain) = hostname_and_domain(pod, cluster_domain);
@@ -35,7 +35,7 @@ fn truncated(name: &str) -> String {
     name[..end].trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The hosts file of a pod with a network of its own.
+/// Hosts file of a pod with its own network namespace.
 #[must_use]
 pub fn own_network(ips: &[String], name: &str, domain: &str, aliases: &[HostAlias]) -> String {
     let mut out = String::from(
@@ -52,7 +52,7 @@ pub fn own_network(ips: &[String], name: &str, domain: &str, aliases: &[HostAlia
     out
 }
 
-/// The hosts file of a pod in the node's network.
+/// Hosts file of a pod in the host network.
 #[must_use]
 pub fn host_network(of_node: &str, aliases: &[HostAlias]) -> String {
     let mut out = format!("# Kubernetes-managed hosts file (host network).\n{of_node}");
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn hostname_and_fqdn_of_pods() {
         let pod = |name: &str, hostname: Option<&str>, subdomain: Option<&str>, full| {
             let mut pod = Pod::default();
             pod.metadata.name = Some(name.to_owned());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn files() {
+    fn hosts_file_content() {
         let alias =
             HostAlias { ip: "1.2.3.4".to_owned(), hostnames: Some(vec!["foo".to_owned(), "bar".to_owned()]) };
         let text = own_network(&["10.0.0.1".to_owned()], "h", "d", std::slice::from_ref(&alias));

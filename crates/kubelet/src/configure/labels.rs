@@ -1,4 +1,4 @@
-//! Labels and annotations by which pods are found again in the runtime, under Kubernetes' own names.
+//! Labels and annotations that identify pods in the runtime, with Kubernetes' own names.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ pub fn annotations(pod: &Pod, container: &Container, restarts: u32) -> BTreeMap<
     out
 }
 
-/// Fingerprint of what cannot change in a running container: its name and image (FNV-1a).
+/// FNV-1a hash of the immutable fields of a running container: its name and image.
 #[must_use]
 pub fn fingerprint(container: &Container) -> String {
     let mut hash = 0x811c_9dc5_u32;

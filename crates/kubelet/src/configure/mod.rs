@@ -1,4 +1,4 @@
-//! What the runtime is told about a pod and its containers: pure translations from the API's words to CRI's.
+//! CRI configuration of pods and containers: pure translations from API types to CRI messages.
 
 pub mod container;
 pub mod dns;

@@ -1,4 +1,4 @@
-//! Requests and limits in the kernel's terms.
+//! Translates requests and limits to kernel settings.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const MIN_QUOTA: i64 = 1000;
 const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
 
-/// Thousandths of a processor as relative weight.
+/// Converts milli-CPU to CPU shares.
 #[must_use]
 pub fn shares(milli_cpu: i64) -> i64 {
     if milli_cpu <= 0 {
@@ -21,7 +21,7 @@ pub fn shares(milli_cpu: i64) -> i64 {
     milli_cpu.saturating_mul(1024).checked_div(1000).unwrap_or(MAX_SHARES).clamp(MIN_SHARES, MAX_SHARES)
 }
 
-/// Thousandths of a processor as microseconds per period; 0 is no limit.
+/// Converts milli-CPU to CFS quota in microseconds per period; 0 is no limit.
 #[must_use]
 pub fn quota(milli_cpu: i64) -> i64 {
     if milli_cpu <= 0 {
@@ -30,7 +30,7 @@ pub fn quota(milli_cpu: i64) -> i64 {
     milli_cpu.saturating_mul(PERIOD_MICROSECONDS).checked_div(1000).unwrap_or(i64::MAX).max(MIN_QUOTA)
 }
 
-/// What the kernel enforces for one container.
+/// Resource settings of one container.
 #[must_use]
 pub fn of_container(pod: &Pod, container: &Container, memory_capacity: i64) -> LinuxContainerResources {
     let resources = container.resources.as_ref();
@@ -52,13 +52,13 @@ pub fn of_container(pod: &Pod, container: &Container, memory_capacity: i64) -> L
     }
 }
 
-/// A limit of huge pages, their size as the kernel has it.
+/// Huge page limit, with the page size in the kernel's notation.
 fn huge_pages(size: &str, bytes: i64) -> HugepageLimit {
     let page_size = size.replace("Mi", "MB").replace("Gi", "GB").replace("Ki", "KB");
     HugepageLimit { page_size, limit: u64::try_from(bytes).unwrap_or(0) }
 }
 
-/// What the kernel enforces for a whole pod.
+/// Resource settings of a whole pod.
 #[must_use]
 pub fn of_pod(pod: &Pod) -> LinuxContainerResources {
     let Some(spec) = &pod.spec else { return LinuxContainerResources::default() };
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_and_quotas() {
+    fn milli_cpu_converts_to_shares_and_quota() {
         assert_eq!([shares(0), shares(1), shares(100), shares(1000)], [2, 2, 102, 1024]);
         assert_eq!([quota(0), quota(5), quota(100), quota(2500)], [0, 1000, 10_000, 250_000]);
     }

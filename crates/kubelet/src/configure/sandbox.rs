@@ -1,4 +1,4 @@
-//! The sandbox of a pod: its network, names, cgroup and ports.
+//! Sandbox configuration of a pod: network, names, cgroup and ports.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use super::{hosts, labels, resources, security};
 use crate::lifecycle::members::members;
 use crate::lifecycle::qos::{self, Qos};
 
-/// What every sandbox of this node has in common.
+/// Settings common to all sandboxes of this node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeSettings {
     /// Directory of container logs.
     pub logs: std::path::PathBuf,
     pub host_dns: HostDns,
     pub cluster_dns: ClusterDns,
-    /// Cgroup under which all pods are, such as `/kubepods`.
+    /// Parent cgroup of all pods, such as `/kubepods`.
     pub cgroup_root: String,
     /// Directory of seccomp profiles.
     pub profiles: String,
@@ -34,7 +34,7 @@ pub fn log_directory(logs: &Path, pod: &Pod) -> std::path::PathBuf {
     logs.join(format!("{}_{}_{}", text(&meta.namespace), text(&meta.name), text(&meta.uid)))
 }
 
-/// The cgroup of a pod, below the one of its class of service.
+/// Cgroup of a pod, below that of its QoS class.
 #[must_use]
 pub fn cgroup(root: &str, pod: &Pod) -> String {
     let uid = pod.metadata.uid.as_deref().unwrap_or("");

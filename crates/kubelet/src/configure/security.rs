@@ -1,4 +1,4 @@
-//! Security contexts: the pod's and the container's own, in CRI's terms.
+//! Security contexts of pod and container, translated to CRI.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use objects::core::v1::{
     SecurityContext,
 };
 
-/// Paths of `/proc` and `/sys` that a container does not see.
+/// Masked paths in `/proc` and `/sys`.
 const MASKED: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
@@ -27,10 +27,10 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// The processors' directories, whose throttling counters disclose the load of other containers.
+/// CPU directories whose throttling counters disclose the load of other containers.
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// All paths to mask on this machine: each processor with throttling counters has one more.
+/// All masked paths on this machine: one more per CPU with throttling counters.
 static MASKED_HERE: LazyLock<Vec<String>> = LazyLock::new(|| masked_paths(Path::new(PROCESSORS)));
 
 fn masked_paths(processors: &Path) -> Vec<String> {
@@ -54,11 +54,11 @@ fn masked_paths(processors: &Path) -> Vec<String> {
 
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Why a container may not run as it asks to.
+/// Rejection of a container's security context.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecurityError {
     #[error("container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})")]
-    RootAsked { pod: String, container: String },
+    RootRequested { pod: String, container: String },
     #[error("container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})")]
     RootImage { pod: String, container: String },
     #[error(
@@ -67,7 +67,7 @@ pub enum SecurityError {
     NamedUser { user: String, pod: String, container: String },
 }
 
-/// The user an image runs as.
+/// User that an image runs as.
 #[derive(Clone, Debug, Default)]
 pub struct ImageUser {
     pub uid: Option<i64>,
@@ -79,7 +79,7 @@ fn contexts<'a>(pod: &'a Pod, container: &'a Container) -> (PodSecurityContext, 
     (of_pod, container.security_context.clone().unwrap_or_default())
 }
 
-/// Refuses root where the pod forbids it.
+/// Rejects root if the pod sets `runAsNonRoot`.
 pub fn check_non_root(pod: &Pod, container: &Container, image: &ImageUser) -> Result<(), SecurityError> {
     let (of_pod, own) = contexts(pod, container);
     if !own.run_as_non_root.or(of_pod.run_as_non_root).unwrap_or(false) {
@@ -94,7 +94,7 @@ pub fn check_non_root(pod: &Pod, container: &Container, image: &ImageUser) -> Re
     );
     let name = container.name.clone();
     match own.run_as_user.or(of_pod.run_as_user) {
-        Some(0) => Err(SecurityError::RootAsked { pod: pod_text, container: name }),
+        Some(0) => Err(SecurityError::RootRequested { pod: pod_text, container: name }),
         Some(_) => Ok(()),
         None if image.uid == Some(0) => Err(SecurityError::RootImage { pod: pod_text, container: name }),
         None if image.uid.is_none() && !image.name.is_empty() => {
@@ -104,7 +104,7 @@ pub fn check_non_root(pod: &Pod, container: &Container, image: &ImageUser) -> Re
     }
 }
 
-/// Which namespaces a pod shares with the node, and its containers with each other.
+/// Namespaces that a pod shares with the node, and its containers with each other.
 #[must_use]
 pub fn namespaces(spec: &PodSpec) -> NamespaceOption {
     let node_or = |on: Option<bool>, other: NamespaceMode| {
@@ -137,7 +137,7 @@ fn supplemental(pod: &PodSecurityContext, volume_groups: &[i64]) -> Vec<i64> {
     groups
 }
 
-/// Seccomp of a container: its own, the pod's, or the runtime's default unless it is privileged.
+/// Seccomp profile of a container: its own, the pod's, or the runtime default unless privileged.
 fn seccomp(
     own: Option<&SeccompProfile>,
     of_pod: Option<&SeccompProfile>,
@@ -188,7 +188,7 @@ fn int(value: Option<i64>) -> Option<Int64Value> {
     value.map(|value| Int64Value { value })
 }
 
-/// Of a sandbox.
+/// Security context of a sandbox.
 #[must_use]
 pub fn of_sandbox(pod: &Pod, profiles: &str) -> LinuxSandboxSecurityContext {
     let empty = PodSpec::default();
@@ -211,7 +211,7 @@ pub fn of_sandbox(pod: &Pod, profiles: &str) -> LinuxSandboxSecurityContext {
     }
 }
 
-/// Of a container. `target` is the container whose processes an ephemeral one sees.
+/// Security context of a container. `target` is the target container of an ephemeral one.
 #[must_use]
 pub fn of_container(
     pod: &Pod,
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_refused_where_forbidden() {
+    fn run_as_non_root_rejects_root() {
         let pod = Pod::default();
         let container = |user: Option<i64>| Container {
             name: "c".to_owned(),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn masked_paths_have_power_and_throttling() {
+    fn masked_paths_include_power_and_throttling() {
         let processors = tempfile::tempdir().expect("a directory");
         for name in ["cpu0/thermal_throttle", "cpu12/thermal_throttle", "cpu3", "cpufreq/thermal_throttle"] {
             std::fs::create_dir_all(processors.path().join(name)).expect("a directory");
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_confined() {
+    fn security_context_default_is_confined() {
         let context =
             of_container(&Pod::default(), &Container::default(), &ImageUser::default(), None, "/p", &[]);
         assert_eq!(

@@ -1,10 +1,10 @@
-//! Environment variables that tell where services are.
+//! Environment variables with service addresses.
 
 use std::collections::BTreeMap;
 
 use objects::core::v1::Service;
 
-/// Variables for the services with an address of their own, as Kubernetes and docker links named them.
+/// Variables for services with a cluster IP, named as in Kubernetes and docker links.
 #[must_use]
 pub fn variables<'a>(services: impl IntoIterator<Item = &'a Service>) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
@@ -48,7 +48,7 @@ mod tests {
     use objects::core::v1::{ServicePort, ServiceSpec};
 
     #[test]
-    fn variables_of_a_service() {
+    fn service_environment_variables() {
         let service = |ip: &str| {
             let mut service = Service::default();
             service.metadata.name = Some("my-db".to_owned());

@@ -1,4 +1,4 @@
-//! Objects that a pod refers to, fetched before its containers are configured.
+//! Objects referenced by a pod, fetched before its containers are configured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use objects::core::v1::{ConfigMap, Pod, Secret, Service};
 
 use crate::lifecycle::members::members;
 
-/// What was found of what a pod refers to; an object that is not there is not here.
+/// Existing objects referenced by a pod; missing ones are absent.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     pub config_maps: BTreeMap<String, ConfigMap>,
     pub secrets: BTreeMap<String, Secret>,
-    /// Files of the pod's volumes that have variables in them, by volume and path.
+    /// Environment files in the pod's volumes, by volume and path.
     pub files: BTreeMap<(String, String), String>,
-    /// Services whose addresses become environment variables.
+    /// Services exposed as environment variables.
     pub services: Vec<Arc<Service>>,
 }
 
@@ -25,7 +25,7 @@ pub struct References {
     pub secrets: BTreeSet<String>,
 }
 
-/// What the environment of a pod's containers refers to.
+/// References in the environment of a pod's containers.
 #[must_use]
 pub fn of_environment(pod: &Pod) -> References {
     let mut found = References::default();
@@ -43,7 +43,7 @@ pub fn of_environment(pod: &Pod) -> References {
     found
 }
 
-/// What the volumes of a pod refer to.
+/// References in the volumes of a pod.
 #[must_use]
 pub fn of_volumes(pod: &Pod) -> References {
     let mut found = References::default();

@@ -1,4 +1,4 @@
-//! How a volume is to be used, in the interface's terms, and who gives its files to a pod's group.
+//! CSI volume capabilities, and the fsGroup policy of drivers.
 
 use cri::csi::{
     NodeServiceCapabilityRPCType, VolumeCapability, VolumeCapabilityAccessMode,
@@ -9,10 +9,10 @@ use objects::storage::v1::CSIDriver;
 
 use super::Driver;
 
-/// Kubernetes' name of a mode in the interface's. Only drivers that tell several writers on one node apart are told which
-/// of the two it is.
-fn access_mode(mode: Option<&str>, tells_apart: bool) -> Mode {
-    match (mode.unwrap_or("ReadWriteOnce"), tells_apart) {
+/// Translates an access mode to CSI. Only drivers with the `SINGLE_NODE_MULTI_WRITER` capability receive the precise
+/// single-node writer mode.
+fn access_mode(mode: Option<&str>, distinguishes_writers: bool) -> Mode {
+    match (mode.unwrap_or("ReadWriteOnce"), distinguishes_writers) {
         ("ReadWriteMany", _) => Mode::MultiNodeMultiWriter,
         ("ReadOnlyMany", _) => Mode::MultiNodeReaderOnly,
         ("ReadWriteOncePod", true) => Mode::SingleNodeSingleWriter,
@@ -21,22 +21,22 @@ fn access_mode(mode: Option<&str>, tells_apart: bool) -> Mode {
     }
 }
 
-/// What a pod wants of a volume. The first of the volume's access modes counts.
-pub struct Wanted<'a> {
+/// Access mode that a pod uses of a volume: the first one of the volume counts.
+pub struct CapabilityRequest<'a> {
     pub fs_type: Option<&'a String>,
     pub mount_flags: &'a [String],
     pub modes: &'a [String],
     pub group: Option<u32>,
 }
 
-impl Wanted<'_> {
+impl CapabilityRequest<'_> {
     fn access(&self, driver: &Driver) -> VolumeCapabilityAccessMode {
-        let tells_apart = driver.can(NodeServiceCapabilityRPCType::SingleNodeMultiWriter);
-        let mode = access_mode(self.modes.first().map(String::as_str), tells_apart);
+        let distinguishes_writers = driver.can(NodeServiceCapabilityRPCType::SingleNodeMultiWriter);
+        let mode = access_mode(self.modes.first().map(String::as_str), distinguishes_writers);
         VolumeCapabilityAccessMode { mode: mode as i32 }
     }
 
-    /// With a file system.
+    /// Capability for a file system volume.
     pub fn mounted(&self, driver: &Driver) -> VolumeCapability {
         let by_driver = driver.can(NodeServiceCapabilityRPCType::VolumeMountGroup);
         let mount = VolumeCapabilityMountVolume {
@@ -50,7 +50,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// As a device.
+    /// Capability for a block volume.
     pub fn raw(&self, driver: &Driver) -> VolumeCapability {
         VolumeCapability {
             access_type: Some(VolumeCapabilityAccessType::Block(VolumeCapabilityBlockVolume {})),
@@ -59,8 +59,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Whether the kubelet gives the files of a volume to the pod's group, by what the driver's settings say.
-pub fn gives_to_group(settings: Option<&CSIDriver>, fs_type: Option<&String>, modes: &[String]) -> bool {
+/// Returns true if the kubelet applies the pod's fsGroup to a volume, by the driver's `fsGroupPolicy`.
+pub fn applies_fs_group(settings: Option<&CSIDriver>, fs_type: Option<&String>, modes: &[String]) -> bool {
     match settings.and_then(|driver| driver.spec.fs_group_policy.as_deref()) {
         Some("File") => true,
         Some("None") => false,
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes() {
-        for (mode, plain, told_apart) in [
+    fn access_modes_map_to_csi() {
+        for (mode, plain, single_node) in [
             (None, Mode::SingleNodeWriter, Mode::SingleNodeMultiWriter),
             (Some("ReadWriteOnce"), Mode::SingleNodeWriter, Mode::SingleNodeMultiWriter),
             (Some("ReadWriteOncePod"), Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter),
@@ -82,12 +82,12 @@ mod tests {
             (Some("ReadOnlyMany"), Mode::MultiNodeReaderOnly, Mode::MultiNodeReaderOnly),
         ] {
             assert_eq!(access_mode(mode, false), plain, "{mode:?}");
-            assert_eq!(access_mode(mode, true), told_apart, "{mode:?}");
+            assert_eq!(access_mode(mode, true), single_node, "{mode:?}");
         }
     }
 
     #[test]
-    fn groups() {
+    fn fs_group_policy_decides_ownership() {
         let (once, many) = (["ReadWriteOnce".to_owned()], ["ReadWriteMany".to_owned()]);
         let ext4 = "ext4".to_owned();
         let of = |policy: &str| {
@@ -104,7 +104,7 @@ mod tests {
             (Some("None"), Some(&ext4), &once, false),
         ] {
             let settings = policy.map(of);
-            assert_eq!(gives_to_group(settings.as_ref(), fs_type, modes), want, "{policy:?} {fs_type:?}");
+            assert_eq!(applies_fs_group(settings.as_ref(), fs_type, modes), want, "{policy:?} {fs_type:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A storage driver that is known, and the calls to it.
+//! A registered CSI driver and the calls to it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -14,10 +14,10 @@ use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-/// How long a driver may take for a call: attaching file systems can be slow.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Call timeout: mounting file systems can be slow.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A driver. Clones share the connection.
+/// A CSI driver. Clones share the connection.
 #[derive(Clone)]
 pub struct Driver {
     pub name: String,
@@ -32,30 +32,30 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// A message with a time limit.
+/// Request with a timeout.
 pub fn within<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.set_timeout(PATIENCE);
+    request.set_timeout(CALL_TIMEOUT);
     request
 }
 
 impl Driver {
-    /// Meets the driver at a socket.
-    pub async fn meet(name: &str, endpoint: &str) -> Result<Self, Status> {
+    /// Connects to the driver at a socket.
+    pub async fn connect_to(name: &str, endpoint: &str) -> Result<Self, Status> {
         let channel =
             cri::client::channel(endpoint).map_err(|error| Status::unavailable(error.to_string()))?;
         let mut node = NodeClient::new(Grpc::new(channel.clone()));
         let info = node.node_get_info(within(NodeGetInfoRequest {})).await?.into_inner();
-        let told = node.node_get_capabilities(within(NodeGetCapabilitiesRequest {})).await?.into_inner();
-        let capabilities = told.capabilities.into_iter().filter_map(|one| {
+        let reply = node.node_get_capabilities(within(NodeGetCapabilitiesRequest {})).await?.into_inner();
+        let capabilities = reply.capabilities.into_iter().filter_map(|one| {
             let NodeServiceCapabilityType::Rpc(rpc) = one.r#type?;
             Some(rpc.r#type)
         });
         Ok(Self { name: name.to_owned(), channel, capabilities: capabilities.collect(), info })
     }
 
-    /// The same driver, with what it says of the node now.
-    pub async fn again(&self) -> Result<Self, Status> {
+    /// The same driver with current node information.
+    pub async fn refreshed(&self) -> Result<Self, Status> {
         let info = self.node().node_get_info(within(NodeGetInfoRequest {})).await?.into_inner();
         Ok(Self { info, ..self.clone() })
     }
@@ -76,14 +76,14 @@ impl Driver {
     }
 }
 
-/// Who is at work on a volume, as long as somebody is.
-type Turn = Weak<tokio::sync::Mutex<()>>;
+/// Guard of a volume operation in progress.
+type VolumeLock = Weak<tokio::sync::Mutex<()>>;
 
-/// The drivers of this node, by name, and the volumes that somebody is at work on.
+/// Drivers of this node by name, and the volumes with an operation in progress.
 #[derive(Debug, Default)]
 pub struct Drivers {
     known: Mutex<BTreeMap<String, Driver>>,
-    turns: Mutex<HashMap<(String, String), Turn>>,
+    locks: Mutex<HashMap<(String, String), VolumeLock>>,
 }
 
 impl Drivers {
@@ -105,12 +105,12 @@ impl Drivers {
         self.known.lock().values().cloned().collect()
     }
 
-    /// Waits until nobody else stages, publishes or takes away this volume, for this or another pod.
-    pub async fn turn(&self, driver: &str, handle: &str) -> OwnedMutexGuard<()> {
+    /// Waits for other stage, publish and unpublish operations on this volume, for any pod.
+    pub async fn lock_volume(&self, driver: &str, handle: &str) -> OwnedMutexGuard<()> {
         let lock = {
-            let mut turns = self.turns.lock();
-            turns.retain(|_, lock| lock.strong_count() > 0);
-            let slot = turns.entry((driver.to_owned(), handle.to_owned())).or_default();
+            let mut locks = self.locks.lock();
+            locks.retain(|_, lock| lock.strong_count() > 0);
+            let slot = locks.entry((driver.to_owned(), handle.to_owned())).or_default();
             slot.upgrade().unwrap_or_else(|| {
                 let fresh = Arc::default();
                 *slot = Arc::downgrade(&fresh);
@@ -128,15 +128,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_at_a_time_for_each_volume() {
+    async fn volume_operations_are_serialized() {
         let drivers = Drivers::default();
-        let first = drivers.turn("d", "h").await;
-        let _other = drivers.turn("d", "g").await;
-        let mut waiting = Box::pin(drivers.turn("d", "h"));
+        let first = drivers.lock_volume("d", "h").await;
+        let _other = drivers.lock_volume("d", "g").await;
+        let mut waiting = Box::pin(drivers.lock_volume("d", "h"));
         assert!(matches!(futures_util::poll!(&mut waiting), Poll::Pending));
         drop(first);
         drop(waiting.await);
-        drop(drivers.turn("e", "h").await);
-        assert_eq!(drivers.turns.lock().len(), 2, "those that are not used any more are forgotten");
+        drop(drivers.lock_volume("e", "h").await);
+        assert_eq!(drivers.locks.lock().len(), 2, "unused locks are removed");
     }
 }

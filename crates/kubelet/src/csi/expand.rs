@@ -1,4 +1,4 @@
-//! The node's part of making a volume larger, once the controller has done its own.
+//! Node part of a volume expansion, after the controller's.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::mount::Publishing;
 use super::{CsiError, Published};
 use crate::volumes::growth::{Failure, Growth, wanted};
 
-/// A volume that may have to be made larger, and where it is.
+/// A volume that may need expansion, and its path.
 pub struct Expansion<'a> {
     pub driver: &'a Driver,
     pub volume: &'a PersistentVolume,
@@ -23,8 +23,8 @@ pub struct Expansion<'a> {
 }
 
 impl Publishing<'_> {
-    /// Makes the volume larger if that is wanted. A driver that cannot do it while the volume is used is called again
-    /// later; every other failure is recorded in the claim and an event.
+    /// Expands the volume if required. A driver that cannot expand a volume in use is called again later; every other
+    /// failure is recorded in the claim and an event.
     pub(super) async fn expand(&self, expansion: &Expansion<'_>) -> Result<(), CsiError> {
         let Expansion { driver, volume, source, claim, published, .. } = *expansion;
         let Some(size) = wanted(volume, claim) else { return Ok(()) };
@@ -34,7 +34,7 @@ impl Publishing<'_> {
         let written = |source| CsiError::Read { what: format!("persistentvolumeclaim {name}"), source };
         if driver.can(NodeServiceCapabilityRPCType::ExpandVolume) {
             growth.begin(claim).await.map_err(written)?;
-            let asked = NodeExpandVolumeRequest {
+            let request = NodeExpandVolumeRequest {
                 volume_id: source.volume_handle.clone(),
                 volume_path: expansion.target.display().to_string(),
                 capacity_range: Some(CapacityRange { required_bytes: size, limit_bytes: 0 }),
@@ -42,7 +42,7 @@ impl Publishing<'_> {
                 volume_capability: Some(expansion.capability.clone()),
                 secrets: self.secret(source.node_expand_secret_ref.as_ref()).await?,
             };
-            if let Err(status) = driver.node().node_expand_volume(within(asked)).await {
+            if let Err(status) = driver.node().node_expand_volume(within(request)).await {
                 let failure = match status.code() {
                     Code::FailedPrecondition => return Ok(()),
                     Code::InvalidArgument | Code::OutOfRange | Code::NotFound => Failure::Infeasible,

@@ -1,10 +1,10 @@
-//! Storage drivers: how they make themselves known, and how their volumes get into pods.
+//! CSI drivers: registration, and mounting of their volumes into pods.
 //!
-//! [`registry`] finds drivers by their sockets and tells the API server of them; [`mount`] stages and publishes volumes
-//! with what [`told`] gathers for their driver, [`expand`] makes them larger, [`release`] takes them away again; [`stats`]
-//! asks how full they are. [`record`] is what is kept of a published volume, so that a kubelet that comes later knows what
-//! it was.
+//! [`registry`] discovers drivers by their sockets and publishes them in `CSINode`; [`mount`] stages and publishes
+//! volumes with the context from [`call_context`], [`expand`] expands them, [`release`] unpublishes them; [`stats`] queries
+//! their usage. [`record`] persists published volumes across kubelet restarts.
 
+mod call_context;
 mod capability;
 mod driver;
 mod expand;
@@ -13,7 +13,6 @@ mod record;
 mod registry;
 mod release;
 mod stats;
-mod told;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +28,7 @@ use tonic::Status;
 
 use sha2::{Digest, Sha256};
 
-/// Why a volume is not there.
+/// Failure of a CSI volume operation.
 #[derive(Debug, thiserror::Error)]
 pub enum CsiError {
     #[error("driver name {0} not found in the list of registered CSI drivers")]
@@ -38,15 +37,15 @@ pub enum CsiError {
     NotForThis { driver: String, mode: &'static str, known: bool },
     #[error("volume {0} is not attached to this node yet: waiting for its VolumeAttachment")]
     NotAttached(String),
-    #[error("reading {what}: {source}")]
+    #[error("failed to read {what}: {source}")]
     Read { what: String, source: ClientError },
     #[error("failed to fetch a token for the driver: {0}")]
     Token(#[source] ClientError),
-    #[error("the secret {0} does not exist")]
+    #[error("secret {0} not found")]
     NoSecret(String),
     #[error("{call}: {}", status.message())]
     Call { call: &'static str, status: Status },
-    #[error("the driver published {0}, which is no block device")]
+    #[error("driver published {0}, which is not a block device")]
     NoDevice(PathBuf),
     #[error("{path}: {source}")]
     Files { path: PathBuf, source: io::Error },
@@ -61,19 +60,19 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> CsiError {
     |source| CsiError::Files { path, source }
 }
 
-/// The name of a volume on this node, as node status and the attach-detach controller have it.
+/// Unique name of a volume on this node, as in node status and the attach-detach controller.
 #[must_use]
 pub fn unique_name(driver: &str, handle: &str) -> String {
     format!("kubernetes.io/csi/{driver}^{handle}")
 }
 
-/// The name of the object by which a volume is attached to a node.
+/// Name of the VolumeAttachment of a volume and node.
 #[must_use]
 pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     format!("csi-{}", hex::encode(Sha256::digest(format!("{handle}{driver}{node}"))))
 }
 
-/// The handle of a volume that lives and dies with its pod.
+/// Handle of an ephemeral inline volume.
 #[must_use]
 pub fn inline_handle(namespace: &str, pod: &str, volume: &str) -> String {
     format!("csi-{}", hex::encode(Sha256::digest(format!("{namespace}{pod}{volume}"))))

@@ -1,4 +1,4 @@
-//! A driver's volume on its way into a pod: staged on the node, published to the pod, as a file system or as a device.
+//! Stages a CSI volume on the node and publishes it to a pod, as a file system or block device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,36 +15,36 @@ use objects::storage::v1::CSIDriver;
 use sha2::{Digest, Sha256};
 use sys::mounts::is_mount_point;
 
-use super::capability::{Wanted, gives_to_group};
+use super::call_context::{StringMap, about_pod, check_mode};
+use super::capability::{CapabilityRequest, applies_fs_group};
 use super::driver::{Driver, Drivers, within};
 use super::expand::Expansion;
 use super::record::{self, Published};
-use super::told::{Words, about_pod, check_mode};
 use super::{CsiError, at, call, inline_handle};
 use crate::events::Recorder;
 use crate::volumes::{Tokens, is_block_device, ownership};
 
-/// What publishing needs.
+/// Inputs of a publish operation.
 pub struct Publishing<'a> {
     pub client: &'a Client,
     pub drivers: &'a Drivers,
     pub tokens: &'a Tokens,
     pub recorder: &'a Recorder,
     pub node: &'a str,
-    /// The kubelet's directory, and the pod's.
+    /// Directories of the kubelet and of the pod.
     pub kubelet: &'a Path,
     pub pod_directory: &'a Path,
     pub pod: &'a Pod,
     pub fs_group: Option<u32>,
-    /// Only if the top does not belong to the group already.
+    /// With `OnRootMismatch`, ownership is changed only if the root directory differs.
     pub group_on_mismatch: bool,
     pub now: Timestamp,
 }
 
-/// The places of drivers' volumes that are for the whole node.
-struct Places(PathBuf);
+/// Node-wide staging and device paths of CSI volumes.
+struct NodePaths(PathBuf);
 
-impl Places {
+impl NodePaths {
     fn new(kubelet: &Path) -> Self {
         Self(kubelet.join("plugins/kubernetes.io/csi"))
     }
@@ -57,7 +57,7 @@ impl Places {
         self.0.join("volumeDevices/staging").join(volume)
     }
 
-    /// A device is outside of the pod's directory: nothing that removes that may come upon it.
+    /// Device paths are outside of the pod directory, so that its removal never touches a device.
     fn device(&self, volume: &str, pod: &str) -> PathBuf {
         self.0.join("volumeDevices/publish").join(volume).join(pod)
     }
@@ -68,7 +68,7 @@ impl Publishing<'_> {
         self.drivers.find(name).ok_or_else(|| CsiError::NoDriver(name.to_owned()))
     }
 
-    /// Makes a persistent volume available to the pod; where it is.
+    /// Publishes a persistent volume to the pod and returns its path.
     pub async fn persistent(
         &self,
         volume: &PersistentVolume,
@@ -84,7 +84,7 @@ impl Publishing<'_> {
         check_mode(settings.as_ref(), &source.driver, "Persistent")?;
         let context = self.attachment(settings.as_ref(), &source.driver, &source.volume_handle).await?;
         let modes = spec.access_modes.unwrap_or_default();
-        let wanted = Wanted {
+        let wanted = CapabilityRequest {
             fs_type: source.fs_type.as_ref(),
             mount_flags: spec.mount_options.as_deref().unwrap_or_default(),
             modes: &modes,
@@ -103,14 +103,14 @@ impl Publishing<'_> {
             target: &target,
             published: &published,
         };
-        let _turn = self.drivers.turn(&source.driver, &source.volume_handle).await;
+        let _lock = self.drivers.lock_volume(&source.driver, &source.volume_handle).await;
         if self.is_there(settings.as_ref(), &directory, &published) {
             if let Err(error) = self.expand(&expansion).await {
-                tracing::warn!(volume = name, %error, "the volume is not made larger");
+                tracing::warn!(volume = name, %error, "failed to expand volume");
             }
             return Ok(target);
         }
-        // Noted first: whoever finds a half-made volume can take it away.
+        // Recorded first, so that a half-published volume can be cleaned up.
         published.write(&directory).map_err(at(&directory))?;
         if !published.staging_path.is_empty() {
             self.stage(&driver, source, &published, &capability, &context).await?;
@@ -126,7 +126,7 @@ impl Publishing<'_> {
             volume_context.extend(words);
             secrets.extend(more_secrets);
         }
-        let asked = NodePublishVolumeRequest {
+        let request = NodePublishVolumeRequest {
             volume_id: source.volume_handle.clone(),
             publish_context: context,
             staging_target_path: published.staging_path.clone(),
@@ -136,18 +136,18 @@ impl Publishing<'_> {
             secrets,
             volume_context,
         };
-        driver.node().node_publish_volume(within(asked)).await.map_err(call("NodePublishVolume"))?;
+        driver.node().node_publish_volume(within(request)).await.map_err(call("NodePublishVolume"))?;
         if block && !is_block_device(&target) {
             return Err(CsiError::NoDevice(target));
         }
         self.expand(&expansion).await?;
-        if !block && !read_only && gives_to_group(settings.as_ref(), source.fs_type.as_ref(), &modes) {
-            self.give_to_group(&driver, &target)?;
+        if !block && !read_only && applies_fs_group(settings.as_ref(), source.fs_type.as_ref(), &modes) {
+            self.apply_fs_group(&driver, &target)?;
         }
         Ok(target)
     }
 
-    /// What will be known of a volume once it is published.
+    /// Record of a volume, written before it is published.
     fn planned(
         &self,
         driver: &Driver,
@@ -155,14 +155,14 @@ impl Publishing<'_> {
         volume: &str,
         block: bool,
     ) -> Published {
-        let places = Places::new(self.kubelet);
+        let paths = NodePaths::new(self.kubelet);
         let staging = if block {
-            places.device_staging(volume)
+            paths.device_staging(volume)
         } else {
-            places.staging(&source.driver, &source.volume_handle)
+            paths.staging(&source.driver, &source.volume_handle)
         };
         let stages = driver.can(NodeServiceCapabilityRPCType::StageUnstageVolume);
-        let device = places.device(volume, self.pod.metadata.uid.as_deref().unwrap_or_default());
+        let device = paths.device(volume, self.pod.metadata.uid.as_deref().unwrap_or_default());
         Published {
             driver_name: source.driver.clone(),
             volume_handle: source.volume_handle.clone(),
@@ -179,11 +179,11 @@ impl Publishing<'_> {
         source: &CSIPersistentVolumeSource,
         published: &Published,
         capability: &VolumeCapability,
-        context: &Words,
+        context: &StringMap,
     ) -> Result<(), CsiError> {
         let staging = Path::new(&published.staging_path);
         fs::create_dir_all(staging).map_err(at(staging))?;
-        let asked = NodeStageVolumeRequest {
+        let request = NodeStageVolumeRequest {
             volume_id: source.volume_handle.clone(),
             publish_context: context.clone(),
             staging_target_path: published.staging_path.clone(),
@@ -191,11 +191,11 @@ impl Publishing<'_> {
             secrets: self.secret(source.node_stage_secret_ref.as_ref()).await?,
             volume_context: source.volume_attributes.clone().unwrap_or_default(),
         };
-        driver.node().node_stage_volume(within(asked)).await.map_err(call("NodeStageVolume"))?;
+        driver.node().node_stage_volume(within(request)).await.map_err(call("NodeStageVolume"))?;
         Ok(())
     }
 
-    /// Whether a volume was published before, and need not be again.
+    /// Returns true if the volume is already published.
     fn is_there(&self, settings: Option<&CSIDriver>, directory: &Path, published: &Published) -> bool {
         let again = settings.and_then(|driver| driver.spec.requires_republish) == Some(true);
         let target = published.target(directory);
@@ -207,24 +207,24 @@ impl Publishing<'_> {
         there && Published::read(directory).is_ok_and(|before| before == *published)
     }
 
-    /// Gives the files to the pod's group, unless the driver does.
-    fn give_to_group(&self, driver: &Driver, target: &Path) -> Result<(), CsiError> {
+    /// Applies the pod's fsGroup, unless the driver does.
+    fn apply_fs_group(&self, driver: &Driver, target: &Path) -> Result<(), CsiError> {
         let by_driver = driver.can(NodeServiceCapabilityRPCType::VolumeMountGroup);
         let Some(group) = self.fs_group.filter(|_| !by_driver) else { return Ok(()) };
-        if self.group_on_mismatch && ownership::is_given(target, group) {
+        if self.group_on_mismatch && ownership::has_fs_group(target, group) {
             return Ok(());
         }
-        ownership::give_to_group(target, group, false).map_err(at(target))
+        ownership::apply_fs_group(target, group, false).map_err(at(target))
     }
 
-    /// The handle of a volume of the pod's own.
+    /// Handle of an ephemeral inline volume.
     pub fn inline_handle(&self, name: &str) -> String {
         let meta = &self.pod.metadata;
         let text = |text: &'_ Option<String>| text.clone().unwrap_or_default();
         inline_handle(&text(&meta.namespace), &text(&meta.name), name)
     }
 
-    /// Makes a volume that lives and dies with the pod; where it is.
+    /// Publishes an ephemeral inline volume to the pod and returns its path.
     pub async fn inline(&self, name: &str, source: &CSIVolumeSource) -> Result<PathBuf, CsiError> {
         let driver = self.driver(&source.driver)?;
         let settings = self.settings(&source.driver).await?;
@@ -239,13 +239,13 @@ impl Publishing<'_> {
             ..Published::default()
         };
         let target = published.target(&directory);
-        let _turn = self.drivers.turn(&source.driver, &handle).await;
+        let _lock = self.drivers.lock_volume(&source.driver, &handle).await;
         if self.is_there(settings.as_ref(), &directory, &published) {
             return Ok(target);
         }
         published.write(&directory).map_err(at(&directory))?;
         let modes = ["ReadWriteOnce".to_owned()];
-        let wanted = Wanted {
+        let wanted = CapabilityRequest {
             fs_type: source.fs_type.as_ref(),
             mount_flags: &[],
             modes: &modes,
@@ -262,7 +262,7 @@ impl Publishing<'_> {
         volume_context.extend(words);
         secrets.extend(more_secrets);
         let read_only = source.read_only == Some(true);
-        let asked = NodePublishVolumeRequest {
+        let request = NodePublishVolumeRequest {
             volume_id: handle,
             target_path: target.display().to_string(),
             volume_capability: Some(wanted.mounted(&driver)),
@@ -271,9 +271,9 @@ impl Publishing<'_> {
             volume_context,
             ..NodePublishVolumeRequest::default()
         };
-        driver.node().node_publish_volume(within(asked)).await.map_err(call("NodePublishVolume"))?;
-        if !read_only && gives_to_group(settings.as_ref(), source.fs_type.as_ref(), &modes) {
-            self.give_to_group(&driver, &target)?;
+        driver.node().node_publish_volume(within(request)).await.map_err(call("NodePublishVolume"))?;
+        if !read_only && applies_fs_group(settings.as_ref(), source.fs_type.as_ref(), &modes) {
+            self.apply_fs_group(&driver, &target)?;
         }
         Ok(target)
     }

@@ -1,4 +1,4 @@
-//! What is kept beside a published volume, under Kubernetes' file name.
+//! Record stored beside a published volume, under Kubernetes' file name.
 
 use std::fs;
 use std::io;
@@ -6,50 +6,50 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The file beside a volume's mount point.
+/// File name of the record, beside the mount point.
 const FILE: &str = "vol_data.json";
-/// Where a pod's volumes of drivers are, below its directory.
+/// Directory of CSI volumes below the pod's directory.
 const IN_POD: &str = "volumes/kubernetes.io~csi";
 
-/// A volume that a pod has, or is about to have.
+/// A volume that is published to a pod, or will be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Published {
     pub driver_name: String,
     pub volume_handle: String,
-    /// The persistent volume, or the pod's own name for an inline one.
+    /// Name of the persistent volume, or the pod's volume name of an inline one.
     #[serde(rename = "specVolID")]
     pub volume: String,
     /// `Persistent` or `Ephemeral`.
     pub volume_lifecycle_mode: String,
-    /// Where it is staged; empty if the driver does not stage.
+    /// Staging path; empty if the driver does not stage.
     #[serde(default)]
     pub staging_path: String,
-    /// Where a volume that is a device is; others are mounted beside this record.
+    /// Path of a block volume; others are mounted beside this record.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target_path: String,
 }
 
-/// The directory of a volume in a pod's directory; it is mounted on `mount` in it.
+/// Directory of a volume below the pod's directory; the mount point is `mount` in it.
 #[must_use]
 pub fn directory(pod: &Path, volume: &str) -> PathBuf {
     pod.join(IN_POD).join(volume)
 }
 
 impl Published {
-    /// Where the driver puts the volume.
+    /// Target path passed to the driver.
     #[must_use]
     pub fn target(&self, directory: &Path) -> PathBuf {
         if self.is_block() { PathBuf::from(&self.target_path) } else { directory.join("mount") }
     }
 
-    /// Whether it is a device.
+    /// Returns true for a block volume.
     #[must_use]
     pub fn is_block(&self) -> bool {
         !self.target_path.is_empty()
     }
 
-    /// Forgets the volume: the last that is done.
+    /// Removes the record, as the last step.
     pub fn remove(&self, directory: &Path) -> io::Result<()> {
         fs::remove_file(directory.join(FILE))?;
         fs::remove_dir(directory)
@@ -68,7 +68,7 @@ impl Published {
     }
 }
 
-/// The volumes of one pod: their directories and what was noted of them.
+/// CSI volumes of one pod: directories and records.
 #[must_use]
 pub fn of_pod(pod: &Path) -> Vec<(PathBuf, Published)> {
     let Ok(entries) = fs::read_dir(pod.join(IN_POD)) else { return Vec::new() };
@@ -76,7 +76,7 @@ pub fn of_pod(pod: &Path) -> Vec<(PathBuf, Published)> {
     directories.filter_map(|path| Some((path.clone(), Published::read(&path).ok()?))).collect()
 }
 
-/// Every volume that a pod of this node has, by the pod's directory.
+/// All CSI volumes of this node, by pod directory.
 #[must_use]
 pub fn in_use(kubelet: &Path) -> Vec<(PathBuf, Published)> {
     let Ok(entries) = fs::read_dir(kubelet.join("pods")) else { return Vec::new() };
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volumes_are_found_again() {
+    fn records_survive_restart() {
         let kubelet = tempfile::tempdir().expect("a directory");
         let pod = kubelet.path().join("pods/uid");
         let published = Published {

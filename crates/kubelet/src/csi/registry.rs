@@ -1,11 +1,12 @@
-//! Drivers come and go: each has a socket in the directory of registrations, says there who it is, and is told whether it
-//! was taken. The API server learns of them from the node's `CSINode`.
+//! Plugin registration: each driver has a socket in the registration directory, reports its identity there and
+//! receives the registration result. Drivers are published in the node's `CSINode`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::file_changes::DirectoryChanges;
 use client::{ClientError, Patch};
 use cri::registration::{InfoRequest, RegistrationClient, RegistrationStatus};
 use objects::core::v1::Node;
@@ -16,40 +17,42 @@ use serde_json::json;
 use tonic::client::Grpc;
 
 use super::driver::{Driver, within};
-use crate::changes::Changes;
 use crate::shared::Shared;
 
-/// What a plugin must say it is.
+/// Required plugin type.
 const KIND: &str = "CSIPlugin";
-/// How often the directory is looked at where it cannot be watched, or something failed.
-const AGAIN: Duration = Duration::from_secs(5);
-/// How often a driver's settings are looked at, which may come after the driver.
-const SETTINGS: Duration = Duration::from_secs(60);
-/// The shortest time between two questions, in seconds.
-const SHORTEST: u64 = 10;
+/// Polling interval if the directory cannot be watched, and retry interval after a failure.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Interval of reading `CSIDriver` settings, which may be created after the driver registers.
+const SETTINGS_INTERVAL: Duration = Duration::from_secs(60);
+/// Minimum `nodeAllocatableUpdatePeriodSeconds`, in seconds.
+const MIN_UPDATE_PERIOD: u64 = 10;
 const ANNOTATION: &str = "csi.volume.kubernetes.io/nodeid";
 
-/// Follows the directory of registrations until the kubelet stops.
+/// Watches the registration directory until the kubelet stops.
 pub async fn follow(shared: Arc<Shared>) {
     let directory = shared.config.directory.join("plugins_registry");
     if let Err(error) = std::fs::create_dir_all(&directory) {
-        tracing::warn!(%error, directory = %directory.display(), "no directory for plugins");
+        tracing::warn!(%error, directory = %directory.display(), "failed to create plugin registration directory");
         return std::future::pending().await;
     }
-    let mut changes = match Changes::of(&directory) {
+    let mut changes = match DirectoryChanges::of(&directory) {
         Ok(changes) => Some(changes),
         Err(error) => {
-            tracing::info!(%error, "plugins are looked for every few seconds: their directory cannot be watched");
+            tracing::info!(%error, "cannot watch plugin registration directory, polling instead");
             None
         }
     };
     let mut known: BTreeMap<PathBuf, Option<String>> = BTreeMap::new();
-    let mut asked = BTreeMap::new();
+    let mut last_update = BTreeMap::new();
     loop {
-        let failed = look(&shared, &directory, &mut known).await;
-        let due = ask_again(&shared, &mut asked).await;
-        let wait =
-            if failed || changes.is_none() { Some(due.map_or(AGAIN, |due| due.min(AGAIN))) } else { due };
+        let failed = scan(&shared, &directory, &mut known).await;
+        let due = refresh_node_info(&shared, &mut last_update).await;
+        let wait = if failed || changes.is_none() {
+            Some(due.map_or(RETRY_DELAY, |due| due.min(RETRY_DELAY)))
+        } else {
+            due
+        };
         let change = async {
             match &mut changes {
                 Some(changes) => changes.next().await,
@@ -65,44 +68,48 @@ pub async fn follow(shared: Arc<Shared>) {
     }
 }
 
-/// Asks drivers again what the node can do for them, those that want that: how many volumes they can have here may change.
-/// When to look next; never without drivers.
-async fn ask_again(shared: &Arc<Shared>, asked: &mut BTreeMap<String, Instant>) -> Option<Duration> {
+/// Calls `NodeGetInfo` again for drivers with an update period: their volume limit may change. Returns the time until
+/// the next call; `None` without drivers.
+async fn refresh_node_info(
+    shared: &Arc<Shared>,
+    last_update: &mut BTreeMap<String, Instant>,
+) -> Option<Duration> {
     let drivers = shared.drivers.all();
-    asked.retain(|name, _| drivers.iter().any(|driver| driver.name == *name));
+    last_update.retain(|name, _| drivers.iter().any(|driver| driver.name == *name));
     let (mut next, mut changed) = (None::<Duration>, false);
     for driver in drivers {
         let settings = shared.find::<CSIDriver>("", &driver.name).await.ok().flatten();
         let period = settings.and_then(|found| found.spec.node_allocatable_update_period_seconds);
         let Some(period) = period.and_then(|seconds| u64::try_from(seconds).ok()) else {
-            // It may come to want that.
-            next = Some(next.map_or(SETTINGS, |next| next.min(SETTINGS)));
+            // The setting may be added later.
+            next = Some(next.map_or(SETTINGS_INTERVAL, |next| next.min(SETTINGS_INTERVAL)));
             continue;
         };
-        let period = Duration::from_secs(period.max(SHORTEST));
-        let last = *asked.entry(driver.name.clone()).or_insert_with(Instant::now);
+        let period = Duration::from_secs(period.max(MIN_UPDATE_PERIOD));
+        let last = *last_update.entry(driver.name.clone()).or_insert_with(Instant::now);
         if last.elapsed() >= period {
-            asked.insert(driver.name.clone(), Instant::now());
-            match driver.again().await {
-                Ok(told) if told.info != driver.info => {
+            last_update.insert(driver.name.clone(), Instant::now());
+            match driver.refreshed().await {
+                Ok(reported) if reported.info != driver.info => {
                     changed = true;
-                    shared.drivers.add(told);
+                    shared.drivers.add(reported);
                 }
                 Ok(_) => {}
-                Err(error) => tracing::debug!(driver = driver.name, %error, "a driver does not answer"),
+                Err(error) => tracing::debug!(driver = driver.name, %error, "CSI driver is not responding"),
             }
         }
-        let left = period.saturating_sub(asked.get(&driver.name).map_or(Duration::ZERO, Instant::elapsed));
+        let left =
+            period.saturating_sub(last_update.get(&driver.name).map_or(Duration::ZERO, Instant::elapsed));
         next = Some(next.map_or(left, |next| next.min(left)));
     }
-    if changed && let Err(error) = tell(shared).await {
-        tracing::warn!(%error, "the API server does not know what changed about the node's storage drivers");
+    if changed && let Err(error) = publish_drivers(shared).await {
+        tracing::warn!(%error, "failed to update CSINode");
     }
     next
 }
 
-/// Compares the sockets with what is known; true if something is to be tried again.
-async fn look(shared: &Arc<Shared>, directory: &Path, known: &mut BTreeMap<PathBuf, Option<String>>) -> bool {
+/// Compares the sockets with registered plugins; true if a retry is needed.
+async fn scan(shared: &Arc<Shared>, directory: &Path, known: &mut BTreeMap<PathBuf, Option<String>>) -> bool {
     let sockets: BTreeSet<PathBuf> = std::fs::read_dir(directory)
         .into_iter()
         .flatten()
@@ -114,7 +121,7 @@ async fn look(shared: &Arc<Shared>, directory: &Path, known: &mut BTreeMap<PathB
     let mut changed = false;
     for path in gone {
         if let Some(Some(name)) = known.remove(&path) {
-            tracing::info!(driver = name, "a storage driver is gone");
+            tracing::info!(driver = name, "CSI driver unregistered");
             shared.drivers.remove(&name);
             changed = true;
         }
@@ -126,50 +133,50 @@ async fn look(shared: &Arc<Shared>, directory: &Path, known: &mut BTreeMap<PathB
         }
         match register(shared, &path).await {
             Ok(name) => {
-                tracing::info!(driver = name, "a storage driver is known");
+                tracing::info!(driver = name, "CSI driver registered");
                 known.insert(path, Some(name));
                 changed = true;
             }
             Err(error) => {
-                tracing::warn!(socket = %path.display(), error, "a plugin is not taken");
+                tracing::warn!(socket = %path.display(), error, "plugin registration failed");
                 known.insert(path, None);
                 failed = true;
             }
         }
     }
-    if changed && let Err(error) = tell(shared).await {
-        tracing::warn!(%error, "the API server does not know of the node's storage drivers yet");
+    if changed && let Err(error) = publish_drivers(shared).await {
+        tracing::warn!(%error, "failed to update CSINode, retrying");
         failed = true;
     }
     failed
 }
 
-/// Asks the plugin at a socket who it is, meets it, and says whether it was taken.
+/// Reads the identity of the plugin at a socket, connects to it and reports the registration result.
 async fn register(shared: &Shared, socket: &Path) -> Result<String, String> {
     let channel = cri::client::channel(&socket.display().to_string()).map_err(|error| error.to_string())?;
     let mut plugin = RegistrationClient::new(Grpc::new(channel));
-    let said = |status: tonic::Status| status.message().to_owned();
-    let info = plugin.get_info(within(InfoRequest {})).await.map_err(said)?.into_inner();
+    let error_message = |status: tonic::Status| status.message().to_owned();
+    let info = plugin.get_info(within(InfoRequest {})).await.map_err(error_message)?.into_inner();
     let endpoint =
         if info.endpoint.is_empty() { socket.display().to_string() } else { info.endpoint.clone() };
     let outcome = if info.r#type != KIND {
-        Err(format!("plugins of type {:?} are not known", info.r#type))
+        Err(format!("unsupported plugin type {:?}", info.r#type))
     } else if !info.supported_versions.iter().any(|version| version.trim_start_matches('v').starts_with('1'))
     {
-        Err(format!("none of the versions {:?} is supported", info.supported_versions))
+        Err(format!("none of the plugin versions {:?} is supported", info.supported_versions))
     } else {
-        Driver::meet(&info.name, &endpoint).await.map_err(said)
+        Driver::connect_to(&info.name, &endpoint).await.map_err(error_message)
     };
     let status = RegistrationStatus {
         plugin_registered: outcome.is_ok(),
         error: outcome.as_ref().err().cloned().unwrap_or_default(),
     };
-    plugin.notify_registration_status(within(status)).await.map_err(said)?;
+    plugin.notify_registration_status(within(status)).await.map_err(error_message)?;
     shared.drivers.add(outcome?);
     Ok(info.name)
 }
 
-/// Annotations of a CSINode that are to be added: the in-tree plugins that CSI drivers replace here. `None` if it has them.
+/// Missing annotations of a CSINode: in-tree plugins migrated to CSI here. `None` if all are present.
 fn migration_annotation(existing: &CSINode) -> Option<serde_json::Value> {
     let wanted = migrated_plugins();
     let names = |text: &str| text.split(',').map(str::to_owned).collect::<BTreeSet<_>>();
@@ -178,7 +185,7 @@ fn migration_annotation(existing: &CSINode) -> Option<serde_json::Value> {
     (!is_same).then(|| json!({"metadata": {"annotations": {MIGRATED_PLUGINS: wanted}}}))
 }
 
-/// Makes the node's `CSINode` if there is none, with the in-tree plugins that CSI drivers replace here.
+/// Creates the node's `CSINode` if it is missing, with the in-tree plugins migrated to CSI here.
 pub async fn register_node(shared: &Shared, node: &Node) -> Result<(), ClientError> {
     let name = &shared.config.node_name;
     if let Some(existing) = shared.find::<CSINode>("", name).await? {
@@ -208,8 +215,8 @@ pub async fn register_node(shared: &Shared, node: &Node) -> Result<(), ClientErr
     }
 }
 
-/// Tells the API server which drivers there are.
-async fn tell(shared: &Shared) -> Result<(), ClientError> {
+/// Updates the driver list in `CSINode`.
+async fn publish_drivers(shared: &Shared) -> Result<(), ClientError> {
     let drivers = shared.drivers.all();
     let name = &shared.config.node_name;
     let rows: Vec<CSINodeDriver> = drivers.iter().map(row).collect();
@@ -245,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn csi_node_names_the_replaced_plugins_once() {
+    fn csi_node_lists_migrated_plugins_once() {
         let node = |annotation: Option<&str>| -> CSINode {
             let annotations = annotation.map(|text| json!({MIGRATED_PLUGINS: text}));
             let object =

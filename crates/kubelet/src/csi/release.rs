@@ -1,4 +1,4 @@
-//! Drivers' volumes are taken away from a pod.
+//! Unpublishes CSI volumes from a pod.
 
 use std::fs;
 use std::path::Path;
@@ -10,36 +10,36 @@ use super::driver::{Drivers, within};
 use super::record;
 use super::{CsiError, at};
 
-/// Takes all drivers' volumes of a pod away, and unstages those that no other pod of the node has.
+/// Unpublishes all CSI volumes of a pod, and unstages those that no other pod of the node uses.
 pub async fn unpublish_all(drivers: &Drivers, kubelet: &Path, pod: &Path) -> Result<(), CsiError> {
     for (directory, published) in record::of_pod(pod) {
         let name = &published.driver_name;
         let driver = drivers.find(name).ok_or_else(|| CsiError::NoDriver(name.clone()))?;
-        let _turn = drivers.turn(name, &published.volume_handle).await;
+        let _lock = drivers.lock_volume(name, &published.volume_handle).await;
         let target = published.target(&directory);
-        let asked = NodeUnpublishVolumeRequest {
+        let request = NodeUnpublishVolumeRequest {
             volume_id: published.volume_handle.clone(),
             target_path: target.display().to_string(),
         };
-        gone_is_fine(driver.node().node_unpublish_volume(within(asked)).await, "NodeUnpublishVolume")?;
+        ignore_not_found(driver.node().node_unpublish_volume(within(request)).await, "NodeUnpublishVolume")?;
         let others = record::in_use(kubelet).into_iter().any(|(other, one)| {
             other != pod
                 && (&one.driver_name, &one.volume_handle)
                     == (&published.driver_name, &published.volume_handle)
         });
         if !published.staging_path.is_empty() && !others {
-            let asked = NodeUnstageVolumeRequest {
+            let request = NodeUnstageVolumeRequest {
                 volume_id: published.volume_handle.clone(),
                 staging_target_path: published.staging_path.clone(),
             };
-            gone_is_fine(driver.node().node_unstage_volume(within(asked)).await, "NodeUnstageVolume")?;
+            ignore_not_found(driver.node().node_unstage_volume(within(request)).await, "NodeUnstageVolume")?;
             let staged = Path::new(&published.staging_path);
-            // A driver may leave its directory; a mount that is still there is not removed with it.
+            // A driver may leave its directory; a remaining mount is not removed with it.
             let _ = fs::remove_dir(staged);
             let _ = staged.parent().map(fs::remove_dir);
         }
         if published.is_block() {
-            // Drivers remove what they put here. What they forget is an empty file, or a node.
+            // Drivers remove their target. A leftover is an empty file or a device node.
             let _ = fs::remove_file(&target);
             let _ = target.parent().map(fs::remove_dir);
         } else {
@@ -50,7 +50,7 @@ pub async fn unpublish_all(drivers: &Drivers, kubelet: &Path, pod: &Path) -> Res
     Ok(())
 }
 
-fn gone_is_fine<T>(outcome: Result<T, Status>, name: &'static str) -> Result<(), CsiError> {
+fn ignore_not_found<T>(outcome: Result<T, Status>, name: &'static str) -> Result<(), CsiError> {
     match outcome {
         Ok(_) => Ok(()),
         Err(status) if status.code() == Code::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! How full a volume is, as its driver knows.
+//! Usage of a volume, as reported by its driver.
 
 use std::path::Path;
 
@@ -8,18 +8,18 @@ use super::driver::{Driver, within};
 use super::{CsiError, call};
 use crate::volumes::Amounts;
 
-/// Nothing if the driver does not know.
+/// `None` if the driver does not report usage.
 pub async fn usage(driver: &Driver, handle: &str, path: &Path) -> Result<Option<Amounts>, CsiError> {
     if !driver.can(NodeServiceCapabilityRPCType::GetVolumeStats) {
         return Ok(None);
     }
-    let asked = NodeGetVolumeStatsRequest {
+    let request = NodeGetVolumeStatsRequest {
         volume_id: handle.to_owned(),
         volume_path: path.display().to_string(),
         staging_target_path: String::new(),
     };
     let answer =
-        driver.node().node_get_volume_stats(within(asked)).await.map_err(call("NodeGetVolumeStats"))?;
+        driver.node().node_get_volume_stats(within(request)).await.map_err(call("NodeGetVolumeStats"))?;
     let usage = answer.into_inner().usage;
     Ok((!usage.is_empty()).then(|| amounts(&usage)))
 }
@@ -47,20 +47,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units() {
+    fn volume_stats_units() {
         let usage = |unit: VolumeUsageUnit, available, total, used| VolumeUsage {
             available,
             total,
             used,
             unit: unit as i32,
         };
-        let told = [
+        let reported = [
             usage(VolumeUsageUnit::Bytes, 1, 3, 2),
             usage(VolumeUsageUnit::Inodes, 10, 30, -1),
             usage(VolumeUsageUnit::Unknown, 7, 7, 7),
         ];
         let want =
             Amounts { available: 1, capacity: 3, used: 2, inodes: 30, inodes_free: 10, inodes_used: 0 };
-        assert_eq!(amounts(&told), want);
+        assert_eq!(amounts(&reported), want);
     }
 }

@@ -1,32 +1,36 @@
-//! Noticing changes in the runtime: its stream of events where it has one, comparing lists otherwise.
+//! Detects changes in the runtime by its event stream if available, otherwise by comparing lists.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cri::v1;
 
-use super::{Engine, EngineError, Seen};
+use super::{Engine, EngineError, RuntimeStates};
 use crate::configure::labels;
 
-/// How often lists are compared beside a stream of events, in case one was lost.
-const SAFETY_NET: Duration = Duration::from_secs(300);
-/// How often lists are compared where there are no events.
+/// Relist interval beside an event stream, in case an event was lost.
+const RELIST_INTERVAL: Duration = Duration::from_secs(300);
+/// Relist interval without an event stream.
 const POLL: Duration = Duration::from_secs(1);
-/// How long to wait before a broken stream is opened again.
+/// Delay before a broken stream is reopened.
 const RECONNECT: Duration = Duration::from_millis(500);
 
-/// Calls `changed` with the UID of every pod whose sandboxes or containers changed, until dropped. `health` is called when
-/// the runtime did not answer, and with `None` when it does again.
-pub async fn watch(
-    engine: Engine,
-    changed: impl Fn(&str) + Send + Sync + 'static,
-    health: impl Fn(Option<&EngineError>) + Send + Sync + 'static,
-) {
-    let mut last = Seen::default();
+/// States of the last comparison, and its time.
+#[derive(Default)]
+struct Relist {
+    seen: RuntimeStates,
+    at: Option<Instant>,
+}
+
+/// Calls `changed` with the UID of every pod whose sandboxes or containers changed, until dropped.
+pub async fn watch(engine: Engine, changed: impl Fn(&str) + Send + Sync + 'static) {
+    let mut last = Relist::default();
     loop {
-        match stream(&engine, &mut last, &changed, &health).await {
-            Err(error) if error.is_unimplemented() => poll(&engine, &mut last, &changed, &health).await,
-            Err(error) => health(Some(&error)),
-            Ok(()) => {}
+        let lost = match stream(&engine, &mut last, &changed).await {
+            Err(error) if error.is_unimplemented() => Err(poll(&engine, &mut last, &changed).await),
+            ended => ended,
+        };
+        if let Err(error) = lost {
+            tracing::warn!(%error, "lost runtime event stream, retrying");
         }
         tokio::time::sleep(RECONNECT).await;
     }
@@ -34,23 +38,22 @@ pub async fn watch(
 
 async fn stream(
     engine: &Engine,
-    last: &mut Seen,
+    last: &mut Relist,
     changed: &(impl Fn(&str) + Send + Sync),
-    health: &(impl Fn(Option<&EngineError>) + Send + Sync),
 ) -> Result<(), EngineError> {
     let mut calls = engine.calls().runtime;
-    let mut events = calls.get_container_events(v1::GetEventsRequest {}).await?.into_inner();
+    let events = calls.get_container_events(v1::GetEventsRequest {});
+    let mut events = engine.metrics.timed("get_container_events", events).await?.into_inner();
     compare(engine, last, changed).await?;
-    health(None);
     loop {
-        match tokio::time::timeout(SAFETY_NET, events.message()).await {
+        match tokio::time::timeout(RELIST_INTERVAL, events.message()).await {
             Ok(Ok(Some(event))) => {
                 let of_sandbox = event.pod_sandbox_status.as_ref().map(|status| &status.labels);
                 let of_container = event.containers_statuses.first().map(|status| &status.labels);
                 let uid = of_sandbox.or(of_container).and_then(|labels| labels.get(labels::POD_UID));
                 match uid {
                     Some(uid) => changed(uid),
-                    // An event that does not say whose it is.
+                    // Event without a pod UID.
                     None => compare(engine, last, changed).await?,
                 }
             }
@@ -61,20 +64,11 @@ async fn stream(
     }
 }
 
-/// Compares lists for as long as the runtime answers.
-async fn poll(
-    engine: &Engine,
-    last: &mut Seen,
-    changed: &(impl Fn(&str) + Send + Sync),
-    health: &(impl Fn(Option<&EngineError>) + Send + Sync),
-) {
+/// Compares lists until the runtime fails to respond; returns its error.
+async fn poll(engine: &Engine, last: &mut Relist, changed: &(impl Fn(&str) + Send + Sync)) -> EngineError {
     loop {
-        match compare(engine, last, changed).await {
-            Ok(()) => health(None),
-            Err(error) => {
-                health(Some(&error));
-                return;
-            }
+        if let Err(error) = compare(engine, last, changed).await {
+            return error;
         }
         tokio::time::sleep(POLL).await;
     }
@@ -82,18 +76,22 @@ async fn poll(
 
 async fn compare(
     engine: &Engine,
-    last: &mut Seen,
+    last: &mut Relist,
     changed: &(impl Fn(&str) + Send + Sync),
 ) -> Result<(), EngineError> {
-    let seen = engine.survey().await?;
+    let begun = Instant::now();
+    let seen = engine.runtime_states().await?;
+    if let Some(before) = last.at.replace(begun) {
+        engine.metrics.relist_interval(begun.duration_since(before));
+    }
     for (uid, states) in &seen.states {
-        if last.states.get(uid) != Some(states) {
+        if last.seen.states.get(uid) != Some(states) {
             changed(uid);
         }
     }
-    for uid in last.states.keys().filter(|uid| !seen.states.contains_key(*uid)) {
+    for uid in last.seen.states.keys().filter(|uid| !seen.states.contains_key(*uid)) {
         changed(uid);
     }
-    *last = seen;
+    last.seen = seen;
     Ok(())
 }

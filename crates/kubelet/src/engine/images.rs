@@ -1,25 +1,25 @@
-//! Images at the runtime.
+//! Image calls of the runtime.
 
 use std::time::Duration;
 
 use cri::v1;
 
-use super::{Engine, Outcome, QUICK, within};
+use super::{Engine, EngineResult, SHORT_TIMEOUT, within};
 use crate::configure::security::ImageUser;
 
-/// How long a pull may take.
-const PULL: Duration = Duration::from_secs(30 * 60);
+/// Pull timeout.
+const PULL_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// An image that is there.
+/// An image present on the node.
 #[derive(Clone, Debug)]
 pub struct PresentImage {
-    /// What containers are made from.
+    /// Reference that containers are created from.
     pub id: String,
     pub user: ImageUser,
     pub size: u64,
 }
 
-/// The image with `:latest` if it has neither tag nor digest.
+/// Adds `:latest` to an image name without tag or digest.
 #[must_use]
 pub fn with_default_tag(image: &str) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
@@ -31,10 +31,14 @@ fn spec(image: &str) -> Option<v1::ImageSpec> {
 }
 
 impl Engine {
-    /// The image, if it is there.
-    pub async fn image(&self, image: &str) -> Outcome<Option<PresentImage>> {
-        let asked = v1::ImageStatusRequest { image: spec(image), verbose: false };
-        let answer = self.calls.images.clone().image_status(within(asked, QUICK)).await?.into_inner();
+    /// Returns the image if it is present.
+    pub async fn image(&self, image: &str) -> EngineResult<Option<PresentImage>> {
+        let request = v1::ImageStatusRequest { image: spec(image), verbose: false };
+        let answer = self
+            .metrics
+            .timed("image_status", self.calls.images.clone().image_status(within(request, SHORT_TIMEOUT)))
+            .await?
+            .into_inner();
         Ok(answer.image.map(|image| PresentImage {
             id: image.id,
             user: ImageUser { uid: image.uid.map(|uid| uid.value), name: image.username },
@@ -47,26 +51,42 @@ impl Engine {
         image: &str,
         auth: Option<v1::AuthConfig>,
         sandbox: v1::PodSandboxConfig,
-    ) -> Outcome<String> {
-        let asked = v1::PullImageRequest { image: spec(image), auth, sandbox_config: Some(sandbox) };
-        Ok(self.calls.images.clone().pull_image(within(asked, PULL)).await?.into_inner().image_ref)
+    ) -> EngineResult<String> {
+        let request = v1::PullImageRequest { image: spec(image), auth, sandbox_config: Some(sandbox) };
+        Ok(self
+            .metrics
+            .timed("pull_image", self.calls.images.clone().pull_image(within(request, PULL_TIMEOUT)))
+            .await?
+            .into_inner()
+            .image_ref)
     }
 
-    pub async fn images(&self) -> Outcome<Vec<v1::Image>> {
-        let asked = v1::ListImagesRequest::default();
-        Ok(self.calls.images.clone().list_images(within(asked, QUICK)).await?.into_inner().images)
+    pub async fn images(&self) -> EngineResult<Vec<v1::Image>> {
+        let request = v1::ListImagesRequest::default();
+        Ok(self
+            .metrics
+            .timed("list_images", self.calls.images.clone().list_images(within(request, SHORT_TIMEOUT)))
+            .await?
+            .into_inner()
+            .images)
     }
 
-    pub async fn remove_image(&self, image: &str) -> Outcome<()> {
-        let asked = v1::RemoveImageRequest { image: spec(image) };
-        self.calls.images.clone().remove_image(within(asked, QUICK)).await?;
+    pub async fn remove_image(&self, image: &str) -> EngineResult<()> {
+        let request = v1::RemoveImageRequest { image: spec(image) };
+        self.metrics
+            .timed("remove_image", self.calls.images.clone().remove_image(within(request, SHORT_TIMEOUT)))
+            .await?;
         Ok(())
     }
 
     /// Usage of the file system that holds images.
-    pub async fn image_file_system(&self) -> Outcome<Option<v1::FilesystemUsage>> {
-        let asked = v1::ImageFsInfoRequest::default();
-        let answer = self.calls.images.clone().image_fs_info(within(asked, QUICK)).await?.into_inner();
+    pub async fn image_file_system(&self) -> EngineResult<Option<v1::FilesystemUsage>> {
+        let request = v1::ImageFsInfoRequest::default();
+        let answer = self
+            .metrics
+            .timed("image_fs_info", self.calls.images.clone().image_fs_info(within(request, SHORT_TIMEOUT)))
+            .await?
+            .into_inner();
         Ok(answer.image_filesystems.into_iter().next())
     }
 }
@@ -76,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags() {
+    fn image_without_tag_gets_latest() {
         for (image, want) in [
             ("busybox", "busybox:latest"),
             ("busybox:1", "busybox:1"),

@@ -1,27 +1,28 @@
-//! What the runtime says about pods, in the kubelet's terms.
+//! Runtime state of pods, translated to the kubelet's types.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use cri::v1;
 use jiff::Timestamp;
 
-use super::{Engine, Outcome, QUICK, within};
+use super::{Engine, EngineResult, SHORT_TIMEOUT, within};
 use crate::configure::container::signal_name;
 use crate::configure::labels;
-use crate::lifecycle::{Observed, ObservedContainer, ObservedSandbox, RunState};
+use crate::lifecycle::{ObservedContainer, ObservedPod, ObservedSandbox, RunState};
 
-/// A pod that the runtime knows, whether or not the API server does.
+/// A pod known to the runtime, with or without an API object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenPod {
+pub struct RuntimePod {
     pub namespace: String,
     pub name: String,
 }
 
-/// States of everything in the runtime, by pod: enough to notice changes.
+/// States of all sandboxes and containers by pod, sufficient to detect changes.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    pub pods: BTreeMap<String, SeenPod>,
-    /// By pod: ids and states of sandboxes and containers.
+pub struct RuntimeStates {
+    pub pods: BTreeMap<String, RuntimePod>,
+    /// IDs and states of sandboxes and containers, by pod.
     pub states: BTreeMap<String, BTreeMap<String, i32>>,
 }
 
@@ -87,8 +88,8 @@ fn container(status: v1::ContainerStatus, sandbox: String) -> ObservedContainer 
 }
 
 impl Engine {
-    /// Everything about one pod.
-    pub async fn observe(&self, uid: &str) -> Outcome<Observed> {
+    /// Full state of one pod.
+    pub async fn observe(&self, uid: &str) -> EngineResult<ObservedPod> {
         let selector = BTreeMap::from([(labels::POD_UID.to_owned(), uid.to_owned())]);
         let sandboxes = v1::ListPodSandboxRequest {
             filter: Some(v1::PodSandboxFilter { label_selector: selector.clone(), ..Default::default() }),
@@ -97,22 +98,25 @@ impl Engine {
             filter: Some(v1::ContainerFilter { label_selector: selector, ..Default::default() }),
         };
         let (mut runtime, mut second) = (self.calls.runtime.clone(), self.calls.runtime.clone());
+        let (metrics, begun) = (&self.metrics, Instant::now());
         let (sandboxes, containers) = tokio::try_join!(
-            runtime.list_pod_sandbox(within(sandboxes, QUICK)),
-            second.list_containers(within(containers, QUICK)),
+            metrics.timed("list_podsandbox", runtime.list_pod_sandbox(within(sandboxes, SHORT_TIMEOUT))),
+            metrics.timed("list_containers", second.list_containers(within(containers, SHORT_TIMEOUT))),
         )?;
-        let mut observed = Observed::default();
+        let mut observed = ObservedPod::default();
         for found in sandboxes.into_inner().items {
-            let asked = v1::PodSandboxStatusRequest { pod_sandbox_id: found.id, verbose: false };
-            match runtime.pod_sandbox_status(within(asked, QUICK)).await {
+            let request = v1::PodSandboxStatusRequest { pod_sandbox_id: found.id, verbose: false };
+            let status = runtime.pod_sandbox_status(within(request, SHORT_TIMEOUT));
+            match metrics.timed("podsandbox_status", status).await {
                 Ok(answer) => observed.sandboxes.extend(answer.into_inner().status.map(sandbox)),
                 Err(status) if status.code() == tonic::Code::NotFound => {}
                 Err(status) => return Err(status.into()),
             }
         }
         for found in containers.into_inner().containers {
-            let asked = v1::ContainerStatusRequest { container_id: found.id, verbose: false };
-            match runtime.container_status(within(asked, QUICK)).await {
+            let request = v1::ContainerStatusRequest { container_id: found.id, verbose: false };
+            let status = runtime.container_status(within(request, SHORT_TIMEOUT));
+            match metrics.timed("container_status", status).await {
                 Ok(answer) => {
                     let status = answer.into_inner().status;
                     observed.containers.extend(status.map(|status| container(status, found.pod_sandbox_id)));
@@ -122,33 +126,38 @@ impl Engine {
             }
         }
         observed.sort();
+        metrics.relisted(begun);
         Ok(observed)
     }
 
-    /// The states of everything that carries a pod's labels.
-    pub async fn survey(&self) -> Outcome<Seen> {
+    /// States of everything with pod labels.
+    pub async fn runtime_states(&self) -> EngineResult<RuntimeStates> {
         let (mut runtime, mut second) = (self.calls.runtime.clone(), self.calls.runtime.clone());
+        let begun = Instant::now();
+        let sandboxes = runtime.list_pod_sandbox(within(v1::ListPodSandboxRequest::default(), SHORT_TIMEOUT));
+        let containers = second.list_containers(within(v1::ListContainersRequest::default(), SHORT_TIMEOUT));
         let (sandboxes, containers) = tokio::try_join!(
-            runtime.list_pod_sandbox(within(v1::ListPodSandboxRequest::default(), QUICK)),
-            second.list_containers(within(v1::ListContainersRequest::default(), QUICK)),
+            self.metrics.timed("list_podsandbox", sandboxes),
+            self.metrics.timed("list_containers", containers),
         )?;
-        let mut seen = Seen::default();
+        let mut seen = RuntimeStates::default();
         let mut note = |labels: &BTreeMap<String, String>, id: String, state: i32| {
             let Some(uid) = labels.get(labels::POD_UID) else { return };
             let text = |name: &str| labels.get(name).cloned().unwrap_or_default();
-            seen.pods.entry(uid.clone()).or_insert_with(|| SeenPod {
+            seen.pods.entry(uid.clone()).or_insert_with(|| RuntimePod {
                 namespace: text(labels::POD_NAMESPACE),
                 name: text(labels::POD_NAME),
             });
             seen.states.entry(uid.clone()).or_default().insert(id, state);
         };
         for found in sandboxes.into_inner().items {
-            // Apart from the states of containers.
+            // Offset to distinguish sandbox states from container states.
             note(&found.labels, found.id, found.state.saturating_add(100));
         }
         for found in containers.into_inner().containers {
             note(&found.labels, found.id, found.state);
         }
+        self.metrics.relisted(begun);
         Ok(seen)
     }
 }

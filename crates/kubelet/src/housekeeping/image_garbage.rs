@@ -1,26 +1,26 @@
-//! Images nobody uses, removed when the disk they are on fills.
+//! Image garbage collection: removes unused images when their disk fills up.
 
 use std::collections::{HashMap, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::housekeeping_config::ImageCollection;
 use crate::node::file_system;
 use crate::shared::Shared;
-use crate::upkeep::ImageCollection;
 
-/// Remembers when images were last seen in use.
+/// Tracks the time of last use of images.
 #[derive(Default)]
 pub struct ImageGarbage {
-    seen: HashMap<String, Seen>,
+    seen: HashMap<String, ImageUse>,
 }
 
 #[derive(Clone, Copy)]
-struct Seen {
+struct ImageUse {
     first: Timestamp,
     used: Timestamp,
 }
 
-/// An image and what decides about it.
+/// An image with its garbage collection criteria.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Candidate {
     id: String,
@@ -30,21 +30,21 @@ struct Candidate {
 }
 
 impl ImageGarbage {
-    /// Removes what is due: unused for too long, or in the way on a disk that fills.
+    /// Removes images that exceed the maximum age, or as many as needed on a full disk.
     pub async fn collect(&mut self, shared: &Shared) {
-        let settings = shared.config.upkeep.images;
+        let settings = shared.config.housekeeping.images;
         let Some(candidates) = self.unused(shared).await else { return };
         let (total, available) = file_system(&shared.config.directory);
         remove(shared, chosen(candidates, &settings, total, available, shared.clock.now())).await;
     }
 
-    /// Removes everything that is not used.
-    pub async fn make_room(&mut self, shared: &Shared) {
+    /// Removes all unused images.
+    pub async fn remove_unused(&mut self, shared: &Shared) {
         let Some(candidates) = self.unused(shared).await else { return };
         remove(shared, candidates).await;
     }
 
-    /// Images that no container uses; `None` if the runtime does not say.
+    /// Images that no container uses; `None` if the runtime does not respond.
     async fn unused(&mut self, shared: &Shared) -> Option<Vec<Candidate>> {
         let (images, containers) =
             (shared.engine.images().await.ok()?, shared.engine.all_containers().await.ok()?);
@@ -59,7 +59,7 @@ impl ImageGarbage {
         let mut present = HashSet::new();
         for image in images {
             present.insert(image.id.clone());
-            let seen = self.seen.entry(image.id.clone()).or_insert(Seen { first: now, used: now });
+            let seen = self.seen.entry(image.id.clone()).or_insert(ImageUse { first: now, used: now });
             let names = image.repo_tags.iter().chain(&image.repo_digests);
             if image.pinned
                 || in_use.contains(&image.id)
@@ -79,13 +79,13 @@ impl ImageGarbage {
 async fn remove(shared: &Shared, images: Vec<Candidate>) {
     for image in images {
         match shared.engine.remove_image(&image.id).await {
-            Ok(()) => tracing::info!(image = image.id, bytes = image.size, "removed an unused image"),
-            Err(error) => tracing::warn!(image = image.id, %error, "an unused image is not removed"),
+            Ok(()) => tracing::info!(image = image.id, bytes = image.size, "removed unused image"),
+            Err(error) => tracing::warn!(image = image.id, %error, "failed to remove unused image"),
         }
     }
 }
 
-/// The images to remove: those unused for too long, then those unused for longest until there is room.
+/// Images to remove: those over the maximum age, then least recently used ones until enough space is free.
 fn chosen(
     mut candidates: Vec<Candidate>,
     settings: &ImageCollection,
@@ -115,13 +115,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_unused_go_first_and_only_when_needed() {
+    fn image_gc_removes_least_recently_used_when_needed() {
         let at = |seconds| Timestamp::from_second(seconds).expect("a time");
         let image =
             |id: &str, size, used| Candidate { id: id.to_owned(), size, used: at(used), first: at(0) };
         let all = || vec![image("new", 10, 900), image("old", 4, 100), image("mid", 4, 500)];
         let ids = |list: Vec<Candidate>| list.into_iter().map(|image| image.id).collect::<Vec<_>>();
-        let settings = crate::upkeep::Upkeep::default().images;
+        let settings = crate::housekeeping_config::HousekeepingConfig::default().images;
         assert!(chosen(all(), &settings, 100, 50, at(1000)).is_empty());
         assert_eq!(ids(chosen(all(), &settings, 100, 13, at(1000))), ["old", "mid"]);
         assert!(chosen(all(), &settings, 100, 13, at(60)).is_empty(), "all are too young");

@@ -1,4 +1,4 @@
-//! Pods that put more on the node's disk than they may: in an `emptyDir`, in a container, or altogether.
+//! Evicts pods that exceed a limit of local ephemeral storage: of an `emptyDir`, a container or the pod.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::volumes::{PodDirectories, disk_usage};
 
 const RESOURCE: &str = "ephemeral-storage";
 
-/// Evicts pods that are over a limit of theirs. Pods without limits cost nothing.
-pub async fn look(shared: &Arc<Shared>, workers: &Arc<Workers>) {
+/// Evicts pods that exceed a storage limit. Pods without limits are not measured.
+pub async fn check_once(shared: &Arc<Shared>, workers: &Arc<Workers>) {
     let limited: Vec<Arc<Pod>> = workers.pods().into_iter().filter(|pod| is_limited(pod)).collect();
     if limited.is_empty() {
         return;
@@ -34,8 +34,9 @@ pub async fn look(shared: &Arc<Shared>, workers: &Arc<Workers>) {
             })
         })
         .await;
-        if let Ok(Some(message)) = looked {
-            tracing::warn!(pod = uid, message, "evicting");
+        if let Ok(Some((signal, message))) = looked {
+            tracing::warn!(pod = uid, message, "evicting pod");
+            shared.metrics.evicted(signal);
             workers.evict(&uid, "Evicted", message, Some(1));
         }
     }
@@ -53,7 +54,7 @@ fn is_limited(pod: &Pod) -> bool {
     phase == Some("Running") && (disk_volumes(pod).any(|volume| volume.1.is_some()) || limits(RESOURCE))
 }
 
-/// Directories on disk that pods get, with their limits.
+/// Disk-backed `emptyDir` volumes with their limits.
 fn disk_volumes(pod: &Pod) -> impl Iterator<Item = (&Volume, Option<i64>)> {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).filter_map(|volume| {
         let source = volume.empty_dir.as_ref()?;
@@ -67,13 +68,13 @@ fn disk_volumes(pod: &Pod) -> impl Iterator<Item = (&Volume, Option<i64>)> {
     })
 }
 
-/// What is wrong, in Kubernetes' words. `layers` are bytes that containers wrote, by name.
+/// Eviction signal, and message in Kubernetes' wording. `layers` are bytes of writable layers, by container name.
 fn excess(
     pod: &Pod,
     layers: &BTreeMap<String, i64>,
     volume_size: &dyn Fn(&str) -> i64,
     log_size: &dyn Fn(&str) -> i64,
-) -> Option<String> {
+) -> Option<(&'static str, String)> {
     let mut total = 0_i64;
     for (volume, limit) in disk_volumes(pod) {
         let used = volume_size(&volume.name);
@@ -81,7 +82,8 @@ fn excess(
         if let Some(limit) = limit.filter(|limit| used > *limit) {
             let text = volume.empty_dir.as_ref().and_then(|source| source.size_limit.as_ref());
             let text = text.map_or_else(|| limit.to_string(), |text| text.0.clone());
-            return Some(format!("Usage of EmptyDir volume {:?} exceeds the limit {text:?}. ", volume.name));
+            let message = format!("Usage of EmptyDir volume {:?} exceeds the limit {text:?}. ", volume.name);
+            return Some(("emptydirfs.limit", message));
         }
     }
     let spec = pod.spec.as_ref()?;
@@ -91,23 +93,27 @@ fn excess(
         let limits = member.container.resources.as_ref().and_then(|own| own.limits.as_ref());
         if qos::whole(limits, RESOURCE).is_some_and(|limit| limit > 0 && used > limit) {
             let text = limits.and_then(|limits| limits.get(RESOURCE)).map(|text| text.0.clone());
-            return Some(format!(
+            let message = format!(
                 "Container {} exceeded its local ephemeral storage limit {:?}. ",
                 member.name(),
                 text.unwrap_or_default()
-            ));
+            );
+            return Some(("ephemeralcontainerfs.limit", message));
         }
     }
-    // The sum of the limits counts even if not all containers have one.
+    // The sum of the limits applies even if not all containers have one.
     let limits = spec.containers.iter().filter_map(|container| {
         qos::whole(container.resources.as_ref().and_then(|own| own.limits.as_ref()), RESOURCE)
     });
     let limit = limits.fold(0, i64::saturating_add);
-    (limit > 0 && total > limit)
-        .then(|| format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "))
+    (limit > 0 && total > limit).then(|| {
+        let message =
+            format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+        ("ephemeralpodfs.limit", message)
+    })
 }
 
-/// Bytes that containers wrote to their own layers: by pod, by name.
+/// Bytes of writable layers, by pod and container name.
 async fn layers(shared: &Shared) -> BTreeMap<String, BTreeMap<String, i64>> {
     let mut found: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
     for one in shared.engine.container_stats().await.unwrap_or_default() {
@@ -123,7 +129,7 @@ async fn layers(shared: &Shared) -> BTreeMap<String, BTreeMap<String, i64>> {
     found
 }
 
-/// Bytes that a directory occupies.
+/// Disk usage of a directory in bytes.
 fn size(directory: &Path) -> i64 {
     i64::try_from(disk_usage(directory).bytes).unwrap_or(i64::MAX)
 }
@@ -141,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_compared_with_what_is_used() {
+    fn local_storage_over_limit_is_reported() {
         let pod = pod();
         assert!(is_limited(&pod));
         let check = |volume: i64, other: i64, layer: i64| {
@@ -150,16 +156,20 @@ mod tests {
         };
         assert_eq!(check(1024, 0, 0), None);
         assert_eq!(
-            check(2000, 0, 0).as_deref(),
-            Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". ")
+            check(2000, 0, 0),
+            Some((
+                "emptydirfs.limit",
+                "Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". ".to_owned()
+            ))
         );
         assert_eq!(
-            check(0, 0, 5000).as_deref(),
+            check(0, 0, 5000).map(|found| found.1).as_deref(),
             Some("Container c exceeded its local ephemeral storage limit \"4Ki\". ")
         );
         assert!(
             check(1000, 3000, 1000)
                 .expect("too much")
+                .1
                 .starts_with("Pod ephemeral local storage usage exceeds")
         );
     }

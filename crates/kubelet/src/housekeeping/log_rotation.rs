@@ -1,15 +1,15 @@
-//! Logs that grow too large are put aside, and the oldest of those removed.
+//! Rotates large container logs and removes the oldest rotated files.
 
 use std::path::{Path, PathBuf};
 
 use crate::configure::labels;
 use crate::shared::Shared;
 
-/// Rotates the logs of all running containers that are due.
+/// Rotates the logs of all running containers that exceed the size limit.
 pub async fn rotate(shared: &Shared) {
     let containers = match shared.engine.running_containers().await {
         Ok(containers) => containers,
-        Err(error) => return tracing::debug!(%error, "logs are not rotated now"),
+        Err(error) => return tracing::debug!(%error, "failed to list containers for log rotation"),
     };
     for container in containers {
         let label = |name: &str| container.labels.get(name).cloned().unwrap_or_default();
@@ -23,28 +23,28 @@ pub async fn rotate(shared: &Shared) {
         );
         let path = shared.settings.logs.join(directory).join(format!("{restarts}.log"));
         let large =
-            std::fs::metadata(&path).is_ok_and(|meta| meta.len() > shared.config.upkeep.logs.max_size);
+            std::fs::metadata(&path).is_ok_and(|meta| meta.len() > shared.config.housekeeping.logs.max_size);
         if !large {
             continue;
         }
         let stamp = shared.clock.now().strftime("%Y%m%d-%H%M%S").to_string();
         let aside = PathBuf::from(format!("{}.{stamp}", path.display()));
         if let Err(error) = std::fs::rename(&path, &aside) {
-            tracing::warn!(%error, path = %path.display(), "a log cannot be put aside");
+            tracing::warn!(%error, path = %path.display(), "failed to rotate log");
             continue;
         }
         if let Err(error) = shared.engine.reopen_log(&container.id).await {
-            tracing::warn!(%error, path = %path.display(), "a log is not opened anew");
+            tracing::warn!(%error, path = %path.display(), "failed to reopen log");
             let _ = std::fs::rename(&aside, &path);
             continue;
         }
-        for old in surplus(&path, shared.config.upkeep.logs.max_files) {
+        for old in surplus(&path, shared.config.housekeeping.logs.max_files) {
             let _ = std::fs::remove_file(old);
         }
     }
 }
 
-/// Files put aside earlier that are too many now.
+/// Rotated files beyond the limit.
 fn surplus(path: &Path, most: usize) -> Vec<PathBuf> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
     else {
@@ -57,7 +57,7 @@ fn surplus(path: &Path, most: usize) -> Vec<PathBuf> {
         .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)))
         .map(|entry| entry.path())
         .collect();
-    // Their names end in the time, so that the oldest come first.
+    // File names end in a timestamp, so that they sort oldest first.
     aside.sort();
     let keep = most.saturating_sub(1);
     aside.truncate(aside.len().saturating_sub(keep));
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_are_surplus() {
+    fn rotated_logs_oldest_are_surplus() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("0.log");
         for stamp in ["1", "2", "3", "4", "5", "6"] {

@@ -1,5 +1,5 @@
-//! What keeps a node usable: logs are rotated, images nobody uses are removed, pods are evicted before memory or disk
-//! runs out, or when they use more of the disk than they may.
+//! Node housekeeping: rotates logs, removes unused images, and evicts pods before memory or disk runs out or when
+//! they exceed their storage limits.
 
 mod eviction;
 mod image_garbage;
@@ -17,14 +17,14 @@ use crate::node::Pressure;
 use crate::pods::Workers;
 use crate::shared::Shared;
 
-/// How often the node is looked at.
-const LOOK: Duration = Duration::from_secs(10);
-/// Images are looked at every so many times.
+/// Housekeeping interval.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Image garbage collection runs every so many intervals.
 const IMAGES_EVERY: u32 = 30;
 
-/// Keeps house until the kubelet stops.
+/// Runs housekeeping until the kubelet stops.
 pub async fn run(shared: Arc<Shared>, workers: Arc<Workers>, pressure: Arc<Mutex<Pressure>>) {
-    let mut ticks = tokio::time::interval(LOOK);
+    let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut images = image_garbage::ImageGarbage::default();
     let mut eviction = eviction::Watch::default();
@@ -32,8 +32,8 @@ pub async fn run(shared: Arc<Shared>, workers: Arc<Workers>, pressure: Arc<Mutex
     loop {
         ticks.tick().await;
         count = count.wrapping_add(1);
-        eviction.look(&shared, &workers, &mut images, &pressure).await;
-        local_storage::look(&shared, &workers).await;
+        eviction.check_once(&shared, &workers, &mut images, &pressure).await;
+        local_storage::check_once(&shared, &workers).await;
         if !workers.pods().is_empty() {
             log_rotation::rotate(&shared).await;
         }

@@ -1,27 +1,28 @@
-//! Waiting times that double: between restarts of a container, between pulls of an image.
+//! Exponential backoff of container restarts and image pulls.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Waiting times by key. The first failure waits for `initial`, each further one twice as long, up to `limit`; a key
-/// that has been good for twice the limit begins anew.
+/// Backoff by key. The first failure waits for `initial`, each further one twice as long, up to `limit`; a key
+/// without failures for twice the limit is reset.
 #[derive(Clone, Debug)]
 pub struct Backoff {
-    initial: SignedDuration,
+    delays: base::backoff::Backoff,
     limit: SignedDuration,
     entries: HashMap<String, Entry>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
+    failures: u32,
     wait: SignedDuration,
     updated: Timestamp,
 }
 
 impl Default for Backoff {
-    /// Kubernetes' times: ten seconds, up to five minutes.
+    /// Kubernetes' defaults: ten seconds, up to five minutes.
     fn default() -> Self {
         Self::new(Duration::from_secs(10), Duration::from_secs(300))
     }
@@ -30,11 +31,11 @@ impl Default for Backoff {
 impl Backoff {
     #[must_use]
     pub fn new(initial: Duration, limit: Duration) -> Self {
-        let convert = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
-        Self { initial: convert(initial), limit: convert(limit), entries: HashMap::new() }
+        let delays = base::backoff::Backoff::new(initial, limit);
+        Self { delays, limit: signed(limit), entries: HashMap::new() }
     }
 
-    /// When the wait that began at `since` ends, if it has not ended yet.
+    /// End of the backoff that started at `since`, unless it has passed.
     #[must_use]
     pub fn until(&self, key: &str, since: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let entry = self.entries.get(key)?;
@@ -45,35 +46,34 @@ impl Backoff {
         (now < until).then_some(until)
     }
 
-    /// When the wait ends that began with the last failure noted, if it has not ended yet.
+    /// End of the backoff since the last recorded failure, unless it has passed.
     #[must_use]
     pub fn until_since_update(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
         let entry = self.entries.get(key)?;
         self.until(key, entry.updated, now)
     }
 
-    /// The wait in force.
+    /// Current backoff.
     #[must_use]
     pub fn wait(&self, key: &str) -> SignedDuration {
         self.entries.get(key).map_or(SignedDuration::ZERO, |entry| entry.wait)
     }
 
-    /// Notes another failure, at `since`; the next one waits longer.
+    /// Records another failure at `since`, which doubles the backoff.
     pub fn step(&mut self, key: &str, since: Timestamp, now: Timestamp) {
-        let wait = match self.entries.get(key) {
-            Some(entry) if !self.is_expired(entry, since) => {
-                entry.wait.checked_mul(2).unwrap_or(self.limit).min(self.limit)
-            }
-            _ => self.initial,
+        let failures = match self.entries.get(key) {
+            Some(entry) if !self.is_expired(entry, since) => entry.failures.saturating_add(1),
+            _ => 1,
         };
-        self.entries.insert(key.to_owned(), Entry { wait, updated: now });
+        let wait = signed(self.delays.after(failures));
+        self.entries.insert(key.to_owned(), Entry { failures, wait, updated: now });
     }
 
     pub fn forget(&mut self, key: &str) {
         self.entries.remove(key);
     }
 
-    /// Drops what has been good for long.
+    /// Removes expired keys.
     pub fn prune(&mut self, now: Timestamp) {
         let limit = self.limit;
         self.entries.retain(|_, entry| now.duration_since(entry.updated) <= limit * 2);
@@ -84,12 +84,16 @@ impl Backoff {
     }
 }
 
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_limit_and_expire() {
+    fn backoff_doubles_to_limit_and_expires() {
         let mut backoff = Backoff::default();
         let mut now = Timestamp::UNIX_EPOCH;
         assert_eq!(backoff.until("a", now, now), None);

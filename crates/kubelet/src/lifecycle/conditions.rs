@@ -1,4 +1,4 @@
-//! The conditions of a pod that the kubelet owns.
+//! Pod conditions owned by the kubelet.
 
 use objects::core::v1::{ContainerStatus, Pod, PodCondition};
 use objects::meta::v1::Time;
@@ -6,7 +6,7 @@ use objects::meta::v1::Time;
 use super::members::is_sidecar;
 use super::phase::{find, is_running};
 
-/// Types of conditions that the kubelet writes; all others are left as they are.
+/// Condition types that the kubelet writes; all others are preserved.
 pub const OWNED: [&str; 8] = [
     "PodReadyToStartContainers",
     "Initialized",
@@ -18,22 +18,22 @@ pub const OWNED: [&str; 8] = [
     ALL_RESTARTING,
 ];
 
-/// The condition of a pod whose containers all begin anew.
+/// Condition of a pod whose containers all restart.
 pub const ALL_RESTARTING: &str = "AllContainersRestarting";
 
-/// The condition of a pod that others end; the kubelet writes it when it is the one, for this reason.
+/// Condition of a disrupted pod; reason for terminations by the kubelet.
 pub const DISRUPTION: &str = "DisruptionTarget";
 pub const BY_KUBELET: &str = "TerminationByKubelet";
 
-/// A condition's status, reason and message.
+/// Status, reason and message of a condition.
 #[derive(Clone, Debug, PartialEq)]
-struct Finding {
+struct ConditionState {
     status: bool,
     reason: &'static str,
     message: String,
 }
 
-impl Finding {
+impl ConditionState {
     const TRUE: Self = Self { status: true, reason: "", message: String::new() };
 
     fn no(reason: &'static str, message: String) -> Self {
@@ -46,8 +46,8 @@ fn joined(parts: [(&str, Vec<&str>); 2]) -> String {
     texts.map(|(what, names)| format!("{what}: [{}]", names.join(" "))).collect::<Vec<_>>().join(", ")
 }
 
-/// All conditions the kubelet owns, in Kubernetes' order. Transition times are those of `old` where the status is the
-/// same.
+/// All conditions owned by the kubelet, in Kubernetes' order. Transition times are taken from `old` where the status
+/// is unchanged.
 #[must_use]
 pub fn conditions(
     pod: &Pod,
@@ -58,14 +58,14 @@ pub fn conditions(
     now: &Time,
 ) -> Vec<PodCondition> {
     let restarting = restarting_all.map(|is| match is {
-        true => Finding {
+        true => ConditionState {
             reason: "RestartAllContainersStarted",
             message: "container exited with restart policy rule".to_owned(),
-            ..Finding::TRUE
+            ..ConditionState::TRUE
         },
-        false => Finding::no("", String::new()),
+        false => ConditionState::no("", String::new()),
     });
-    let sandbox = Finding { status: sandbox_is_up, ..Finding::TRUE };
+    let sandbox = ConditionState { status: sandbox_is_up, ..ConditionState::TRUE };
     let containers = containers_ready(pod, statuses, phase);
     let ready = ready(pod, &containers);
     let findings = [
@@ -73,7 +73,7 @@ pub fn conditions(
         ("Initialized", initialised(pod, statuses, phase)),
         ("Ready", ready),
         ("ContainersReady", containers),
-        ("PodScheduled", Finding::TRUE),
+        ("PodScheduled", ConditionState::TRUE),
     ];
     let findings = findings.into_iter().chain(restarting.map(|finding| (ALL_RESTARTING, finding)));
     let old = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -98,8 +98,8 @@ pub fn conditions(
         .collect()
 }
 
-fn containers_ready(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> Finding {
-    let Some(spec) = &pod.spec else { return Finding::TRUE };
+fn containers_ready(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> ConditionState {
+    let Some(spec) = &pod.spec else { return ConditionState::TRUE };
     let (mut unknown, mut unready) = (Vec::new(), Vec::new());
     let sidecars = spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));
     for container in sidecars.chain(&spec.containers) {
@@ -110,16 +110,16 @@ fn containers_ready(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> Fin
         }
     }
     match phase {
-        "Succeeded" if unknown.is_empty() => return Finding::no("PodCompleted", String::new()),
-        "Failed" => return Finding::no("PodFailed", String::new()),
+        "Succeeded" if unknown.is_empty() => return ConditionState::no("PodCompleted", String::new()),
+        "Failed" => return ConditionState::no("PodFailed", String::new()),
         _ => {}
     }
     let message =
         joined([("containers with unknown status", unknown), ("containers with unready status", unready)]);
-    if message.is_empty() { Finding::TRUE } else { Finding::no("ContainersNotReady", message) }
+    if message.is_empty() { ConditionState::TRUE } else { ConditionState::no("ContainersNotReady", message) }
 }
 
-fn ready(pod: &Pod, containers: &Finding) -> Finding {
+fn ready(pod: &Pod, containers: &ConditionState) -> ConditionState {
     if !containers.status {
         return containers.clone();
     }
@@ -138,11 +138,15 @@ fn ready(pod: &Pod, containers: &Finding) -> Finding {
             Some(_) => {}
         }
     }
-    if missing.is_empty() { Finding::TRUE } else { Finding::no("ReadinessGatesNotReady", missing.join(", ")) }
+    if missing.is_empty() {
+        ConditionState::TRUE
+    } else {
+        ConditionState::no("ReadinessGatesNotReady", missing.join(", "))
+    }
 }
 
-fn initialised(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> Finding {
-    let Some(spec) = &pod.spec else { return Finding::TRUE };
+fn initialised(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> ConditionState {
+    let Some(spec) = &pod.spec else { return ConditionState::TRUE };
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
     for container in spec.init_containers.iter().flatten() {
         match find(statuses, &container.name) {
@@ -156,20 +160,24 @@ fn initialised(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> Finding 
         }
     }
     if phase == "Succeeded" && unknown.is_empty() {
-        return Finding { reason: "PodCompleted", ..Finding::TRUE };
+        return ConditionState { reason: "PodCompleted", ..ConditionState::TRUE };
     }
     let began = spec.containers.iter().filter_map(|container| find(statuses, &container.name));
     if began.clone().any(has_run) {
-        return Finding::TRUE;
+        return ConditionState::TRUE;
     }
     let message = joined([
         ("containers with unknown status", unknown),
         ("containers with incomplete status", incomplete),
     ]);
-    if message.is_empty() { Finding::TRUE } else { Finding::no("ContainersNotInitialized", message) }
+    if message.is_empty() {
+        ConditionState::TRUE
+    } else {
+        ConditionState::no("ContainersNotInitialized", message)
+    }
 }
 
-/// Whether a container runs or ever ran.
+/// Returns true if a container is running or has run.
 #[must_use]
 pub fn has_run(status: &ContainerStatus) -> bool {
     let ended = |state: &Option<objects::core::v1::ContainerState>| {

@@ -1,25 +1,25 @@
-//! The containers of a pod in one shape: init containers, sidecars, ordinary and ephemeral ones.
+//! Unified view of a pod's containers: init containers, sidecars, regular and ephemeral ones.
 
 use objects::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 
-/// What a container is to its pod.
+/// Role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberKind {
     /// Runs to completion before the next one starts.
     Init,
-    /// An init container that keeps running beside the ordinary ones.
+    /// A restartable init container, which keeps running beside the regular ones.
     Sidecar,
     App,
-    /// Added to a running pod to look into it.
+    /// Added to a running pod for debugging.
     Ephemeral,
 }
 
-/// A container of a pod and what it is to it.
+/// A container of a pod with its role.
 #[derive(Clone, Debug)]
 pub struct Member {
     pub kind: MemberKind,
     pub container: Container,
-    /// The container whose processes an ephemeral one sees.
+    /// Target container of an ephemeral container.
     pub target: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// All containers: init containers and sidecars in their order, then ordinary ones, then ephemeral ones.
+/// All containers: init containers and sidecars in order, then regular ones, then ephemeral ones.
 #[must_use]
 pub fn members(spec: &PodSpec) -> Vec<Member> {
     let init = spec.init_containers.iter().flatten().map(|container| Member {
@@ -56,7 +56,7 @@ pub fn members(spec: &PodSpec) -> Vec<Member> {
     init.chain(app).chain(ephemeral).collect()
 }
 
-/// The member of that name.
+/// Returns the member of that name.
 #[must_use]
 pub fn member(pod: &Pod, name: &str) -> Option<Member> {
     members(pod.spec.as_ref()?).into_iter().find(|member| member.name() == name)

@@ -1,6 +1,6 @@
-//! The life of one pod, as pure functions: what is observed, what should be done next, what its status says.
+//! Pod lifecycle as pure functions: observed state, next actions, status.
 //!
-//! Nothing here talks to a runtime or an API server, and time comes in as an argument.
+//! Nothing here calls a runtime or an API server; time is an argument.
 
 pub mod backoff;
 pub mod conditions;
@@ -14,5 +14,5 @@ pub mod status;
 
 pub use backoff::Backoff;
 pub use members::{Member, MemberKind};
-pub use observed::{Observed, ObservedContainer, ObservedSandbox, RunState};
-pub use plan::{Kill, KillReason, Plan, ProbeView, Start, Verdict, plan};
+pub use observed::{ObservedContainer, ObservedPod, ObservedSandbox, RunState};
+pub use plan::{Kill, KillReason, PodPlan, ProbeView, Start, Verdict, plan};

@@ -1,14 +1,14 @@
-//! What the runtime says about a pod: its sandboxes and containers, newest first.
+//! Runtime state of a pod: its sandboxes and containers, newest first.
 
 use cri::v1::LinuxContainerResources;
 use jiff::Timestamp;
 
-/// Everything of one pod that the runtime knows.
+/// Runtime state of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Observed {
+pub struct ObservedPod {
     /// Newest first.
     pub sandboxes: Vec<ObservedSandbox>,
-    /// Newest first, of all sandboxes.
+    /// Newest first, across all sandboxes.
     pub containers: Vec<ObservedContainer>,
 }
 
@@ -22,7 +22,7 @@ pub struct ObservedSandbox {
     pub created_at: Timestamp,
 }
 
-/// The states a container can be in.
+/// Container states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RunState {
     Created,
@@ -37,7 +37,7 @@ pub struct ObservedContainer {
     pub id: String,
     pub name: String,
     pub sandbox: String,
-    /// How often a container of this name was started before this one.
+    /// Restart count: earlier containers of this name.
     pub restarts: u32,
     pub state: RunState,
     pub created_at: Timestamp,
@@ -46,21 +46,21 @@ pub struct ObservedContainer {
     pub exit_code: i32,
     pub reason: String,
     pub message: String,
-    /// The image as the user named it.
+    /// Image reference as specified by the user.
     pub image: String,
-    /// The image as the runtime identifies it.
+    /// Image reference as reported by the runtime.
     pub image_id: String,
-    /// Fingerprint of the fields whose change needs a new container.
+    /// Hash of the fields whose change requires a new container.
     pub hash: String,
     pub log_path: String,
-    /// User, group and supplementary groups of the first process, where the runtime tells.
+    /// User, group and supplementary groups of the first process, if the runtime reports them.
     pub user: Option<(i64, i64, Vec<i64>)>,
     pub stop_signal: Option<String>,
-    /// Its limits, where the runtime tells.
+    /// Resource limits, if the runtime reports them.
     pub resources: Option<LinuxContainerResources>,
 }
 
-impl Observed {
+impl ObservedPod {
     /// The newest sandbox.
     #[must_use]
     pub fn sandbox(&self) -> Option<&ObservedSandbox> {
@@ -73,7 +73,7 @@ impl Observed {
         self.containers.iter().find(|container| container.name == name)
     }
 
-    /// The newest but one of that name.
+    /// The second newest container of that name.
     #[must_use]
     pub fn previous(&self, name: &str) -> Option<&ObservedContainer> {
         self.containers.iter().filter(|container| container.name == name).nth(1)
@@ -83,13 +83,13 @@ impl Observed {
         self.containers.iter().filter(|container| container.state == RunState::Running)
     }
 
-    /// Whether nothing of the pod runs any more.
+    /// Returns true if nothing of the pod is running.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.running().next().is_none() && self.sandboxes.iter().all(|sandbox| !sandbox.ready)
     }
 
-    /// Puts the newest first, as the rest expects.
+    /// Sorts newest first, as the accessors require.
     pub fn sort(&mut self) {
         self.sandboxes.sort_by_key(|sandbox| std::cmp::Reverse((sandbox.created_at, sandbox.attempt)));
         self.containers

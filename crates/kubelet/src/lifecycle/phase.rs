@@ -5,13 +5,20 @@ use objects::core::v1::{Container, ContainerStatus, Pod};
 use super::members::is_sidecar;
 use super::restart;
 
-/// The status of that container.
+/// Returns true if the status of the pod has a terminal phase.
+#[must_use]
+pub fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Status of the named container.
 #[must_use]
 pub fn find<'a>(statuses: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
     statuses.iter().find(|status| status.name == name)
 }
 
-/// Exit code of the state a container is in or, while it waits, of the one before.
+/// Exit code of the current state or, while waiting, of the last state.
 fn exit_code(status: &ContainerStatus) -> Option<i32> {
     let code = |state: Option<&objects::core::v1::ContainerState>| {
         state.and_then(|state| state.terminated.as_ref()).map(|terminated| terminated.exit_code)
@@ -34,24 +41,25 @@ pub fn is_waiting(status: &ContainerStatus) -> bool {
 struct Count {
     pending_init: usize,
     pending_sidecars: usize,
-    failed_for_good: bool,
+    failed_permanently: bool,
     unknown: usize,
     running: usize,
     waiting: usize,
     stopped: usize,
-    stopped_for_good: usize,
+    stopped_permanently: usize,
     succeeded: usize,
 }
 
-/// Whether the container will not run again, though it ended with `code`: it might have gone with all others of its pod.
-fn is_for_good(pod: &Pod, container: &Container, status: &ContainerStatus, code: i32) -> bool {
+/// Returns true if a container that exited with `code` will not restart. Containers removed by RestartAllContainers
+/// do restart.
+fn is_done_permanently(pod: &Pod, container: &Container, status: &ContainerStatus, code: i32) -> bool {
     let states = [status.state.as_ref(), status.last_state.as_ref()];
     let ended = states.into_iter().flatten().find_map(|state| state.terminated.as_ref());
     let removed = ended.and_then(|ended| ended.reason.as_deref()) == Some(restart::RESTARTING_ALL);
     !removed && !restart::on_exit(pod, container, code)
 }
 
-/// The phase. `terminal`: nothing of the pod will be started any more; `initialised`: ordinary containers have run.
+/// Pod phase. `terminal`: nothing will be started any more; `initialised`: regular containers have run.
 #[must_use]
 pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialised: bool) -> &'static str {
     let Some(spec) = &pod.spec else { return "Pending" };
@@ -79,7 +87,9 @@ pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialise
         }
         match status.and_then(|status| Some((status, exit_code(status)?))) {
             Some((status, 0)) if !is_running(status) => {}
-            Some((status, code)) => count.failed_for_good |= is_for_good(pod, container, status, code),
+            Some((status, code)) => {
+                count.failed_permanently |= is_done_permanently(pod, container, status, code)
+            }
             None => count.pending_init += 1,
         }
     }
@@ -90,7 +100,8 @@ pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialise
             Some(status) => match exit_code(status) {
                 Some(code) => {
                     count.stopped += 1;
-                    count.stopped_for_good += usize::from(is_for_good(pod, container, status, code));
+                    count.stopped_permanently +=
+                        usize::from(is_done_permanently(pod, container, status, code));
                     count.succeeded += usize::from(code == 0 && !is_waiting(status));
                 }
                 None if is_waiting(status) => count.waiting += 1,
@@ -102,7 +113,7 @@ pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialise
 }
 
 fn judge(count: &Count, terminal: bool, initialised: bool) -> &'static str {
-    if count.failed_for_good {
+    if count.failed_permanently {
         return "Failed";
     }
     let pending = count.pending_init > 0 || (count.pending_sidecars > 0 && !initialised) || count.waiting > 0;
@@ -115,8 +126,23 @@ fn judge(count: &Count, terminal: bool, initialised: bool) -> &'static str {
     if count.stopped == 0 {
         return "Pending";
     }
-    if !terminal && count.stopped != count.stopped_for_good {
+    if !terminal && count.stopped != count.stopped_permanently {
         return "Running";
     }
     if count.stopped == count.succeeded { "Succeeded" } else { "Failed" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finished_phases_match_vectors() {
+        for (phase, finished) in vectors::PHASES {
+            let mut pod = Pod::default();
+            pod.status.get_or_insert_default().phase = Some(phase.to_owned());
+            assert_eq!(has_ended(&pod), finished, "{phase}");
+        }
+        assert!(!has_ended(&Pod::default()));
+    }
 }

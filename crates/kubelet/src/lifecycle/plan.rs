@@ -1,4 +1,4 @@
-//! What to do next for a pod: from its spec and what is observed, to sandboxes and containers to make and to end.
+//! Computes the next actions for a pod from its spec and observed state: sandboxes and containers to create and kill.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use objects::core::v1::{Container, Pod};
 
 use super::backoff::Backoff;
 use super::members::{Member, MemberKind, members};
-use super::observed::{Observed, ObservedContainer, ObservedSandbox, RunState};
+use super::observed::{ObservedContainer, ObservedPod, ObservedSandbox, RunState};
 use super::restart;
 
-/// What the probes of a running container say.
+/// Probe results of a running container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// It must be ended: liveness or startup failed.
+    /// Reason to kill it: liveness or startup probe failed.
     pub failed: Option<KillReason>,
-    /// Its startup probe has succeeded, or it has none.
+    /// The startup probe has succeeded, or there is none.
     pub started: bool,
     pub ready: bool,
 }
 
-/// Where verdicts come from: by container id.
+/// Probe results by container ID.
 pub type ProbeView<'a> = &'a dyn Fn(&str) -> Verdict;
 
-/// Why a container is ended.
+/// Reason to kill a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillReason {
     LivenessFailed,
     StartupFailed,
     SpecChanged,
-    /// It was created and never started, because whoever wanted to ended in between. It goes without a trace.
+    /// Created but never started, because the kubelet stopped in between. It is removed without an event.
     NeverRan,
-    /// Nobody knows whether it runs.
+    /// The runtime does not know its state.
     Unknown,
-    /// The pod ends, or its sandbox is replaced.
+    /// The pod terminates, or its sandbox is replaced.
     PodEnds,
 }
 
@@ -48,13 +48,13 @@ pub struct Kill {
 #[derive(Clone, Debug)]
 pub struct Start {
     pub member: Member,
-    /// Number of containers of this name before.
+    /// Number of earlier containers of this name.
     pub restarts: u32,
-    /// When the one before ended, for the wait after the next failure.
+    /// Finish time of the previous container, the start of the next backoff.
     pub ended_at: Option<Timestamp>,
 }
 
-/// A container that goes with all others of its pod, so that they begin anew.
+/// A container removed by RestartAllContainers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
     pub id: String,
@@ -62,24 +62,24 @@ pub struct Reset {
     pub running: bool,
 }
 
-/// The next steps of a pod, in the order: kill, replace the sandbox, start.
+/// Next actions for a pod, in this order: kill, replace the sandbox, start.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
-    /// End every container and sandbox: the pod is finished, or its sandbox is to be replaced.
+pub struct PodPlan {
+    /// Kill all containers and sandboxes: the pod is finished, or its sandbox is replaced.
     pub kill_pod: bool,
-    /// Make a sandbox with this attempt number.
+    /// Create a sandbox with this attempt number.
     pub create_sandbox: Option<u32>,
     pub kill: Vec<Kill>,
-    /// Containers to remove, in this order; then nothing else is done.
+    /// Containers to remove, in this order; no other action is taken then.
     pub reset: Vec<Reset>,
     pub start: Vec<Start>,
-    /// Containers that wait before they are restarted, and the message about it.
+    /// Containers in restart backoff, with their message.
     pub backing_off: BTreeMap<String, String>,
-    /// When to look again even if nothing happens.
+    /// Time of the next sync even without changes.
     pub wake_at: Option<Timestamp>,
 }
 
-impl Plan {
+impl PodPlan {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         !self.kill_pod
@@ -96,17 +96,17 @@ impl Plan {
 
 struct Planner<'a> {
     pod: &'a Pod,
-    observed: &'a Observed,
+    observed: &'a ObservedPod,
     probes: ProbeView<'a>,
     backoff: &'a Backoff,
     hash: &'a dyn Fn(&Container) -> String,
     now: Timestamp,
-    plan: Plan,
+    plan: PodPlan,
 }
 
-/// Whether the pod needs a new sandbox, and its attempt number.
+/// Returns whether the pod needs a new sandbox, and its attempt number.
 #[must_use]
-pub fn sandbox_needed(pod: &Pod, observed: &Observed) -> Option<u32> {
+pub fn sandbox_needed(pod: &Pod, observed: &ObservedPod) -> Option<u32> {
     let Some(newest) = observed.sandbox() else { return Some(0) };
     let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
     let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).count();
@@ -116,17 +116,17 @@ pub fn sandbox_needed(pod: &Pod, observed: &Observed) -> Option<u32> {
     (ready > 1 || !usable(newest)).then(|| newest.attempt.saturating_add(1))
 }
 
-/// The next steps for a pod that should run. `hash` fingerprints what cannot change in a running container.
+/// Next actions for a pod that should run. `hash` covers the immutable fields of a running container.
 #[must_use]
 pub fn plan(
     pod: &Pod,
-    observed: &Observed,
+    observed: &ObservedPod,
     probes: ProbeView<'_>,
     backoff: &Backoff,
     hash: &dyn Fn(&Container) -> String,
     now: Timestamp,
-) -> Plan {
-    let mut planner = Planner { pod, observed, probes, backoff, hash, now, plan: Plan::default() };
+) -> PodPlan {
+    let mut planner = Planner { pod, observed, probes, backoff, hash, now, plan: PodPlan::default() };
     let Some(spec) = &pod.spec else { return planner.plan };
     let all = members(spec);
     planner.plan.reset = resets(&all, observed);
@@ -134,22 +134,23 @@ pub fn plan(
         return planner.plan;
     }
     match sandbox_needed(pod, observed) {
-        Some(attempt) => planner.afresh(attempt, &all),
-        None => planner.onward(&all),
+        Some(attempt) => planner.plan_new_sandbox(attempt, &all),
+        None => planner.plan_existing_sandbox(&all),
     }
     planner.plan
 }
 
-/// If a container ended in a way that its rules answer by starting the whole pod again: all containers but those that
-/// look into it. The ones that ended so go last: as long as they are there, it is known what is to be done.
-fn resets(all: &[Member], observed: &Observed) -> Vec<Reset> {
-    let asks = |member: &Member, seen: &ObservedContainer| {
+/// Containers to remove if one exited with a RestartAllContainers rule: all but ephemeral ones. The triggering ones
+/// are removed last, since they carry the decision across kubelet restarts.
+fn resets(all: &[Member], observed: &ObservedPod) -> Vec<Reset> {
+    let requests_restart = |member: &Member, seen: &ObservedContainer| {
         seen.state == RunState::Exited && restart::restarts_all(&member.container, seen.exit_code)
     };
     let own: Vec<&Member> = all.iter().filter(|member| member.kind != MemberKind::Ephemeral).collect();
-    let asked =
-        own.iter().any(|member| observed.container(member.name()).is_some_and(|newest| asks(member, newest)));
-    if !asked {
+    let requested = own.iter().any(|member| {
+        observed.container(member.name()).is_some_and(|newest| requests_restart(member, newest))
+    });
+    if !requested {
         return Vec::new();
     }
     let (mut first, mut last) = (Vec::new(), Vec::new());
@@ -157,7 +158,7 @@ fn resets(all: &[Member], observed: &Observed) -> Vec<Reset> {
         for seen in observed.containers.iter().filter(|seen| seen.name == member.name()) {
             let running = seen.state != RunState::Exited;
             let reset = Reset { id: seen.id.clone(), name: seen.name.clone(), running };
-            if asks(member, seen) { last.push(reset) } else { first.push(reset) }
+            if requests_restart(member, seen) { last.push(reset) } else { first.push(reset) }
         }
     }
     first.extend(last);
@@ -165,8 +166,8 @@ fn resets(all: &[Member], observed: &Observed) -> Vec<Reset> {
 }
 
 impl Planner<'_> {
-    /// Without a usable sandbox everything begins anew.
-    fn afresh(&mut self, attempt: u32, all: &[Member]) {
+    /// Plans a restart from scratch, without a usable sandbox.
+    fn plan_new_sandbox(&mut self, attempt: u32, all: &[Member]) {
         let leftovers = !self.observed.sandboxes.is_empty() || self.observed.running().next().is_some();
         self.plan.kill_pod = leftovers && !self.observed.is_quiet();
         let never = self.pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("Never");
@@ -178,7 +179,7 @@ impl Planner<'_> {
             .filter(|member| member.kind == MemberKind::App)
             .filter(|member| {
                 let newest = self.observed.container(member.name());
-                // A container that still ran went with its sandbox.
+                // A container that was still running was lost with its sandbox.
                 newest.is_none_or(|newest| newest.state == RunState::Running)
                     || restart::is_due(self.pod, &member.container, newest)
             })
@@ -193,7 +194,7 @@ impl Planner<'_> {
         }
     }
 
-    fn onward(&mut self, all: &[Member]) {
+    fn plan_existing_sandbox(&mut self, all: &[Member]) {
         let of = |kind: fn(MemberKind) -> bool| all.iter().filter(move |member| kind(member.kind));
         for member in of(|kind| kind == MemberKind::Ephemeral) {
             if self.observed.container(member.name()).is_none() {
@@ -210,10 +211,10 @@ impl Planner<'_> {
         }
         let mut alive = 0;
         for member in &apps {
-            alive += usize::from(self.tend(member));
+            alive += usize::from(self.keep_running(member));
         }
         if alive == 0 {
-            // Every ordinary container is done for good; sidecars and the sandbox go with them.
+            // All regular containers are done permanently; sidecars and the sandbox are stopped with them.
             self.plan.start.retain(|start| start.member.kind == MemberKind::Ephemeral);
             self.plan.kill_pod = !self.observed.is_quiet();
             if self.plan.kill_pod {
@@ -223,12 +224,12 @@ impl Planner<'_> {
         }
         if began {
             for member in initial.iter().filter(|member| member.kind == MemberKind::Sidecar) {
-                self.tend(member);
+                self.keep_running(member);
             }
         }
     }
 
-    /// Goes through init containers and sidecars in order; true once all are done or started.
+    /// Walks init containers and sidecars in order; true once all are done or started.
     fn initialise(&mut self, initial: &[&Member]) -> bool {
         for member in initial {
             let Some(newest) = self.in_this_sandbox(member.name()) else {
@@ -256,13 +257,13 @@ impl Planner<'_> {
                     return false;
                 }
                 RunState::Exited => {
-                    // The pod has failed; nothing else will start.
+                    // The pod has failed; nothing else starts.
                     self.plan.kill_pod = !self.observed.is_quiet();
                     return false;
                 }
                 RunState::Created | RunState::Unknown => {
                     let newest = newest.clone();
-                    self.kill(member, &newest, doubt(newest.state));
+                    self.kill(member, &newest, unknown_state_reason(newest.state));
                     self.start(member);
                     return false;
                 }
@@ -271,8 +272,8 @@ impl Planner<'_> {
         true
     }
 
-    /// Keeps an ordinary container or sidecar running; false if it is done for good.
-    fn tend(&mut self, member: &Member) -> bool {
+    /// Keeps a regular container or sidecar running; false if it is done permanently.
+    fn keep_running(&mut self, member: &Member) -> bool {
         let newest = self.in_this_sandbox(member.name()).cloned();
         let Some(newest) = newest else {
             let before = self.observed.container(member.name());
@@ -291,7 +292,7 @@ impl Planner<'_> {
                     self.start(member);
                 } else if let Some(reason) = verdict.failed {
                     self.kill(member, &newest, reason);
-                    // Started again once it has ended, if its policy says so: an exit is an exit.
+                    // Restarted after its exit according to the restart policy, as after any other exit.
                 }
                 true
             }
@@ -304,7 +305,7 @@ impl Planner<'_> {
                 due
             }
             RunState::Created | RunState::Unknown => {
-                self.kill(member, &newest, doubt(newest.state));
+                self.kill(member, &newest, unknown_state_reason(newest.state));
                 self.start(member);
                 true
             }
@@ -374,12 +375,12 @@ impl Planner<'_> {
     }
 }
 
-/// Why a container goes that neither runs nor has ended.
-fn doubt(state: RunState) -> KillReason {
+/// Reason to kill a container that is neither running nor exited.
+fn unknown_state_reason(state: RunState) -> KillReason {
     if state == RunState::Created { KillReason::NeverRan } else { KillReason::Unknown }
 }
 
-/// Seconds as Kubernetes prints durations: `10s`, `2m40s`, `5m0s`.
+/// Formats seconds like Go durations: `10s`, `2m40s`, `5m0s`.
 #[must_use]
 pub fn go_duration(seconds: i64) -> String {
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

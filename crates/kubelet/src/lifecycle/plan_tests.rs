@@ -27,7 +27,7 @@ fn second(at: i64) -> Timestamp {
     Timestamp::from_second(at).expect("a small number")
 }
 
-fn seen(containers: &[(&str, RunState, i32)]) -> Observed {
+fn seen(containers: &[(&str, RunState, i32)]) -> ObservedPod {
     let containers = containers
         .iter()
         .enumerate()
@@ -48,33 +48,39 @@ fn seen(containers: &[(&str, RunState, i32)]) -> Observed {
         ips: vec!["10.1.0.5".to_owned()],
         ..ObservedSandbox::default()
     };
-    let mut observed = Observed { sandboxes: vec![sandbox], containers };
+    let mut observed = ObservedPod { sandboxes: vec![sandbox], containers };
     observed.sort();
     observed
 }
 
-fn run(pod: &Pod, observed: &Observed) -> Plan {
+fn run(pod: &Pod, observed: &ObservedPod) -> PodPlan {
     run_with(pod, observed, FINE, &Backoff::default(), second(100))
 }
 
-fn run_with(pod: &Pod, observed: &Observed, verdict: Verdict, backoff: &Backoff, now: Timestamp) -> Plan {
+fn run_with(
+    pod: &Pod,
+    observed: &ObservedPod,
+    verdict: Verdict,
+    backoff: &Backoff,
+    now: Timestamp,
+) -> PodPlan {
     plan(pod, observed, &|_| verdict, backoff, &|_| String::new(), now)
 }
 
-fn starts(plan: &Plan) -> Vec<&str> {
+fn starts(plan: &PodPlan) -> Vec<&str> {
     plan.start.iter().map(|start| start.member.name()).collect()
 }
 
 #[test]
-fn a_new_pod_gets_a_sandbox_and_all_its_containers() {
-    let plan = run(&pod("Always", vec![], vec![container("a"), container("b")]), &Observed::default());
+fn new_pod_starts_sandbox_and_containers() {
+    let plan = run(&pod("Always", vec![], vec![container("a"), container("b")]), &ObservedPod::default());
     assert_eq!(plan.create_sandbox, Some(0));
     assert_eq!(starts(&plan), ["a", "b"]);
     assert!(!plan.kill_pod);
 }
 
 #[test]
-fn init_containers_go_one_by_one() {
+fn init_containers_run_sequentially() {
     use RunState::{Exited, Running};
     let init = || vec![container("i1"), sidecar("s"), container("i2")];
     let pod = pod("Always", init(), vec![container("a")]);
@@ -95,7 +101,7 @@ fn init_containers_go_one_by_one() {
 }
 
 #[test]
-fn what_was_created_and_never_started_is_replaced_as_if_it_had_not_been() {
+fn container_created_not_started_is_replaced() {
     let pod = pod("Never", vec![container("i")], vec![container("a")]);
     for (containers, name) in [
         (vec![("i", RunState::Created, 0)], "i"),
@@ -114,14 +120,14 @@ fn what_was_created_and_never_started_is_replaced_as_if_it_had_not_been() {
 }
 
 #[test]
-fn an_init_container_that_fails_for_good_ends_the_pod() {
+fn init_container_failed_permanently_ends_pod() {
     let pod = pod("Never", vec![container("i")], vec![container("a")]);
     let plan = run(&pod, &seen(&[("i", RunState::Exited, 1)]));
     assert!(plan.kill_pod && plan.start.is_empty());
 }
 
 #[test]
-fn a_finished_pod_ends_with_its_sidecars() {
+fn finished_pod_stops_sidecars() {
     use RunState::{Exited, Running};
     let pod = pod("OnFailure", vec![sidecar("s")], vec![container("a"), container("b")]);
     let plan = run(&pod, &seen(&[("s", Running, 0), ("a", Exited, 0), ("b", Exited, 0)]));
@@ -132,7 +138,7 @@ fn a_finished_pod_ends_with_its_sidecars() {
 }
 
 #[test]
-fn restarts_back_off() {
+fn restart_waits_for_backoff() {
     let pod = pod("Always", vec![], vec![container("a")]);
     let observed = seen(&[("a", RunState::Exited, 1)]);
     let mut backoff = Backoff::default();
@@ -147,7 +153,7 @@ fn restarts_back_off() {
 }
 
 #[test]
-fn a_failed_probe_ends_the_container() {
+fn failed_probe_kills_container() {
     let pod = pod("Always", vec![], vec![container("a")]);
     let verdict = Verdict { failed: Some(KillReason::LivenessFailed), ..FINE };
     let observed = seen(&[("a", RunState::Running, 0)]);
@@ -158,7 +164,7 @@ fn a_failed_probe_ends_the_container() {
 }
 
 #[test]
-fn a_dead_sandbox_is_replaced_unless_the_pod_never_restarts() {
+fn dead_sandbox_is_replaced_unless_restart_never() {
     let mut observed = seen(&[("a", RunState::Exited, 1)]);
     observed.sandboxes[0].ready = false;
     let always = run(&pod("Always", vec![], vec![container("a")]), &observed);
@@ -170,7 +176,7 @@ fn a_dead_sandbox_is_replaced_unless_the_pod_never_restarts() {
 }
 
 #[test]
-fn a_changed_image_replaces_the_container() {
+fn changed_image_replaces_container() {
     let pod = pod("Always", vec![], vec![container("a")]);
     let mut observed = seen(&[("a", RunState::Running, 0)]);
     observed.containers[0].hash = "old".to_owned();
@@ -180,14 +186,14 @@ fn a_changed_image_replaces_the_container() {
 }
 
 #[test]
-fn durations_look_like_kubernetes() {
+fn durations_format_like_go() {
     for (seconds, want) in [(10, "10s"), (160, "2m40s"), (300, "5m0s"), (3600, "1h0m0s")] {
         assert_eq!(go_duration(seconds), want);
     }
 }
 
 #[test]
-fn one_container_may_let_all_begin_anew() {
+fn restart_all_containers_rule_resets_pod() {
     let rule = r#"{"name": "a", "restartPolicy": "Never", "restartPolicyRules": [
         {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]}"#;
     let asking: Container = serde_json::from_str(rule).expect("a container");
@@ -202,7 +208,7 @@ fn one_container_may_let_all_begin_anew() {
     let order: Vec<_> = plan.reset.iter().map(|one| (one.name.as_str(), one.running)).collect();
     assert_eq!(order, [("b", true), ("s", true), ("i", false), ("a", false)]);
     assert!(plan.start.is_empty() && plan.kill.is_empty() && !plan.is_idle());
-    // When all are gone, it begins with the first.
+    // After all are removed, the pod starts with the first init container.
     let plan = run(&pod, &seen(&[]));
     assert_eq!(plan.start.iter().map(|start| start.member.name()).collect::<Vec<_>>(), ["i"]);
     let other = run(

@@ -1,22 +1,22 @@
-//! Whether a container that ended is started again.
+//! Restart decisions for exited containers.
 
 use objects::core::v1::{Container, Pod};
 
 use super::observed::{ObservedContainer, RunState};
 
-/// The policy in force for a container: its own, or its pod's.
+/// Effective restart policy of a container: its own, or its pod's.
 #[must_use]
 pub fn policy<'a>(pod: &'a Pod, container: &'a Container) -> &'a str {
     let of_pod = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
     container.restart_policy.as_deref().or(of_pod).unwrap_or("Always")
 }
 
-/// What a rule says that lets the whole pod begin anew.
+/// Rule action that restarts the whole pod.
 const ALL: &str = "RestartAllContainers";
-/// Why containers that were removed with all others of their pod are not there.
+/// State reason of containers removed by RestartAllContainers.
 pub const RESTARTING_ALL: &str = "RestartingAllContainers";
 
-/// What the first rule that fits says about an end with `exit_code`.
+/// Action of the first rule that matches `exit_code`.
 fn action(container: &Container, exit_code: i32) -> Option<&str> {
     let fits = container.restart_policy_rules.iter().flatten().find(|rule| {
         rule.exit_codes.as_ref().is_some_and(|codes| {
@@ -27,13 +27,13 @@ fn action(container: &Container, exit_code: i32) -> Option<&str> {
     fits.map(|rule| rule.action.as_str())
 }
 
-/// Whether the whole pod begins anew when the container ends like this.
+/// Returns true if this exit restarts the whole pod.
 #[must_use]
 pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
     action(container, exit_code) == Some(ALL)
 }
 
-/// Whether a container of the pod could ask for that.
+/// Returns true if a container of the pod has such a rule.
 #[must_use]
 pub fn may_restart_all(pod: &Pod) -> bool {
     let spec = pod.spec.iter();
@@ -41,7 +41,7 @@ pub fn may_restart_all(pod: &Pod) -> bool {
     all.into_iter().any(|one| one.restart_policy_rules.iter().flatten().any(|rule| rule.action == ALL))
 }
 
-/// Whether a container that ended with `exit_code` runs again. Its own rules come first, then the policy.
+/// Returns true if a container that exited with `exit_code` restarts. Its own rules take precedence over the policy.
 #[must_use]
 pub fn on_exit(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     if action(container, exit_code).is_some_and(|action| action == "Restart" || action == ALL) {
@@ -54,7 +54,7 @@ pub fn on_exit(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     }
 }
 
-/// Whether the newest container of that name, if any, calls for another one.
+/// Returns true if a container has to be started after the newest of its name, if any.
 #[must_use]
 pub fn is_due(pod: &Pod, container: &Container, newest: Option<&ObservedContainer>) -> bool {
     match newest {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn policies() {
+    fn restart_policies_by_exit_code() {
         for (policy, code, want) in [
             ("Always", 0, true),
             ("Always", 1, true),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_the_container_come_first() {
+    fn container_restart_rules_override_policy() {
         let rule = |operator: &str, values: Vec<i32>| ContainerRestartRule {
             action: "Restart".to_owned(),
             exit_codes: Some(ContainerRestartRuleOnExitCodes {

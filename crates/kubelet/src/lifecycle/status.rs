@@ -1,4 +1,4 @@
-//! The status of a pod: what its spec asks for and what is observed, told in the API's words.
+//! API status of a pod, from its spec and observed state.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ use objects::meta::v1::Time;
 
 use super::conditions::{ALL_RESTARTING, BY_KUBELET, DISRUPTION, OWNED, conditions, has_run};
 use super::members::{as_container, is_sidecar};
-use super::observed::{Observed, ObservedContainer, RunState};
+use super::observed::{ObservedContainer, ObservedPod, RunState};
 use super::phase::{find, phase};
 use super::plan::{ProbeView, sandbox_needed};
 use super::{qos, restart};
 use crate::volumes::is_recursive;
 
-/// Why a container that should run does not.
+/// Waiting state of a container that should run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub reason: String,
     pub message: String,
 }
 
-/// What the status depends on besides the pod and its containers.
-pub struct Surroundings<'a> {
-    /// Name of the runtime, the scheme of container ids.
+/// Inputs of the status besides the pod and its containers.
+pub struct StatusContext<'a> {
+    /// Name of the runtime, the scheme of container IDs.
     pub runtime: &'a str,
     pub host_ips: &'a [String],
     pub probes: ProbeView<'a>,
@@ -35,62 +35,62 @@ pub struct Surroundings<'a> {
     pub waiting: &'a BTreeMap<String, Waiting>,
     /// Nothing of the pod will be started any more.
     pub terminal: bool,
-    /// The phase, reason and message of a pod that was refused, evicted or ran out of time.
+    /// Reason and message of a pod that was rejected, evicted or exceeded its deadline.
     pub verdict: Option<&'a (String, String)>,
-    /// Why the pod has not the resources it asks for now.
+    /// Reason and message of a pending resize.
     pub resize: Option<&'a (String, String)>,
-    /// Whether containers are on their way to new resources, and what is wrong with that.
+    /// Set while a resize is in progress, with its error if any.
     pub resizing: Option<&'a Option<String>>,
-    /// What a running container has, by id.
+    /// Effective resources of a running container, by ID.
     pub in_effect: &'a dyn Fn(&str) -> Option<ResourceRequirements>,
-    /// Whether the runtime can make mounts read-only with what is mounted below them.
+    /// True if the runtime supports recursive read-only mounts.
     pub recursive_read_only: bool,
     pub now: Timestamp,
 }
 
-/// A time in whole seconds, as the API keeps them.
+/// Time truncated to whole seconds, the precision of the API.
 #[must_use]
 pub fn seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
-/// The status of a pod.
+/// Builds the status of a pod.
 #[must_use]
-pub fn status(pod: &Pod, observed: &Observed, around: &Surroundings<'_>) -> PodStatus {
+pub fn status(pod: &Pod, observed: &ObservedPod, context: &StatusContext<'_>) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
     let Some(spec) = &pod.spec else { return old };
     let init = spec.init_containers.as_deref().unwrap_or_default();
     let ephemeral: Vec<Container> = spec.ephemeral_containers.iter().flatten().map(as_container).collect();
-    let teller = Teller { pod, observed, around, has_init: !init.is_empty() };
-    let init_statuses = teller.statuses(init, old.init_container_statuses.as_deref(), true);
-    let app_statuses = teller.statuses(&spec.containers, old.container_statuses.as_deref(), false);
-    let ephemeral_statuses = teller.statuses(&ephemeral, old.ephemeral_container_statuses.as_deref(), false);
+    let builder = StatusBuilder { pod, observed, context, has_init: !init.is_empty() };
+    let init_statuses = builder.statuses(init, old.init_container_statuses.as_deref(), true);
+    let app_statuses = builder.statuses(&spec.containers, old.container_statuses.as_deref(), false);
+    let ephemeral_statuses = builder.statuses(&ephemeral, old.ephemeral_container_statuses.as_deref(), false);
 
     let all: Vec<ContainerStatus> = init_statuses.iter().chain(&app_statuses).cloned().collect();
     let initialised = app_statuses.iter().any(has_run);
     let before = old.phase.as_deref().unwrap_or("Pending");
-    let phase = match (before, around.verdict) {
-        // What has ended stays ended.
+    let phase = match (before, context.verdict) {
+        // A terminal phase never changes.
         ("Succeeded" | "Failed", _) => before,
         (_, Some(_)) => "Failed",
-        _ => phase(pod, &all, around.terminal, initialised),
+        _ => phase(pod, &all, context.terminal, initialised),
     };
-    let now = seconds(around.now);
+    let now = seconds(context.now);
     let sandbox_is_up = sandbox_needed(pod, observed).is_none();
-    let restarting = restart::may_restart_all(pod).then(|| teller.asks_for_all());
+    let restarting = restart::may_restart_all(pod).then(|| builder.exited_with_restart_all());
     let mut list = conditions(pod, &all, phase, sandbox_is_up, restarting, &now);
     let foreign =
         old.conditions.iter().flatten().filter(|condition| !OWNED.contains(&condition.type_.as_str()));
     list.extend(foreign.cloned());
-    let pending = around.resize.map(|(reason, message)| (Some(reason.clone()), Some(message.clone())));
-    list.extend(pending.map(|told| resize("PodResizePending", told, pod, &old, &now)));
-    let progress = around.resizing.map(|wrong| (wrong.as_ref().map(|_| "Error".to_owned()), wrong.clone()));
-    list.extend(progress.map(|told| resize("PodResizeInProgress", told, pod, &old, &now)));
-    list.extend(disruption(around, &list, &now));
+    let pending = context.resize.map(|(reason, message)| (Some(reason.clone()), Some(message.clone())));
+    list.extend(pending.map(|reported| resize("PodResizePending", reported, pod, &old, &now)));
+    let progress = context.resizing.map(|wrong| (wrong.as_ref().map(|_| "Error".to_owned()), wrong.clone()));
+    list.extend(progress.map(|reported| resize("PodResizeInProgress", reported, pod, &old, &now)));
+    list.extend(disruption(context, &list, &now));
 
     let ips = observed.sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
     let host_network = spec.host_network.unwrap_or(false);
-    let ips = if host_network && sandbox_is_up { around.host_ips.to_vec() } else { ips };
+    let ips = if host_network && sandbox_is_up { context.host_ips.to_vec() } else { ips };
     let pod_ips = if ips.is_empty() {
         old.pod_ips.clone().filter(|_| observed.sandbox().is_some())
     } else {
@@ -100,10 +100,10 @@ pub fn status(pod: &Pod, observed: &Observed, around: &Surroundings<'_>) -> PodS
     PodStatus {
         phase: Some(phase.to_owned()),
         conditions: Some(list),
-        message: around.verdict.map(|verdict| verdict.1.clone()).or(old.message),
-        reason: around.verdict.map(|verdict| verdict.0.clone()).or(old.reason),
-        host_ip: around.host_ips.first().cloned(),
-        host_ips: Some(around.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
+        message: context.verdict.map(|verdict| verdict.1.clone()).or(old.message),
+        reason: context.verdict.map(|verdict| verdict.0.clone()).or(old.reason),
+        host_ip: context.host_ips.first().cloned(),
+        host_ips: Some(context.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
         pod_ip: pod_ips.as_ref().and_then(|ips| ips.first()).map(|ip| ip.ip.clone()),
         pod_ips,
         start_time: old.start_time.or(Some(now)),
@@ -116,7 +116,7 @@ pub fn status(pod: &Pod, observed: &Observed, around: &Surroundings<'_>) -> PodS
     }
 }
 
-/// A condition of a resize that is not over.
+/// Condition of an unfinished resize.
 fn resize(
     name: &str,
     (reason, message): (Option<String>, Option<String>),
@@ -138,9 +138,9 @@ fn resize(
     }
 }
 
-/// Whether the node itself ended the pod, which is not the pod's fault.
-fn disruption(around: &Surroundings<'_>, list: &[PodCondition], now: &Time) -> Option<PodCondition> {
-    let (reason, message) = around.verdict?;
+/// Returns true if the node terminated the pod, which counts as a disruption.
+fn disruption(context: &StatusContext<'_>, list: &[PodCondition], now: &Time) -> Option<PodCondition> {
+    let (reason, message) = context.verdict?;
     if !matches!(reason.as_str(), "Evicted" | "Terminated") || list.iter().any(|c| c.type_ == DISRUPTION) {
         return None;
     }
@@ -154,14 +154,14 @@ fn disruption(around: &Surroundings<'_>, list: &[PodCondition], now: &Time) -> O
     })
 }
 
-struct Teller<'a> {
+struct StatusBuilder<'a> {
     pod: &'a Pod,
-    observed: &'a Observed,
-    around: &'a Surroundings<'a>,
+    observed: &'a ObservedPod,
+    context: &'a StatusContext<'a>,
     has_init: bool,
 }
 
-impl Teller<'_> {
+impl StatusBuilder<'_> {
     fn statuses(
         &self,
         containers: &[Container],
@@ -185,8 +185,8 @@ impl Teller<'_> {
         let done = init && newest.is_some_and(ObservedContainer::succeeded) && !is_sidecar(container);
         if !done
             && restart::is_due(self.pod, container, newest)
-            && !self.around.terminal
-            && let Some(waiting) = self.around.waiting.get(name)
+            && !self.context.terminal
+            && let Some(waiting) = self.context.waiting.get(name)
         {
             if status.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
                 status.last_state = status.state.take();
@@ -197,7 +197,7 @@ impl Teller<'_> {
         status
     }
 
-    /// What probes say, and for init containers whether they are done.
+    /// Readiness and start by probe results, and completion for init containers.
     fn readiness(
         &self,
         status: &mut ContainerStatus,
@@ -212,7 +212,7 @@ impl Teller<'_> {
             status.started = Some(running.is_some() && container.startup_probe.is_none());
             return;
         }
-        let verdict = running.map(|running| (self.around.probes)(&running.id));
+        let verdict = running.map(|running| (self.context.probes)(&running.id));
         status.started = Some(verdict.is_some_and(|verdict| verdict.started));
         status.ready = verdict.is_some_and(|verdict| verdict.started && verdict.ready);
     }
@@ -223,8 +223,8 @@ impl Teller<'_> {
         newest: &ObservedContainer,
         old: Option<&ContainerStatus>,
     ) -> ContainerStatus {
-        let given = container.resources.clone();
-        let resources = (self.around.in_effect)(&newest.id).or_else(|| given.clone());
+        let submitted = container.resources.clone();
+        let resources = (self.context.in_effect)(&newest.id).or_else(|| submitted.clone());
         ContainerStatus {
             name: newest.name.clone(),
             image: if newest.image.is_empty() {
@@ -237,7 +237,7 @@ impl Teller<'_> {
             restart_count: i32::try_from(newest.restarts).unwrap_or(i32::MAX),
             state: Some(self.state(newest, old)),
             last_state: old.and_then(|old| old.last_state.clone()),
-            allocated_resources: given.and_then(|given| given.requests),
+            allocated_resources: submitted.and_then(|submitted| submitted.requests),
             resources,
             user: newest.user.clone().map(|(uid, gid, groups)| ContainerUser {
                 linux: Some(LinuxContainerUser { uid, gid, supplemental_groups: Some(groups) }),
@@ -276,9 +276,9 @@ impl Teller<'_> {
             status.restart_count = old.restart_count;
             status.last_state.clone_from(&old.last_state);
             let ran = old.state.as_ref().is_some_and(|state| state.running.is_some());
-            let told = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
-            if ran && !told {
-                // It used to run and is gone: it has ended, though nobody knows how.
+            let reported = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
+            if ran && !reported {
+                // It was running and has disappeared: terminated with unknown exit code.
                 status.last_state = Some(ended("ContainerStatusUnknown", LOST));
                 if self.pod.metadata.deletion_timestamp.is_none() {
                     status.restart_count += 1;
@@ -338,8 +338,8 @@ impl Teller<'_> {
         }
     }
 
-    /// Whether a container ended so that all begin anew.
-    fn asks_for_all(&self) -> bool {
+    /// Returns true if a container exited with a RestartAllContainers rule.
+    fn exited_with_restart_all(&self) -> bool {
         let spec = self.pod.spec.iter();
         let all = spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
         all.into_iter().any(|container| {
@@ -349,7 +349,7 @@ impl Teller<'_> {
         })
     }
 
-    /// Whether containers that are not there went because all begin anew.
+    /// Returns true if missing containers were removed by RestartAllContainers.
     fn all_restart(&self) -> bool {
         let old = self.pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         old.into_iter().any(|one| one.type_ == ALL_RESTARTING && one.status == "True")
@@ -357,22 +357,22 @@ impl Teller<'_> {
 
     fn mounts(&self, container: &Container) -> Option<Vec<VolumeMountStatus>> {
         let mode = |mount: &VolumeMount| {
-            let recursive = is_recursive(mount, self.around.recursive_read_only);
+            let recursive = is_recursive(mount, self.context.recursive_read_only);
             if recursive { "Enabled" } else { "Disabled" }.to_owned()
         };
         let mounts = container.volume_mounts.as_ref()?.iter();
-        let told = mounts.map(|mount| VolumeMountStatus {
+        let reported = mounts.map(|mount| VolumeMountStatus {
             name: mount.name.clone(),
             mount_path: mount.mount_path.clone(),
             read_only: mount.read_only,
             recursive_read_only: (mount.read_only == Some(true)).then(|| mode(mount)),
             ..VolumeMountStatus::default()
         });
-        Some(told.collect())
+        Some(reported.collect())
     }
 
     fn id(&self, container: &ObservedContainer) -> String {
-        format!("{}://{}", self.around.runtime, container.id)
+        format!("{}://{}", self.context.runtime, container.id)
     }
 }
 
@@ -390,7 +390,7 @@ const LOST: &str =
     "The container could not be located when the pod was deleted.  The container used to be Running";
 const REMOVED: &str = "The container is removed because RestartAllContainers in place";
 
-/// The state of a container whose end nobody saw.
+/// State of a container whose exit was not observed.
 fn ended(reason: &str, message: &str) -> ContainerState {
     ContainerState {
         terminated: Some(ContainerStateTerminated {

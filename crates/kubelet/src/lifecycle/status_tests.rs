@@ -20,7 +20,7 @@ fn pod(policy: &str, init: &[&str], apps: &[&str]) -> Pod {
     }
 }
 
-fn seen(containers: &[(&str, RunState, i32)]) -> Observed {
+fn seen(containers: &[(&str, RunState, i32)]) -> ObservedPod {
     let containers = containers
         .iter()
         .map(|(name, state, exit_code)| ObservedContainer {
@@ -39,15 +39,20 @@ fn seen(containers: &[(&str, RunState, i32)]) -> Observed {
         ips: vec!["10.0.0.9".to_owned()],
         ..Default::default()
     };
-    Observed { sandboxes: vec![sandbox], containers }
+    ObservedPod { sandboxes: vec![sandbox], containers }
 }
 
-fn tell(pod: &Pod, observed: &Observed, waiting: &BTreeMap<String, Waiting>, terminal: bool) -> PodStatus {
+fn status_of(
+    pod: &Pod,
+    observed: &ObservedPod,
+    waiting: &BTreeMap<String, Waiting>,
+    terminal: bool,
+) -> PodStatus {
     let probes = |_: &str| Verdict { failed: None, started: true, ready: true };
     status(
         pod,
         observed,
-        &Surroundings {
+        &StatusContext {
             runtime: "ferry",
             host_ips: &["192.0.2.1".to_owned()],
             probes: &probes,
@@ -64,7 +69,7 @@ fn tell(pod: &Pod, observed: &Observed, waiting: &BTreeMap<String, Waiting>, ter
 }
 
 #[test]
-fn phases() {
+fn pod_phases_by_container_states() {
     use RunState::{Exited, Running};
     for (policy, init, containers, terminal, want) in [
         ("Always", &[][..], vec![], false, "Pending"),
@@ -80,15 +85,19 @@ fn phases() {
         ("Always", &["i"], vec![("i", Running, 0)], false, "Pending"),
         ("Always", &["i"], vec![("i", Exited, 0), ("a", Running, 0)], false, "Running"),
     ] {
-        let got = tell(&pod(policy, init, &["a"]), &seen(&containers), &BTreeMap::new(), terminal);
+        let got = status_of(&pod(policy, init, &["a"]), &seen(&containers), &BTreeMap::new(), terminal);
         assert_eq!(got.phase.as_deref(), Some(want), "{policy} {containers:?}");
     }
 }
 
 #[test]
-fn a_running_pod_is_ready_with_its_address_and_ids() {
-    let got =
-        tell(&pod("Always", &[], &["a"]), &seen(&[("a", RunState::Running, 0)]), &BTreeMap::new(), false);
+fn running_pod_is_ready_with_address_and_ids() {
+    let got = status_of(
+        &pod("Always", &[], &["a"]),
+        &seen(&[("a", RunState::Running, 0)]),
+        &BTreeMap::new(),
+        false,
+    );
     let conditions: Vec<_> = got
         .conditions
         .iter()
@@ -113,12 +122,12 @@ fn a_running_pod_is_ready_with_its_address_and_ids() {
 }
 
 #[test]
-fn a_crash_loop_waits_and_remembers() {
+fn crash_loop_keeps_last_state() {
     let waiting = BTreeMap::from([(
         "a".to_owned(),
         Waiting { reason: "CrashLoopBackOff".to_owned(), message: "back-off".to_owned() },
     )]);
-    let got = tell(&pod("Always", &[], &["a"]), &seen(&[("a", RunState::Exited, 3)]), &waiting, false);
+    let got = status_of(&pod("Always", &[], &["a"]), &seen(&[("a", RunState::Exited, 3)]), &waiting, false);
     assert_eq!(got.phase.as_deref(), Some("Running"));
     let container = &got.container_statuses.as_ref().expect("statuses")[0];
     let state = container.state.as_ref().and_then(|state| state.waiting.as_ref()).expect("waits");
@@ -130,12 +139,12 @@ fn a_crash_loop_waits_and_remembers() {
 }
 
 #[test]
-fn readiness_gates_hold_the_pod_back() {
+fn readiness_gate_unset_keeps_pod_unready() {
     let mut pod = pod("Always", &[], &["a"]);
     if let Some(spec) = &mut pod.spec {
         spec.readiness_gates = Some(vec![PodReadinessGate { condition_type: "x/y".to_owned() }]);
     }
-    let got = tell(&pod, &seen(&[("a", RunState::Running, 0)]), &BTreeMap::new(), false);
+    let got = status_of(&pod, &seen(&[("a", RunState::Running, 0)]), &BTreeMap::new(), false);
     let ready = got.conditions.iter().flatten().find(|c| c.type_ == "Ready").expect("Ready");
     assert_eq!(ready.status, "False");
     assert_eq!(

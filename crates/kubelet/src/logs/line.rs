@@ -8,10 +8,10 @@ pub enum Stream {
     Stderr,
 }
 
-/// A line; `partial` ones go on in the next.
+/// A log line; `partial` ones continue in the next.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line<'a> {
-    /// As written.
+    /// Timestamp text as written.
     pub time: &'a str,
     pub stream: Stream,
     pub partial: bool,
@@ -25,7 +25,7 @@ impl Line<'_> {
     }
 }
 
-/// Reads a line without its newline; `None` if it is not one.
+/// Parses a line without its newline; `None` if malformed.
 #[must_use]
 pub fn parse_line(line: &[u8]) -> Option<Line<'_>> {
     let mut parts = line.splitn(4, |byte| *byte == b' ');
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn log_lines_parse() {
         let line = parse_line(b"2026-01-02T03:04:05.000000006Z stdout F hello  world").expect("a line");
         assert_eq!((line.stream, line.partial, line.content), (Stream::Stdout, false, &b"hello  world"[..]));
         assert_eq!(line.timestamp().map(|t| t.as_second()), Some(1_767_323_045));

@@ -1,4 +1,4 @@
-//! Container logs: CRI's format, and reading them as `kubectl logs` asks for.
+//! Container logs in CRI format, and reading them for `kubectl logs`.
 
 mod follow;
 mod line;

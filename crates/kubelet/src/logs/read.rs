@@ -1,4 +1,4 @@
-//! Reads a log from where it is asked to, to its end or for as long as the container runs.
+//! Reads a log from the requested position to its end, or until the container exits.
 
 use std::future::Future;
 use std::io;
@@ -14,10 +14,10 @@ use super::follow::Changes;
 use super::line::{Stream, parse_line};
 
 const BLOCK: u64 = 64 * 1024;
-/// Longest line that is read at once; runtimes split far below that.
+/// Maximum line length read; runtimes split lines far below it.
 const MAX_LINE: usize = 1 << 20;
 
-/// What is asked for.
+/// Options of a log request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogOptions {
     pub follow: bool,
@@ -29,7 +29,7 @@ pub struct LogOptions {
     pub stream: Option<Stream>,
 }
 
-/// Sends the log to `out` until its end, or until `ended` says that nothing more will come.
+/// Sends the log to `out` until its end, or until `ended` reports that the container has exited.
 pub async fn read<F>(
     path: PathBuf,
     options: LogOptions,
@@ -79,7 +79,7 @@ where
             continue;
         }
         let Some(changes) = &mut changes else { return Ok(()) };
-        // Asked before the last look at the file: what was written until the end is not missed.
+        // Checked before the last read, so that output until the exit is not missed.
         let over = ended().await;
         let length = tokio::fs::metadata(&path).await.map(|meta| meta.len()).unwrap_or(0);
         let position = reader.stream_position().await?;
@@ -123,7 +123,7 @@ fn append(out: &mut BytesMut, raw: &[u8], options: &LogOptions, at_line_start: &
     }
 }
 
-/// Where the last `count` lines begin.
+/// Offset of the last `count` lines.
 async fn offset_of_last(path: &Path, count: u64) -> io::Result<u64> {
     let mut file = File::open(path).await?;
     let length = file.metadata().await?.len();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn options() {
+    async fn log_options_select_lines() {
         let options = LogOptions::default;
         assert_eq!(run(options()).await, "one\ntwo\nthree\n");
         assert_eq!(run(LogOptions { tail: Some(3), ..options() }).await, "two\nthree\n");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn following_sees_what_is_appended() {
+    async fn log_follow_reads_appended_lines() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("0.log");
         std::fs::write(&path, "2026-01-01T00:00:00Z stdout F one\n").expect("a log");

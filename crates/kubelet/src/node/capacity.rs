@@ -1,13 +1,13 @@
-//! What the machine has, and what of it pods may use.
+//! Capacity of the machine and allocatable resources.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use crate::housekeeping::Signal;
-use crate::upkeep::Upkeep;
+use crate::housekeeping_config::HousekeepingConfig;
 
-/// Amounts by resource, in whole units (thousandths for processors).
+/// Amounts by resource, in whole units (thousandths for CPU).
 pub type Amounts = BTreeMap<String, i64>;
 
 /// Bytes of memory.
@@ -22,10 +22,16 @@ fn meminfo(text: &str, name: &str) -> i64 {
     kilobytes.map_or(0, |kilobytes| kilobytes.saturating_mul(1024))
 }
 
-/// Memory that is free to be used, in bytes.
+/// Available memory in bytes.
 #[must_use]
 pub fn memory_available() -> i64 {
     fs::read_to_string("/proc/meminfo").map_or(0, |text| meminfo(&text, "MemAvailable"))
+}
+
+/// Bytes of swap.
+#[must_use]
+pub fn swap_capacity() -> i64 {
+    fs::read_to_string("/proc/meminfo").map_or(0, |text| meminfo(&text, "SwapTotal"))
 }
 
 /// Total and available bytes of a file system.
@@ -44,7 +50,7 @@ pub struct FileSystem {
     pub inodes: (i64, i64),
 }
 
-/// The file system that a path is on; zeros if that cannot be told.
+/// File system of a path; zeros if it cannot be read.
 #[must_use]
 pub fn file_system_of(path: &Path) -> FileSystem {
     let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -52,7 +58,7 @@ pub fn file_system_of(path: &Path) -> FileSystem {
     FileSystem { bytes: file_system(path), inodes }
 }
 
-/// How many processes and threads there may be, and how many there are.
+/// Limit and current number of processes and threads.
 #[must_use]
 pub fn processes() -> (i64, i64) {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<i64>().ok();
@@ -63,7 +69,7 @@ pub fn processes() -> (i64, i64) {
     (most, running.unwrap_or(0))
 }
 
-/// What the machine has.
+/// Capacity of the machine.
 #[must_use]
 pub fn capacity(directory: &Path, max_pods: u32) -> Amounts {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -102,22 +108,22 @@ pub fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 
-/// What pods may use: what is left when reserves are taken and eviction does not yet begin.
+/// Allocatable resources: capacity minus reservations and hard eviction thresholds.
 #[must_use]
-pub fn allocatable(capacity: &Amounts, upkeep: &Upkeep) -> Amounts {
+pub fn allocatable(capacity: &Amounts, housekeeping: &HousekeepingConfig) -> Amounts {
     let huge: i64 =
         capacity.iter().filter(|(name, _)| name.starts_with("hugepages-")).map(|(_, amount)| *amount).sum();
     capacity
         .iter()
         .map(|(name, amount)| {
             let evicted = match name.as_str() {
-                "memory" => upkeep.eviction.hard(Signal::Memory),
-                "ephemeral-storage" => upkeep.eviction.hard(Signal::NodeFs),
+                "memory" => housekeeping.eviction.hard(Signal::Memory),
+                "ephemeral-storage" => housekeeping.eviction.hard(Signal::NodeFs),
                 _ => None,
             };
             let evicted = evicted.map_or(0, |least| least.of(*amount));
-            let reserved = upkeep.reserved.get(name).copied().unwrap_or(0);
-            // Processors are counted in thousandths here, the rest in whole units.
+            let reserved = housekeeping.reserved.get(name).copied().unwrap_or(0);
+            // CPU is counted in thousandths here, other resources in whole units.
             let reserved = if name == "cpu" { reserved } else { reserved / 1000 };
             let huge = if name == "memory" { huge } else { 0 };
             let left = amount.saturating_sub(evicted).saturating_sub(reserved).saturating_sub(huge);
@@ -132,7 +138,7 @@ mod tests {
     use crate::housekeeping::Amount;
 
     #[test]
-    fn amounts() {
+    fn allocatable_subtracts_reservations() {
         assert_eq!(meminfo("MemTotal:       2048 kB\nMemFree: 1 kB\n", "MemTotal"), 2 * 1024 * 1024);
         let all = Amounts::from([
             ("cpu".to_owned(), 2000),
@@ -140,12 +146,12 @@ mod tests {
             ("ephemeral-storage".to_owned(), 1000),
         ]);
         let reserved = BTreeMap::from([("cpu".to_owned(), 500), ("memory".to_owned(), 1000 << 20)]);
-        let mut upkeep = Upkeep { reserved, ..Upkeep::default() };
-        upkeep.eviction.set_hard(&BTreeMap::from([
+        let mut housekeeping = HousekeepingConfig { reserved, ..HousekeepingConfig::default() };
+        housekeeping.eviction.set_hard(&BTreeMap::from([
             (Signal::Memory, Amount::Count(100 << 20)),
             (Signal::NodeFs, Amount::Percent(10.0)),
         ]));
-        let left = allocatable(&all, &upkeep);
+        let left = allocatable(&all, &housekeeping);
         assert_eq!(left["cpu"], 1500);
         assert_eq!(left["memory"], (1 << 30) - (101 << 20));
         assert_eq!(left["ephemeral-storage"], 900);

@@ -1,4 +1,4 @@
-//! Facts about the machine.
+//! Machine facts: host name, addresses, system info.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -9,14 +9,14 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
-/// The machine's name in lower case.
+/// Host name in lower case.
 #[must_use]
 pub fn hostname() -> String {
     read("/proc/sys/kernel/hostname").to_ascii_lowercase()
 }
 
-/// The address this machine is reached at: the one it would use to talk to others (nothing is sent), else the first that
-/// is not only of use on the machine itself; the loopback if there is none. IPv4 comes before IPv6.
+/// Address of this machine: the source address of its default route (nothing is sent), else the first one not limited
+/// to the machine itself, else loopback. IPv4 is preferred to IPv6.
 #[must_use]
 pub fn node_ips() -> Vec<IpAddr> {
     let outward = |bind: &str, to: &str| -> Option<IpAddr> {
@@ -39,26 +39,26 @@ fn is_global(ip: IpAddr) -> bool {
     !local && !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast()
 }
 
-/// Interfaces that are up, by name, with their addresses.
+/// Interfaces that are up, with their addresses.
 fn interfaces() -> Vec<(String, Vec<IpAddr>)> {
     let Ok(mut netlink) = sys::netlink::Netlink::open() else { return Vec::new() };
     let links = netlink.links().unwrap_or_default();
     let up = links.into_iter().filter(|link| link.up);
     up.map(|link| {
         let addresses = netlink.addresses(&link.name).unwrap_or_default();
-        (link.name, addresses.into_iter().map(|(ip, _)| ip).collect())
+        (link.name, addresses.iter().map(|address| address.addr()).collect())
     })
     .collect()
 }
 
-/// The first address that others may know, bridges of pods and the like aside.
+/// First address reachable by other machines, excluding pod bridges and the like.
 fn first_global(links: &[(String, Vec<IpAddr>)], v6: bool) -> Option<IpAddr> {
     let for_pods = |name: &str| ["ferry", "fe-", "cni", "veth", "docker"].iter().any(|p| name.starts_with(p));
     let others = links.iter().filter(|(name, _)| !for_pods(name));
     others.flat_map(|(_, ips)| ips).copied().find(|ip| ip.is_ipv6() == v6 && is_global(*ip))
 }
 
-/// What the node tells about itself.
+/// Collects the node's system info.
 #[must_use]
 pub fn system_info(runtime: &str, version: &str) -> NodeSystemInfo {
     let release = read("/etc/os-release");
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_global_address_of_a_link_that_is_not_for_pods() {
+    fn node_address_is_first_global_non_pod_address() {
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
         let links = [
             ("lo".to_owned(), vec![ip("127.0.0.1"), ip("::1")]),

@@ -1,9 +1,9 @@
-//! The node's heartbeat: a Lease every ten seconds, its status when it changes.
+//! Node heartbeat: renews the Lease every ten seconds, writes the status on changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base::backoff::Backoff;
 use client::{ClientError, Patch};
 use jiff::{SignedDuration, Timestamp};
 use objects::coordination::v1::{Lease, LeaseSpec};
@@ -16,15 +16,15 @@ use super::status::{status, status_patch};
 use crate::events::Kind;
 use crate::shared::Shared;
 
-const BEAT: Duration = Duration::from_secs(10);
-const FIRST_LOOK: Duration = Duration::from_millis(50);
-const SOON: Duration = Duration::from_millis(800);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+const FIRST_POLL: Duration = Duration::from_millis(50);
+const MAX_FIRST_POLL: Duration = Duration::from_millis(800);
 const LEASE_SECONDS: i32 = 40;
-/// The status is written at least this often.
-const STATUS_AT_LEAST: SignedDuration = SignedDuration::from_mins(5);
+/// Maximum interval between status writes.
+const STATUS_INTERVAL: SignedDuration = SignedDuration::from_mins(5);
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// What the node is short of.
+/// Pressure conditions of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     pub memory: bool,
@@ -32,23 +32,7 @@ pub struct Pressure {
     pub pid: bool,
 }
 
-/// Whether the runtime answers.
-#[derive(Debug, Default)]
-pub struct RuntimeHealth {
-    down: AtomicBool,
-}
-
-impl RuntimeHealth {
-    pub fn set(&self, up: bool) {
-        self.down.store(!up, Ordering::Relaxed);
-    }
-
-    pub fn is_up(&self) -> bool {
-        !self.down.load(Ordering::Relaxed)
-    }
-}
-
-/// Keeps the node object current.
+/// Keeps the node object up to date.
 pub struct NodeLoop {
     shared: Arc<Shared>,
     port: u16,
@@ -82,16 +66,16 @@ impl NodeLoop {
         let node = register(&self.shared, first).await?;
         self.uid = node.metadata.uid.clone().unwrap_or_default();
         if let Err(error) = crate::csi::register_node(&self.shared, &node).await {
-            tracing::warn!(%error, "no CSINode for the node yet");
+            tracing::warn!(%error, "failed to create CSINode, retrying");
         }
-        self.beat_with(node).await?;
-        self.seek_pod_cidr(SOON).await;
+        self.heartbeat_with(node).await?;
+        self.poll_pod_cidr(MAX_FIRST_POLL).await;
         let name = &self.shared.config.node_name;
         self.shared.recorder.node(name, name, Kind::Normal, "Starting", "Starting kubelet.");
         Ok(())
     }
 
-    /// Why the node is not ready, by its last status.
+    /// Reasons why the node is not ready, by its last status.
     #[must_use]
     pub fn not_ready(&self) -> Option<String> {
         let (status, _) = self.written.as_ref()?;
@@ -99,10 +83,10 @@ impl NodeLoop {
         (ready.status != "True").then(|| ready.message.clone().unwrap_or_default())
     }
 
-    /// Beats until the kubelet stops.
+    /// Sends heartbeats until the kubelet stops.
     pub async fn run(mut self) {
-        self.seek_pod_cidr(BEAT).await;
-        let mut ticks = tokio::time::interval(BEAT);
+        self.poll_pod_cidr(HEARTBEAT_INTERVAL).await;
+        let mut ticks = tokio::time::interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
@@ -111,20 +95,23 @@ impl NodeLoop {
                 () = self.shared.node_news.notified() => {}
             }
             if let Err(error) = self.beat().await {
-                tracing::warn!(%error, "the node's heartbeat failed");
+                tracing::warn!(%error, "node heartbeat failed");
             }
         }
     }
 
-    /// A node is of no use before it has addresses for pods, which come soon after it is known: looks for them in ever
-    /// longer steps, up to `longest`.
-    async fn seek_pod_cidr(&mut self, longest: Duration) {
-        let mut step = FIRST_LOOK;
-        while self.pod_cidr.is_none() && self.not_ready().is_some() && step < longest {
+    /// Polls for the pod CIDR with growing intervals up to `longest`: the node cannot run pods before it is assigned,
+    /// soon after registration.
+    async fn poll_pod_cidr(&mut self, longest: Duration) {
+        let mut poll = Backoff::new(FIRST_POLL, longest);
+        while self.pod_cidr.is_none() && self.not_ready().is_some() {
+            let step = poll.next_delay();
+            if step >= longest {
+                break;
+            }
             tokio::time::sleep(step).await;
-            step *= 2;
             if let Err(error) = self.beat().await {
-                tracing::warn!(%error, "the node's heartbeat failed");
+                tracing::warn!(%error, "node heartbeat failed");
             }
         }
     }
@@ -143,17 +130,17 @@ impl NodeLoop {
         self.write_status(node).await
     }
 
-    async fn beat_with(&mut self, node: Node) -> Result<(), ClientError> {
+    async fn heartbeat_with(&mut self, node: Node) -> Result<(), ClientError> {
         self.write_status(node).await?;
         if let Err(error) = self.renew_lease().await {
-            tracing::warn!(%error, "no lease for the node yet");
+            tracing::warn!(%error, "failed to renew node lease, retrying");
         }
         Ok(())
     }
 
     async fn status_now(&mut self, old: &NodeStatus) -> NodeStatus {
-        let allocatable = allocatable(&self.capacity, &self.shared.config.upkeep);
-        // In thousandths, as containers' limits are.
+        let allocatable = allocatable(&self.capacity, &self.shared.config.housekeeping);
+        // In thousandths, like container limits.
         let milli = |(name, amount): (&String, &i64)| {
             (name.clone(), if name == "cpu" { *amount } else { amount.saturating_mul(1000) })
         };
@@ -170,7 +157,7 @@ impl NodeLoop {
         let recent = self
             .written
             .as_ref()
-            .is_some_and(|(before, at)| now.duration_since(*at) < STATUS_AT_LEAST && same(before, &status));
+            .is_some_and(|(before, at)| now.duration_since(*at) < STATUS_INTERVAL && same(before, &status));
         if recent && same(&old, &status) {
             return Ok(());
         }
@@ -182,16 +169,16 @@ impl NodeLoop {
     }
 
     async fn note_pod_cidr(&mut self, node: &Node) {
-        // One of each family, if there are two.
-        let given = node.spec.as_ref().and_then(|spec| {
+        // One of each family, if dual-stack.
+        let provider_id = node.spec.as_ref().and_then(|spec| {
             let both = spec.pod_cidrs.clone().filter(|both| !both.is_empty()).map(|both| both.join(","));
             both.or_else(|| spec.pod_cidr.clone())
         });
-        let cidr = given.or_else(|| self.shared.config.pod_cidr.clone());
+        let cidr = provider_id.or_else(|| self.shared.config.pod_cidr.clone());
         let Some(cidr) = cidr.filter(|cidr| self.pod_cidr.as_ref() != Some(cidr)) else { return };
         match self.shared.engine.set_pod_cidr(&cidr).await {
             Ok(()) => self.pod_cidr = Some(cidr),
-            Err(error) => tracing::warn!(%error, cidr, "the runtime did not take the pods' addresses"),
+            Err(error) => tracing::warn!(%error, cidr, "failed to update pod CIDR of container runtime"),
         }
     }
 
@@ -243,7 +230,7 @@ impl NodeLoop {
     }
 }
 
-/// Whether two statuses say the same but for the time of the heartbeat.
+/// Returns true if two statuses differ only in heartbeat times.
 fn same(a: &NodeStatus, b: &NodeStatus) -> bool {
     let still = |status: &NodeStatus| {
         let mut status = status.clone();

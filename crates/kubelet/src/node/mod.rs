@@ -6,6 +6,8 @@ mod heartbeat;
 mod register;
 mod status;
 
-pub use capacity::{FileSystem, file_system, file_system_of, memory_available, memory_capacity, processes};
+pub use capacity::{
+    FileSystem, file_system, file_system_of, memory_available, memory_capacity, processes, swap_capacity,
+};
 pub use facts::{hostname, node_ips};
-pub use heartbeat::{NodeLoop, Pressure, RuntimeHealth};
+pub use heartbeat::{NodeLoop, Pressure};

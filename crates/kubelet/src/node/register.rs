@@ -1,4 +1,4 @@
-//! Making the node known.
+//! Node registration.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::shared::Shared;
 
-/// Labels every node has.
+/// Labels of every node.
 fn labels(shared: &Shared) -> BTreeMap<String, String> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -27,7 +27,7 @@ fn labels(shared: &Shared) -> BTreeMap<String, String> {
     labels
 }
 
-/// Creates the node with its first status, or brings an old one's labels up to date.
+/// Creates the node with its first status, or updates the labels of an existing one.
 pub async fn register(shared: &Shared, status: NodeStatus) -> Result<Node, ClientError> {
     let name = &shared.config.node_name;
     if let Some(found) = shared.find::<Node>("", name).await? {

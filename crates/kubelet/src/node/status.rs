@@ -17,10 +17,10 @@ use crate::csi;
 use crate::lifecycle::status::seconds;
 use crate::shared::Shared;
 
-/// Most images that are told.
+/// Maximum number of images listed.
 const MAX_IMAGES: usize = 50;
 
-/// Amounts as the API has them.
+/// Amounts as API quantities.
 #[must_use]
 pub fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {
     amounts
@@ -38,10 +38,10 @@ pub fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {
         .collect()
 }
 
-/// A condition: its name, whether it holds, reason, message.
-type Finding = (&'static str, bool, &'static str, String);
+/// A condition: type, status, reason, message.
+type ConditionRow = (&'static str, bool, &'static str, String);
 
-fn conditions(findings: Vec<Finding>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
+fn conditions(findings: Vec<ConditionRow>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
     findings
         .into_iter()
         .map(|(name, holds, reason, message)| {
@@ -62,7 +62,7 @@ fn conditions(findings: Vec<Finding>, old: &NodeStatus, now: Timestamp) -> Vec<N
         .collect()
 }
 
-/// Adds the extended resources that are in the node's capacity: clients write them there, all of them is allocatable.
+/// Adds extended resources from the node's capacity, which clients write; all of it is allocatable.
 fn with_extended(own: &Amounts, capacity: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<String, Quantity> {
     let mut all = quantities(own);
     let extended = capacity.into_iter().flatten().filter(|(name, _)| is_extended(name));
@@ -70,7 +70,7 @@ fn with_extended(own: &Amounts, capacity: Option<&BTreeMap<String, Quantity>>) -
     all
 }
 
-/// The patch that makes a node's `old` status the `new` one. Extended capacity belongs to others, and is not written.
+/// Patch from the `old` to the `new` status. Extended resources are owned by others and not written.
 pub fn status_patch(old: &NodeStatus, new: &NodeStatus) -> Value {
     let mut value = objects::to_value(new).unwrap_or_default();
     if let Some(Value::Array(addresses)) = value.get_mut("addresses") {
@@ -89,7 +89,7 @@ pub fn status_patch(old: &NodeStatus, new: &NodeStatus) -> Value {
     json!({"status": value})
 }
 
-/// What the node says now. `not_ready` are the reasons why it cannot run pods.
+/// Current node status.
 pub async fn status(
     shared: &Shared,
     old: &NodeStatus,
@@ -98,65 +98,10 @@ pub async fn status(
     pressure: Pressure,
     port: u16,
 ) -> NodeStatus {
-    let now = shared.clock.now();
-    let mut wrong = Vec::new();
-    let mut handlers = None;
-    match shared.engine.status().await {
-        Ok(answer) => {
-            let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
-            for needed in ["RuntimeReady", "NetworkReady"] {
-                match conditions.iter().find(|condition| condition.r#type == needed) {
-                    Some(condition) if condition.status => {}
-                    Some(condition) if needed == "NetworkReady" => wrong.push(format!(
-                        "container runtime network not ready: NetworkReady=false reason:{} message:{}",
-                        condition.reason, condition.message
-                    )),
-                    Some(condition) => wrong.push(format!(
-                        "container runtime not ready: {needed}=false reason:{} message:{}",
-                        condition.reason, condition.message
-                    )),
-                    None => wrong.push(format!("container runtime did not say {needed}")),
-                }
-            }
-            if !answer.runtime_handlers.is_empty() {
-                handlers = Some(answer.runtime_handlers.into_iter().map(handler).collect());
-            }
-        }
-        Err(error) => wrong.push(format!("container runtime is down: {error}")),
-    }
-    if shared.shutting_down.load(std::sync::atomic::Ordering::Relaxed) {
-        wrong.push("node is shutting down".to_owned());
-    }
-    let fine = |text: &str| format!("kubelet has {text}");
-    let ready = if wrong.is_empty() {
-        ("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned())
-    } else {
-        ("Ready", false, "KubeletNotReady", format!("[{}]", wrong.join(", ")))
-    };
-    let ready = match wrong.as_slice() {
-        [one] => ("Ready", false, "KubeletNotReady", one.clone()),
-        _ => ready,
-    };
-    let findings = vec![
-        if pressure.memory {
-            ("MemoryPressure", true, "KubeletHasInsufficientMemory", fine("insufficient memory available"))
-        } else {
-            ("MemoryPressure", false, "KubeletHasSufficientMemory", fine("sufficient memory available"))
-        },
-        if pressure.disk {
-            ("DiskPressure", true, "KubeletHasDiskPressure", fine("disk pressure"))
-        } else {
-            ("DiskPressure", false, "KubeletHasNoDiskPressure", fine("no disk pressure"))
-        },
-        if pressure.pid {
-            ("PIDPressure", true, "KubeletHasInsufficientPID", fine("insufficient PID available"))
-        } else {
-            ("PIDPressure", false, "KubeletHasSufficientPID", fine("sufficient PID available"))
-        },
-        ready,
-    ];
+    let (wrong, handlers) = readiness(shared).await;
+    let findings = findings(pressure, &wrong);
     let own = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
-    let mut list = conditions(findings, old, now);
+    let mut list = conditions(findings, old, shared.clock.now());
     list.extend(old.conditions.iter().flatten().filter(|c| !own.contains(&c.type_.as_str())).cloned());
     let address =
         |kind: &str, address: &str| NodeAddress { type_: kind.to_owned(), address: address.to_owned() };
@@ -179,7 +124,70 @@ pub async fn status(
     }
 }
 
-/// Drivers' volumes that must not be taken from the node now.
+/// Reasons why the node cannot run pods, and the handlers of its runtime if it lists them.
+async fn readiness(shared: &Shared) -> (Vec<String>, Option<Vec<NodeRuntimeHandler>>) {
+    let mut wrong = Vec::new();
+    let mut handlers = None;
+    match shared.engine.status().await {
+        Ok(answer) => {
+            let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
+            for (needed, subject) in [("RuntimeReady", "runtime"), ("NetworkReady", "runtime network")] {
+                match conditions.iter().find(|condition| condition.r#type == needed) {
+                    Some(condition) if condition.status => {}
+                    Some(condition) => wrong.push(format!(
+                        "container {subject} not ready: {needed}=false reason:{} message:{}",
+                        condition.reason, condition.message
+                    )),
+                    None => wrong.push(format!("container runtime did not report {needed}")),
+                }
+            }
+            if !answer.runtime_handlers.is_empty() {
+                handlers = Some(answer.runtime_handlers.into_iter().map(handler).collect());
+            }
+        }
+        Err(error) => wrong.push(format!("container runtime is down: {error}")),
+    }
+    if shared.shutting_down.load(std::sync::atomic::Ordering::Relaxed) {
+        wrong.push("node is shutting down".to_owned());
+    }
+    (wrong, handlers)
+}
+
+/// Conditions of the node: type, status, reason, message.
+fn findings(pressure: Pressure, wrong: &[String]) -> Vec<ConditionRow> {
+    let under = |kind, is: bool, reasons: [&'static str; 2], texts: [&str; 2]| {
+        let at = usize::from(!is);
+        (kind, is, reasons[at], format!("kubelet has {}", texts[at]))
+    };
+    let ready = match wrong {
+        [] => ("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned()),
+        [one] => ("Ready", false, "KubeletNotReady", one.clone()),
+        many => ("Ready", false, "KubeletNotReady", format!("[{}]", many.join(", "))),
+    };
+    vec![
+        under(
+            "MemoryPressure",
+            pressure.memory,
+            ["KubeletHasInsufficientMemory", "KubeletHasSufficientMemory"],
+            ["insufficient memory available", "sufficient memory available"],
+        ),
+        under(
+            "DiskPressure",
+            pressure.disk,
+            ["KubeletHasDiskPressure", "KubeletHasNoDiskPressure"],
+            ["disk pressure", "no disk pressure"],
+        ),
+        under(
+            "PIDPressure",
+            pressure.pid,
+            ["KubeletHasInsufficientPID", "KubeletHasSufficientPID"],
+            ["insufficient PID available", "sufficient PID available"],
+        ),
+        ready,
+    ]
+}
+
+/// CSI volumes in use, which must not be detached.
 fn volumes_in_use(shared: &Shared) -> Option<Vec<String>> {
     let mut names: Vec<String> = csi::in_use(&shared.config.directory)
         .into_iter()
@@ -220,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_in_the_apis_words() {
+    fn amounts_convert_to_quantities() {
         let amounts = Amounts::from([
             ("cpu".to_owned(), 2000),
             ("memory".to_owned(), 2048),

@@ -1,18 +1,18 @@
-//! Whether a pod fits on the node: the last word, after the scheduler's.
+//! Node-level pod admission, after the scheduler's decision.
 
 use std::collections::BTreeMap;
 
 use objects::core::v1::Pod;
 
-use super::worker::has_ended;
+use crate::lifecycle::phase::has_ended;
 use crate::lifecycle::qos::pod_requests;
 
-/// Resources that are counted.
+/// Resources that are accounted.
 const COUNTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// Reason and message if the pod is made for another operating system: by its label or by its own word.
+/// Reason and message if the pod targets another operating system, by its label or `spec.os`.
 #[must_use]
-pub fn foreign(pod: &Pod) -> Option<(String, String)> {
+pub fn other_os(pod: &Pod) -> Option<(String, String)> {
     let ours = |name: &str| name == "linux";
     let refused = |reason: &str, why: &str| {
         Some((reason.to_owned(), format!("Pod was rejected: Failed to admit pod as the {why}")))
@@ -30,9 +30,9 @@ pub fn foreign(pod: &Pod) -> Option<(String, String)> {
     None
 }
 
-/// Reason and message if the pod asks for AppArmor profiles, and the host has none: as Kubernetes, whose check is the same.
+/// Reason and message if the pod requires AppArmor profiles and the host has no AppArmor, as in Kubernetes.
 #[must_use]
-pub fn unconfined(pod: &Pod, enabled: bool) -> Option<(String, String)> {
+pub fn apparmor_missing(pod: &Pod, enabled: bool) -> Option<(String, String)> {
     let spec = pod.spec.as_ref()?;
     let of_pod = spec.security_context.as_ref().and_then(|context| context.app_armor_profile.as_ref());
     let of_containers = spec.init_containers.iter().flatten().chain(&spec.containers);
@@ -47,7 +47,7 @@ pub fn unconfined(pod: &Pod, enabled: bool) -> Option<(String, String)> {
 
 /// Reason and message if `pod` does not fit beside `others` within `allocatable`, in thousandths.
 #[must_use]
-pub fn refusal<'a>(
+pub fn rejection<'a>(
     pod: &Pod,
     others: impl Iterator<Item = &'a Pod> + Clone,
     allocatable: &BTreeMap<String, i64>,
@@ -82,7 +82,7 @@ pub fn refusal<'a>(
             .map(|spec| pod_requests(spec, name))
             .fold(0, i64::saturating_add);
         if used.saturating_add(requested) > *capacity {
-            // Processors are told in thousandths, the rest in whole units.
+            // CPU is reported in thousandths, other resources in whole units.
             let unit = if name == "cpu" { 1 } else { 1000 };
             return Some(refused(name, requested / unit, used / unit, capacity / unit));
         }
@@ -90,10 +90,10 @@ pub fn refusal<'a>(
     None
 }
 
-/// Ports of the node that a pod takes: address, protocol, number.
+/// Host ports of a pod: address, protocol, number.
 fn node_ports(pod: &Pod) -> impl Iterator<Item = (&str, &str, i32)> {
     let spec = pod.spec.iter();
-    // Sidecars run beside the others; what other init containers take is free again before.
+    // Sidecars run beside regular containers; ports of other init containers are free again by then.
     let sidecars = spec.clone().flat_map(|spec| spec.init_containers.iter().flatten());
     let sidecars = sidecars.filter(|one| one.restart_policy.as_deref() == Some("Always"));
     spec.flat_map(|spec| &spec.containers)
@@ -109,7 +109,7 @@ fn node_ports(pod: &Pod) -> impl Iterator<Item = (&str, &str, i32)> {
         })
 }
 
-/// Whether two pods want the same port of the node.
+/// Returns true if two pods request the same host port.
 fn ports_clash(one: &Pod, other: &Pod) -> bool {
     let everywhere = |address: &str| matches!(address, "0.0.0.0" | "::");
     node_ports(one).any(|(address, protocol, port)| {
@@ -121,23 +121,23 @@ fn ports_clash(one: &Pod, other: &Pod) -> bool {
     })
 }
 
-/// Whether the pod's containers ask for other amounts than before.
+/// Returns true if the resources of the pod's containers changed.
 #[must_use]
-pub fn asks_for_more(before: &Pod, now: &Pod) -> bool {
+pub fn resources_changed(before: &Pod, now: &Pod) -> bool {
     let (Some(a), Some(b)) = (&before.spec, &now.spec) else { return false };
     COUNTED.iter().any(|name| pod_requests(b, name) > pod_requests(a, name))
 }
 
-/// Reason and message if there is no room now, or never, for what a running pod asks for.
+/// Reason and message if a resize of a running pod is deferred or infeasible.
 #[must_use]
 pub fn resize_pending<'a>(
     pod: &Pod,
     others: impl Iterator<Item = &'a Pod> + Clone,
     allocatable: &BTreeMap<String, i64>,
 ) -> Option<(String, String)> {
-    let (reason, message) = refusal(pod, others, allocatable)?;
+    let (reason, message) = rejection(pod, others, allocatable)?;
     let name = reason.strip_prefix("OutOf").unwrap_or(&reason);
-    if let Some((_, alone)) = refusal(pod, std::iter::empty(), allocatable) {
+    if let Some((_, alone)) = rejection(pod, std::iter::empty(), allocatable) {
         let message = alone.replace("Pod was rejected: ", "");
         return Some((
             "Infeasible".to_owned(),
@@ -145,13 +145,13 @@ pub fn resize_pending<'a>(
         ));
     }
     if name == "pods" {
-        // It has its place already.
+        // The running pod is already counted.
         return None;
     }
     Some(("Deferred".to_owned(), message.replace("Pod was rejected: ", "")))
 }
 
-/// The pod with what `before` asked for.
+/// The pod with the resources of `before`.
 #[must_use]
 pub fn with_resources_of(pod: &Pod, before: &Pod) -> Pod {
     let mut pod = pod.clone();
@@ -171,20 +171,21 @@ pub fn with_resources_of(pod: &Pod, before: &Pod) -> Pod {
     pod
 }
 
-/// The pod with what its containers were given, as its status tells.
+/// The pod with the allocated resources from its status.
 #[must_use]
 pub fn with_resources_of_status(pod: &Pod) -> Pod {
-    let mut given = pod.clone();
-    let (Some(spec), Some(status)) = (&mut given.spec, &pod.status) else { return given };
-    let told = [&status.container_statuses, &status.init_container_statuses].into_iter().flatten().flatten();
-    let told: BTreeMap<_, _> =
-        told.filter_map(|status| Some((status.name.as_str(), status.resources.as_ref()?))).collect();
+    let mut adjusted = pod.clone();
+    let (Some(spec), Some(status)) = (&mut adjusted.spec, &pod.status) else { return adjusted };
+    let reported =
+        [&status.container_statuses, &status.init_container_statuses].into_iter().flatten().flatten();
+    let reported: BTreeMap<_, _> =
+        reported.filter_map(|status| Some((status.name.as_str(), status.resources.as_ref()?))).collect();
     for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-        if let Some(resources) = told.get(container.name.as_str()) {
+        if let Some(resources) = reported.get(container.name.as_str()) {
             container.resources = Some((*resources).clone());
         }
     }
-    given
+    adjusted
 }
 
 #[cfg(test)]
@@ -208,11 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn pod_exceeding_allocatable_is_rejected() {
         let allocatable = BTreeMap::from([("cpu".to_owned(), 2000), ("pods".to_owned(), 3000)]);
         let others = [pod("a", "1"), pod("b", "500m")];
-        assert_eq!(refusal(&pod("c", "500m"), others.iter(), &allocatable), None);
-        let (reason, message) = refusal(&pod("c", "1"), others.iter(), &allocatable).expect("too much");
+        assert_eq!(rejection(&pod("c", "500m"), others.iter(), &allocatable), None);
+        let (reason, message) = rejection(&pod("c", "1"), others.iter(), &allocatable).expect("too much");
         assert_eq!(reason, "OutOfcpu");
         assert_eq!(
             message,
@@ -220,13 +221,13 @@ mod tests {
         );
         let many = [pod("a", "0"), pod("b", "0"), pod("d", "0")];
         assert_eq!(
-            refusal(&pod("c", "0"), many.iter(), &allocatable).map(|r| r.0),
+            rejection(&pod("c", "0"), many.iter(), &allocatable).map(|r| r.0),
             Some("OutOfpods".to_owned())
         );
     }
 
     #[test]
-    fn pods_for_other_systems() {
+    fn pod_for_other_os_is_rejected() {
         let reason = |label: Option<&str>, os: Option<&str>| {
             let mut pod = pod("a", "0");
             pod.metadata.labels =
@@ -234,7 +235,7 @@ mod tests {
             if let Some(spec) = &mut pod.spec {
                 spec.os = os.map(|name| objects::core::v1::PodOS { name: name.to_owned() });
             }
-            foreign(&pod).map(|refused| refused.0)
+            other_os(&pod).map(|refused| refused.0)
         };
         assert_eq!(reason(None, None), None);
         assert_eq!(reason(Some("linux"), Some("linux")), None);
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_with_apparmor_profile_on_host_without_is_refused() {
+    fn pod_with_apparmor_profile_on_host_without_is_rejected() {
         let pod = |of_pod: &str, own: &str| -> Pod {
             let profile = |kind: &str| match kind {
                 "" => serde_json::json!({}),
@@ -259,10 +260,10 @@ mod tests {
             ("RuntimeDefault", "", true),
             ("", "Localhost", true),
         ] {
-            assert_eq!(unconfined(&pod(of_pod, own), false).is_some(), refused, "{of_pod} {own}");
-            assert_eq!(unconfined(&pod(of_pod, own), true), None);
+            assert_eq!(apparmor_missing(&pod(of_pod, own), false).is_some(), refused, "{of_pod} {own}");
+            assert_eq!(apparmor_missing(&pod(of_pod, own), true), None);
         }
-        let (reason, message) = unconfined(&pod("", "RuntimeDefault"), false).expect("refused");
+        let (reason, message) = apparmor_missing(&pod("", "RuntimeDefault"), false).expect("refused");
         assert_eq!(reason, "AppArmor");
         assert!(
             message.ends_with("Cannot enforce AppArmor: AppArmor is not enabled on the host"),
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_the_node_has_one_owner() {
+    fn host_port_in_use_is_rejected() {
         let with = |uid: &str, port: serde_json::Value| -> Pod {
             serde_json::from_value(serde_json::json!({"metadata": {"uid": uid},
                 "spec": {"containers": [{"name": "c", "ports": [port]}]}}))
@@ -284,38 +285,38 @@ mod tests {
             (serde_json::json!({"containerPort": 1, "hostPort": 8080, "protocol": "UDP"}), false),
             (serde_json::json!({"containerPort": 8080}), false),
         ] {
-            let refused = refusal(&with("b", port.clone()), [&tcp].into_iter(), &BTreeMap::new());
+            let refused = rejection(&with("b", port.clone()), [&tcp].into_iter(), &BTreeMap::new());
             assert_eq!(refused.map(|(reason, _)| reason), clash.then(|| "NodePorts".to_owned()), "{port}");
         }
     }
 
     #[test]
-    fn what_was_given_is_in_the_status() {
-        let mut asks = pod("a", "3");
-        asks.status = serde_json::from_str(
+    fn allocated_resources_come_from_status() {
+        let mut requesting = pod("a", "3");
+        requesting.status = serde_json::from_str(
             r#"{"containerStatuses": [{"name": "", "image": "", "imageID": "", "ready": true, "restartCount": 0,
                 "resources": {"requests": {"cpu": "1"}}}]}"#,
         )
         .unwrap();
-        let given = with_resources_of_status(&asks);
-        assert_eq!(pod_requests(given.spec.as_ref().unwrap(), "cpu"), 1000);
-        assert!(asks_for_more(&given, &asks));
+        let adjusted = with_resources_of_status(&requesting);
+        assert_eq!(pod_requests(adjusted.spec.as_ref().unwrap(), "cpu"), 1000);
+        assert!(resources_changed(&adjusted, &requesting));
     }
 
     #[test]
-    fn a_resize_waits_for_room() {
+    fn resize_without_capacity_is_deferred() {
         let allocatable = BTreeMap::from([("cpu".to_owned(), 2000), ("pods".to_owned(), 2000)]);
         let (before, other) = (pod("a", "500m"), pod("b", "1"));
         let reason = |cpu: &str| {
             let now = pod("a", cpu);
-            assert!(asks_for_more(&before, &now));
+            assert!(resources_changed(&before, &now));
             resize_pending(&now, [&before, &other].into_iter(), &allocatable).map(|found| found.0)
         };
         assert_eq!(reason("1"), None);
         assert_eq!(reason("1500m").as_deref(), Some("Deferred"));
         assert_eq!(reason("3").as_deref(), Some("Infeasible"));
-        assert!(!asks_for_more(&before, &pod("a", "100m")));
-        let kept = with_resources_of(&pod("a", "3"), &before);
-        assert_eq!(pod_requests(kept.spec.as_ref().expect("a spec"), "cpu"), 500);
+        assert!(!resources_changed(&before, &pod("a", "100m")));
+        let retained = with_resources_of(&pod("a", "3"), &before);
+        assert_eq!(pod_requests(retained.spec.as_ref().expect("a spec"), "cpu"), 500);
     }
 }

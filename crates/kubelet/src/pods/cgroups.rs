@@ -1,8 +1,10 @@
-//! Control groups above containers: one per pod, one per class of service, one for all pods.
+//! Cgroups above containers: one per pod, one per QoS class, one for all pods.
 
 use std::collections::HashMap;
 use std::io;
+use std::time::Instant;
 
+use base::metrics::HistogramVec;
 use objects::core::v1::Pod;
 use parking_lot::Mutex;
 use sys::cgroups::{Hierarchy, Resources};
@@ -11,24 +13,24 @@ use crate::configure::resources::{of_pod, shares};
 use crate::configure::sandbox::cgroup;
 use crate::lifecycle::qos::{self, Qos};
 
-/// The control groups of a node's pods.
+/// Cgroups of a node's pods.
 pub struct Cgroups {
     hierarchy: Option<Hierarchy>,
     root: String,
     pods: Mutex<Pods>,
     pod_pids: Option<i64>,
+    durations: Option<HistogramVec>,
 }
 
 #[derive(Default)]
 struct Pods {
-    /// What burstable pods ask for, in thousandths of a processor.
+    /// CPU requests of burstable pods, in thousandths.
     burstable: HashMap<String, i64>,
-    /// The weight that their class has.
+    /// Current CPU weight of the burstable class.
     weight: Option<i64>,
 }
 
-/// Most processes of one pod where nothing is configured: a share of what the machine can have, so that one pod cannot
-/// keep the node from starting any.
+/// Default process limit of a pod: a share of the machine's limit, so that one pod cannot exhaust the node.
 fn default_pod_pids() -> i64 {
     let setting = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
@@ -43,23 +45,38 @@ fn share_of_pids(pid_max: Option<i64>, threads_max: Option<i64>) -> i64 {
 }
 
 impl Cgroups {
-    /// Without a hierarchy, or where they are not wanted, nothing is done.
+    /// Does nothing without a cgroup hierarchy or if cgroups are disabled.
     #[must_use]
     pub fn open(root: &str, wanted: bool, pod_pids: Option<i64>) -> Self {
         let hierarchy = Hierarchy::detect().ok().filter(|_| wanted);
         let pod_pids = Some(pod_pids.unwrap_or_else(default_pod_pids));
-        Self { hierarchy, root: root.to_owned(), pods: Mutex::default(), pod_pids }
+        Self { hierarchy, root: root.to_owned(), pods: Mutex::default(), pod_pids, durations: None }
+    }
+
+    /// Records durations of operations.
+    #[must_use]
+    pub fn timed_by(self, durations: HistogramVec) -> Self {
+        Self { durations: Some(durations), ..self }
+    }
+
+    fn record(&self, operation: &str, begun: Instant) {
+        if let Some(durations) = &self.durations {
+            durations.with_label_values(&[operation]).observe(begun.elapsed().as_secs_f64());
+        }
     }
 
     fn set(&self, path: &str, resources: &Resources) -> io::Result<()> {
         let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
         let group =
             hierarchy.group(path).ok_or_else(|| io::Error::other(format!("{path} is no control group")))?;
-        group.create()?;
-        group.limit(resources)
+        let begun = Instant::now();
+        let operation = if group.exists() { "update" } else { "create" };
+        let outcome = group.create().and_then(|()| group.limit(resources));
+        self.record(operation, begun);
+        outcome
     }
 
-    /// Makes the groups that all pods are below. `memory` and `milli_cpu` are what the machine has less what is reserved.
+    /// Creates the parent cgroups. `memory` and `milli_cpu` are the capacity minus reservations.
     pub fn begin(&self, memory: i64, milli_cpu: i64) -> io::Result<()> {
         let all = Resources {
             cpu_shares: u64::try_from(shares(milli_cpu)).ok(),
@@ -72,7 +89,7 @@ impl Cgroups {
         self.set(&format!("{}/besteffort", self.root), &least)
     }
 
-    /// Makes a pod's group, or brings its limits up to date.
+    /// Creates a pod's cgroup or updates its limits.
     pub fn put(&self, pod: &Pod) -> io::Result<()> {
         self.set(&cgroup(&self.root, pod), &limits(pod, self.pod_pids))?;
         if qos::class(pod) == Qos::Burstable {
@@ -84,14 +101,14 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Removes a pod's group; its containers must be gone.
+    /// Removes a pod's cgroup; its containers must be gone.
     pub fn remove(&self, pod: &Pod) -> io::Result<()> {
         self.weigh(|burstable| {
             burstable.remove(pod.metadata.uid.as_deref().unwrap_or(""));
         })?;
         let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
-        let uid = pod.metadata.uid.as_deref().unwrap_or("");
-        // Of a pod that only the runtime remembers the class is not known.
+        let (uid, begun) = (pod.metadata.uid.as_deref().unwrap_or(""), Instant::now());
+        // The class of a pod known only to the runtime is unknown.
         for class in ["", "/burstable", "/besteffort"] {
             if let Some(group) =
                 hierarchy.group(&format!("{}{class}/pod{uid}", self.root)).filter(|_| !uid.is_empty())
@@ -99,10 +116,11 @@ impl Cgroups {
                 group.remove()?;
             }
         }
+        self.record("destroy", begun);
         Ok(())
     }
 
-    /// The class of burstable pods weighs what they ask for together.
+    /// Sets the CPU weight of the burstable class to the sum of its requests.
     fn weigh(&self, change: impl FnOnce(&mut HashMap<String, i64>)) -> io::Result<()> {
         let mut pods = self.pods.lock();
         change(&mut pods.burstable);
@@ -121,7 +139,7 @@ fn limits(pod: &Pod, pids: Option<i64>) -> Resources {
     let some = |number: i64| Some(number).filter(|number| *number > 0);
     Resources {
         cpu_shares: u64::try_from(wanted.cpu_shares).ok(),
-        // What has no limit may have had one before.
+        // Resets limits that may have been set before.
         cpu_quota: some(wanted.cpu_quota).or(Some(-1)),
         cpu_period: u64::try_from(wanted.cpu_period).ok(),
         memory_limit: some(wanted.memory_limit_in_bytes).or(Some(-1)),
@@ -136,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pods_limits_are_those_of_its_containers_together() {
+    fn pod_cgroup_limits_sum_containers() {
         let pod: Pod = serde_json::from_str(
             r#"{"spec": {"containers": [
                 {"name": "a", "resources": {"limits": {"cpu": "500m", "memory": "1Mi", "hugepages-2Mi": "4Mi"}, "requests": {"cpu": "100m"}}},

@@ -1,4 +1,4 @@
-//! One round for a pod that ends: stop what runs, tell how it ended, remove what is left once it is deleted.
+//! One sync of a terminating pod: stops containers, publishes the final status, cleans up once it is deleted.
 
 use std::sync::Arc;
 
@@ -8,11 +8,15 @@ use objects::core::v1::Pod;
 use super::worker::{Order, Round, Worker};
 use crate::csi;
 use crate::engine::EngineError;
-use crate::lifecycle::Observed;
+use crate::lifecycle::ObservedPod;
 use crate::volumes;
 
 impl Worker {
-    pub(super) async fn finish(&mut self, order: &Order, observed: Observed) -> Result<Round, EngineError> {
+    pub(super) async fn finish(
+        &mut self,
+        order: &Order,
+        observed: ObservedPod,
+    ) -> Result<Round, EngineError> {
         let pod = &order.pod;
         self.probes.stop_liveness();
         if let Some((reason, message, _)) = &order.evicted {
@@ -23,8 +27,8 @@ impl Worker {
             if !order.gone {
                 self.publish(pod, &observed, true).await;
             }
-            if !self.end_unless_hurried(pod, &observed, order).await {
-                // Less time is left than was thought: begin again with that.
+            if !self.kill_unless_shortened(pod, &observed, order).await {
+                // The grace period was shortened: restart with the new one.
                 return Ok(Round::Wait(Some(self.shared.clock.now())));
             }
             observed = self.observe(pod).await?;
@@ -40,21 +44,21 @@ impl Worker {
         if !order.gone && !deleted {
             return Ok(Round::Wait(None));
         }
-        // Parts of volumes that are mounted on their own hold the whole.
+        // Subpath mounts keep the volume busy, so they are unmounted first.
         if let Err(error) = volumes::release_parts(&self.directories) {
-            tracing::warn!(pod = %self.uid, %error, "cannot unmount parts of the pod's volumes");
+            tracing::warn!(pod = %self.uid, %error, "failed to unmount subpaths of pod volumes");
             return Ok(Round::Retry);
         }
         let kubelet = &self.shared.config.directory;
         if let Err(error) = csi::unpublish_all(&self.shared.drivers, kubelet, &self.directories.root).await {
-            tracing::warn!(pod = %self.uid, %error, "cannot take the pod's volumes away");
+            tracing::warn!(pod = %self.uid, %error, "failed to unpublish pod volumes");
             return Ok(Round::Retry);
         }
-        // Files go before the object: whoever waits for the deletion may rely on it.
+        // Files are removed before the API object, so that its deletion implies their removal.
         let (kubelet, directories) = (kubelet.clone(), self.directories.clone());
         let removed = tokio::task::spawn_blocking(move || volumes::tear_down(&kubelet, &directories)).await;
         if let Ok(Err(error)) = removed {
-            tracing::warn!(pod = %self.uid, %error, "cannot remove the pod's files");
+            tracing::warn!(pod = %self.uid, %error, "failed to remove pod directory");
             return Ok(Round::Retry);
         }
         if !order.gone && !self.confirm_deletion(pod).await {
@@ -68,13 +72,13 @@ impl Worker {
         }
         let (shared, ended, directories) =
             (Arc::clone(&self.shared), Arc::clone(pod), self.directories.clone());
-        // The directory goes last: whoever comes after a crash finds by it what is left.
+        // The directory is removed last: after a crash it identifies the remains.
         let removed = tokio::task::spawn_blocking(move || {
             shared.cgroups.remove(&ended)?;
             directories.remove()
         });
         if let Ok(Err(error)) = removed.await {
-            tracing::warn!(pod = %self.uid, %error, "the pod's control group is not removed");
+            tracing::warn!(pod = %self.uid, %error, "failed to remove pod cgroup");
             return Ok(Round::Retry);
         }
         let logs = self.log_directory(pod);
@@ -85,12 +89,12 @@ impl Worker {
         self.shared.tokens.forget(&self.uid);
         self.shared.volumes.forget(&self.uid);
         self.shared.probes.forget(&self.uid);
-        tracing::info!(pod = %self.uid, "removed");
+        tracing::info!(pod = %self.uid, "pod removed");
         Ok(Round::Done)
     }
 
-    /// Ends everything; false if, meanwhile, the pod was given less time than when this began.
-    async fn end_unless_hurried(&mut self, pod: &Arc<Pod>, observed: &Observed, order: &Order) -> bool {
+    /// Stops all containers; false if the grace period was shortened meanwhile.
+    async fn kill_unless_shortened(&mut self, pod: &Arc<Pod>, observed: &ObservedPod, order: &Order) -> bool {
         let grace = order.grace();
         let mut orders = self.orders.clone();
         let hurried = async move {
@@ -99,12 +103,12 @@ impl Worker {
             }
         };
         tokio::select! {
-            () = self.end_all(pod, observed, Some(grace)) => true,
+            () = self.kill_all_containers(pod, observed, Some(grace)) => true,
             () = hurried => false,
         }
     }
 
-    /// Tells the API server that nothing of the pod is left on the node.
+    /// Deletes the API object once nothing of the pod is left on the node.
     async fn confirm_deletion(&self, pod: &Pod) -> bool {
         let meta = &pod.metadata;
         let options = DeleteOptions {
@@ -117,7 +121,7 @@ impl Worker {
             Ok(()) => true,
             Err(error) if error.is_not_found() || error.is_conflict() => true,
             Err(error) => {
-                tracing::warn!(pod = %self.uid, %error, "cannot confirm the deletion");
+                tracing::warn!(pod = %self.uid, %error, "failed to confirm pod deletion");
                 false
             }
         }

@@ -1,22 +1,22 @@
-//! Removes what restarts leave behind: of each container the newest and the one before stay.
+//! Removes dead containers and sandboxes: of each container the two newest are retained.
 
 use std::collections::BTreeMap;
 
-use crate::lifecycle::{Observed, ObservedContainer, ObservedSandbox, RunState};
+use crate::lifecycle::{ObservedContainer, ObservedPod, ObservedSandbox, RunState};
 
 use super::worker::Worker;
 
-/// Containers of one name that are kept.
-const KEPT: usize = 2;
+/// Retained containers per name.
+const RETAINED: usize = 2;
 
-/// Ended containers that nobody asks for any more, and ended sandboxes without containers that stay.
-pub fn garbage(observed: &Observed) -> (Vec<&ObservedContainer>, Vec<&ObservedSandbox>) {
+/// Dead containers beyond the retained ones, and dead sandboxes without retained containers.
+pub fn garbage(observed: &ObservedPod) -> (Vec<&ObservedContainer>, Vec<&ObservedSandbox>) {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let mut containers = Vec::new();
     for container in &observed.containers {
         let count = seen.entry(&container.name).or_default();
         *count += 1;
-        if *count > KEPT && container.state != RunState::Running {
+        if *count > RETAINED && container.state != RunState::Running {
             containers.push(container);
         }
     }
@@ -31,8 +31,8 @@ pub fn garbage(observed: &Observed) -> (Vec<&ObservedContainer>, Vec<&ObservedSa
 }
 
 impl Worker {
-    /// Removes garbage; what cannot be removed now is tried again later.
-    pub(super) async fn remove_garbage(&self, observed: &Observed) {
+    /// Removes garbage; failures are retried later.
+    pub(super) async fn remove_garbage(&self, observed: &ObservedPod) {
         let (containers, sandboxes) = garbage(observed);
         for container in containers {
             match self.shared.engine.remove_container(&container.id).await {
@@ -40,14 +40,14 @@ impl Worker {
                     let _ = tokio::fs::remove_file(&container.log_path).await;
                 }
                 Ok(()) => {}
-                Err(error) => tracing::debug!(%error, id = container.id, "cannot remove the container"),
+                Err(error) => tracing::debug!(%error, id = container.id, "failed to remove container"),
             }
             let words = self.directories.termination_log(&container.name, container.restarts);
             let _ = tokio::fs::remove_file(words).await;
         }
         for sandbox in sandboxes {
             if let Err(error) = self.shared.engine.remove_sandbox(&sandbox.id).await {
-                tracing::debug!(%error, id = sandbox.id, "cannot remove the sandbox");
+                tracing::debug!(%error, id = sandbox.id, "failed to remove sandbox");
             }
         }
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_two_of_each_name_stay() {
+    fn garbage_retains_newest_two_per_name() {
         let container = |id: &str, name: &str, sandbox: &str, state| ObservedContainer {
             id: id.to_owned(),
             name: name.to_owned(),
@@ -68,7 +68,7 @@ mod tests {
         };
         let sandbox =
             |id: &str, ready| ObservedSandbox { id: id.to_owned(), ready, ..ObservedSandbox::default() };
-        let observed = Observed {
+        let observed = ObservedPod {
             sandboxes: vec![sandbox("s2", true), sandbox("s1", false), sandbox("s0", false)],
             containers: vec![
                 container("a3", "a", "s2", RunState::Running),

@@ -1,16 +1,16 @@
-//! What containers asked to be done after they start and before they stop.
+//! Lifecycle hooks: postStart and preStop.
 
 use std::time::Duration;
 
 use objects::core::v1::{Container, LifecycleHandler, Pod, Probe};
 
 use crate::engine::Engine;
-use crate::probes::{Outcome, Target, check};
+use crate::probes::{ProbeOutcome, Target, check};
 
-/// How long a hook may take that has no other limit.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Timeout of hooks without another limit.
+const TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Runs a hook to its end.
+/// Runs a hook to completion.
 pub async fn run(
     engine: &Engine,
     handler: &LifecycleHandler,
@@ -25,7 +25,7 @@ pub async fn run(
     }
     if let Some(exec) = &handler.exec {
         let command = exec.command.clone().unwrap_or_default();
-        return match engine.exec(container_id, command, LONGEST).await {
+        return match engine.exec(container_id, command, TIMEOUT).await {
             Ok((0, _)) => Ok(()),
             Ok((code, output)) => Err(format!(
                 "command exited with {code}: {}",
@@ -46,7 +46,7 @@ pub async fn run(
         pod_ip: if host_network { "127.0.0.1".to_owned() } else { pod_ip.to_owned() },
     };
     match check(&probe, &target).await {
-        Outcome::Success => Ok(()),
-        Outcome::Failure(text) => Err(text),
+        ProbeOutcome::Success => Ok(()),
+        ProbeOutcome::Failure(text) => Err(text),
     }
 }

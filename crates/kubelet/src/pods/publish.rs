@@ -1,4 +1,4 @@
-//! Telling the API server the status of a pod, when it has changed.
+//! Writes the status of a pod to the API server when it has changed.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use objects::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
 use super::worker::Worker;
-use crate::lifecycle::status::{self, Surroundings};
-use crate::lifecycle::{Observed, conditions};
+use crate::lifecycle::status::{self, StatusContext};
+use crate::lifecycle::{ObservedPod, conditions};
 
 impl Worker {
-    /// Writes the status if it differs from what was written last. `terminal`: nothing will be started any more.
-    pub(super) async fn publish(&mut self, pod: &Arc<Pod>, observed: &Observed, terminal: bool) {
-        // What was written last is newer than what the cache may hold.
+    /// Writes the status if it differs from the last written one. `terminal`: nothing will be started any more.
+    pub(super) async fn publish(&mut self, pod: &Arc<Pod>, observed: &ObservedPod, terminal: bool) {
+        // The last written status is newer than the cache may be.
         let mut current = Pod::clone(pod);
         if let Some(written) = &self.written {
             let foreign = current.status.take().unwrap_or_default();
@@ -25,10 +25,10 @@ impl Worker {
         };
         let probes = |id: &str| self.verdict_of(id);
         let in_effect = |id: &str| self.applied.get(id).and_then(|applied| applied.resources.clone());
-        let told = status::status(
+        let reported = status::status(
             &current,
             observed,
-            &Surroundings {
+            &StatusContext {
                 runtime: self.shared.engine.name(),
                 host_ips: &self.shared.settings.host_ips,
                 probes: &probes,
@@ -42,22 +42,25 @@ impl Worker {
                 now: self.shared.clock.now(),
             },
         );
-        if shown == self.written_to && current.status.as_ref() == Some(&told) {
-            self.written = Some(told);
+        if shown == self.written_to && current.status.as_ref() == Some(&reported) {
+            self.written = Some(reported);
             return;
         }
         let (namespace, name) =
             (pod.metadata.namespace.as_deref().unwrap_or(""), pod.metadata.name.as_deref().unwrap_or(""));
-        let patch = Patch::Strategic(patch(pod, &told));
+        let patch = Patch::Strategic(patch(pod, &reported));
         match self.shared.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {
-            Ok(_) => (self.written, self.written_to) = (Some(told), shown),
+            Ok(_) => {
+                self.startup.published(pod, &reported, observed, &self.shared);
+                (self.written, self.written_to) = (Some(reported), shown);
+            }
             Err(error) if error.is_not_found() => {}
-            Err(error) => tracing::warn!(pod = %self.uid, %error, "cannot write the status"),
+            Err(error) => tracing::warn!(pod = %self.uid, %error, "failed to update pod status"),
         }
     }
 }
 
-/// Conditions that others own, as they are now.
+/// Conditions owned by others, with their current values.
 fn with_foreign_conditions(mut written: PodStatus, now: &PodStatus) -> PodStatus {
     let owned = |name: &str| crate::lifecycle::conditions::OWNED.contains(&name);
     let mut conditions: Vec<_> =
@@ -67,9 +70,9 @@ fn with_foreign_conditions(mut written: PodStatus, now: &PodStatus) -> PodStatus
     written
 }
 
-/// The status as a patch: conditions merge by type with those of others, addresses are replaced.
-fn patch(pod: &Pod, told: &PodStatus) -> Value {
-    let mut status = objects::to_value(told).unwrap_or_default();
+/// Status as a patch: conditions merge by type with those of others, addresses are replaced.
+fn patch(pod: &Pod, reported: &PodStatus) -> Value {
+    let mut status = objects::to_value(reported).unwrap_or_default();
     for list in ["podIPs", "hostIPs"] {
         if let Some(Value::Array(items)) = status.get_mut(list) {
             items.insert(0, json!({"$patch": "replace"}));
@@ -82,22 +85,22 @@ fn patch(pod: &Pod, told: &PodStatus) -> Value {
                 text("type") == conditions::DISRUPTION && text("reason") == conditions::BY_KUBELET;
             disrupted || conditions::OWNED.contains(&text("type"))
         });
-        // What is not said would stay as it was.
+        // Omitted fields would keep their old value.
         for condition in list.iter_mut().filter_map(Value::as_object_mut) {
             for field in ["reason", "message"] {
                 condition.entry(field).or_insert(Value::Null);
             }
         }
-        let told: Vec<&str> =
-            told.conditions.iter().flatten().map(|condition| condition.type_.as_str()).collect();
+        let reported: Vec<&str> =
+            reported.conditions.iter().flatten().map(|condition| condition.type_.as_str()).collect();
         let before = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         for over in before.filter(|one| conditions::OWNED.contains(&one.type_.as_str())) {
-            if !told.contains(&over.type_.as_str()) {
+            if !reported.contains(&over.type_.as_str()) {
                 list.push(json!({"$patch": "delete", "type": over.type_}));
             }
         }
     }
-    // What mirrors a static pod has a UID of its own.
+    // A mirror pod has its own UID.
     if crate::static_pods::is_static(pod) {
         return json!({"status": status});
     }

@@ -1,24 +1,26 @@
-//! Images: present, pulled, or the reason why not, in Kubernetes' words.
+//! Image presence and pulls, with Kubernetes' reasons and messages.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cri::v1::PodSandboxConfig;
 use objects::core::v1::{Pod, Secret};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::registry_auth;
+use super::{image_name, registry_auth, spans};
 use crate::engine::{PresentImage, with_default_tag};
 use crate::events::Kind;
 use crate::lifecycle::Backoff;
 use crate::lifecycle::status::Waiting;
 use crate::shared::Shared;
 
-/// Pulls at the same time.
+/// Maximum number of parallel pulls.
 const PARALLEL: usize = 4;
+/// Delay after which a failed pull is reported as `ImagePullBackOff`; shorter than the first backoff.
+const BACKOFF_REPORT_DELAY: Duration = Duration::from_secs(5);
 
-/// Pulls of this node: how many at once, and which have to wait.
+/// Image pulls of this node: concurrency limit and backoff.
 pub struct Pulls {
     slots: Semaphore,
     backoff: Mutex<Backoff>,
@@ -35,7 +37,7 @@ impl Default for Pulls {
     }
 }
 
-/// An image that is not to be had now.
+/// Failure to provide an image.
 #[derive(Clone, Debug)]
 pub struct NoImage {
     pub waiting: Waiting,
@@ -46,7 +48,7 @@ fn no(reason: &str, message: String) -> NoImage {
     NoImage { waiting: Waiting { reason: reason.to_owned(), message }, retry_at: None }
 }
 
-/// The image of a container or volume, pulled if its policy says so.
+/// Image of a container or volume, pulled according to its policy.
 pub async fn ensure(
     shared: &Shared,
     pod: &Pod,
@@ -56,13 +58,13 @@ pub async fn ensure(
     sandbox: &PodSandboxConfig,
 ) -> Result<PresentImage, NoImage> {
     let tagged = with_default_tag(image);
-    let tell =
+    let record =
         |kind, reason, message: String| shared.recorder.container(pod, container, kind, reason, message);
-    if tagged.chars().any(|c| c.is_ascii_uppercase() || c.is_whitespace()) && is_malformed(&tagged) {
+    if let Err(error) = image_name::check(image) {
         let message = format!(
-            "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
+            "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: {error}"
         );
-        tell(Kind::Warning, "InspectFailed", message.clone());
+        record(Kind::Warning, "InspectFailed", message.clone());
         return Err(no("InvalidImageName", message));
     }
     if policy != "Always" {
@@ -71,36 +73,23 @@ pub async fn ensure(
                 let message = format!(
                     "Container image {image:?} already present on machine and can be accessed by the pod"
                 );
-                tell(Kind::Normal, "Pulled", message);
+                record(Kind::Normal, "Pulled", message);
                 return Ok(found);
             }
             Ok(None) => {}
             Err(error) => {
                 let message = format!("Failed to inspect image {image:?}: {error}");
-                tell(Kind::Warning, "InspectFailed", message.clone());
+                record(Kind::Warning, "InspectFailed", message.clone());
                 return Err(no("ImageInspectError", message));
             }
         }
         if policy == "Never" {
             let message = format!("Container image {image:?} is not present with pull policy of Never");
-            tell(Kind::Warning, "ErrImageNeverPull", message.clone());
+            record(Kind::Warning, "ErrImageNeverPull", message.clone());
             return Err(no("ErrImageNeverPull", message));
         }
     }
     pull(shared, pod, container, image, &tagged, sandbox).await
-}
-
-/// Repositories are lower case; tags are not.
-fn is_malformed(image: &str) -> bool {
-    let repository = image.split('@').next().unwrap_or(image);
-    let repository = match repository.rfind(':') {
-        Some(at) if !repository[at..].contains('/') => &repository[..at],
-        _ => repository,
-    };
-    let path = repository.split_once('/').map_or(repository, |(first, rest)| {
-        if first.contains('.') || first.contains(':') { rest } else { repository }
-    });
-    image.chars().any(char::is_whitespace) || path.chars().any(|c| c.is_ascii_uppercase())
 }
 
 async fn pull(
@@ -111,21 +100,21 @@ async fn pull(
     tagged: &str,
     sandbox: &PodSandboxConfig,
 ) -> Result<PresentImage, NoImage> {
-    let tell =
+    let record =
         |kind, reason, message: String| shared.recorder.container(pod, container, kind, reason, message);
     let key = format!("{}_{tagged}", pod.metadata.uid.as_deref().unwrap_or(""));
     let now = shared.clock.now();
     if let Some(until) = shared.pulls.waits_until(&key, now) {
         let message = format!("Back-off pulling image {image:?}");
-        tell(Kind::Normal, "BackOff", message.clone());
+        record(Kind::Normal, "BackOff", message.clone());
         let message = match shared.pulls.failures.lock().get(&key) {
             Some(before) => format!("{message}: ErrImagePull: {before}"),
             None => message,
         };
         return Err(NoImage { retry_at: Some(until), ..no("ImagePullBackOff", message) });
     }
-    tell(Kind::Normal, "Pulling", format!("Pulling image {image:?}"));
-    let asked = Instant::now();
+    record(Kind::Normal, "Pulling", format!("Pulling image {image:?}"));
+    let started = Instant::now();
     let _slot = shared.pulls.slots.acquire().await;
     let begun = Instant::now();
     let secrets = pull_secrets(shared, pod).await;
@@ -133,7 +122,10 @@ async fn pull(
     credentials.push(None);
     let mut outcome = Err(String::new());
     for auth in credentials {
+        let mut span = spans::call_of_container(spans::PULL_IMAGE, container);
+        span.record(|attributes| attributes.set_text("k8s.image", tagged));
         outcome = shared.engine.pull(tagged, auth, sandbox.clone()).await.map_err(|error| error.to_string());
+        spans::end(span, &outcome);
         if outcome.is_ok() {
             break;
         }
@@ -141,10 +133,10 @@ async fn pull(
     let found = match &outcome {
         Ok(reference) => match shared.engine.image(reference).await {
             Ok(Some(found)) => Ok(found),
-            // Some runtimes know the image by its name only.
+            // Some runtimes report the image by name only.
             _ => match shared.engine.image(tagged).await {
                 Ok(Some(found)) => Ok(found),
-                Ok(None) => Err("the image is gone after it was pulled".to_owned()),
+                Ok(None) => Err("image not found after pull".to_owned()),
                 Err(error) => Err(error.to_string()),
             },
         },
@@ -155,19 +147,19 @@ async fn pull(
             let text = format!(
                 "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {} bytes.",
                 rounded(begun.elapsed()),
-                rounded(asked.elapsed()),
+                rounded(started.elapsed()),
                 found.size
             );
-            tell(Kind::Normal, "Pulled", text);
+            record(Kind::Normal, "Pulled", text);
+            shared.metrics.image_pulled(found.size, begun.elapsed());
             shared.pulls.backoff.lock().forget(&key);
             shared.pulls.failures.lock().remove(&key);
             Ok(found)
         }
         Err(error) => {
-            tell(Kind::Warning, "Failed", format!("Failed to pull image {image:?}: {error}"));
-            let now = shared.clock.now();
-            let until = shared.pulls.failed(&key, &error, now);
-            Err(NoImage { retry_at: Some(until), ..no("ErrImagePull", error) })
+            record(Kind::Warning, "Failed", format!("Failed to pull image {image:?}: {error}"));
+            let retry_at = shared.pulls.failed(&key, &error, shared.clock.now());
+            Err(NoImage { retry_at: Some(retry_at), ..no("ErrImagePull", error) })
         }
     }
 }
@@ -187,14 +179,14 @@ async fn pull_secrets(shared: &Shared, pod: &Pod) -> Vec<Secret> {
                 );
                 shared.recorder.pod(pod, Kind::Warning, "FailedToRetrieveImagePullSecret", text);
             }
-            Err(error) => tracing::warn!(%error, secret = reference.name, "no pull secret"),
+            Err(error) => tracing::warn!(%error, secret = reference.name, "failed to read image pull secret"),
         }
     }
     secrets
 }
 
-/// A duration as Kubernetes shows it, in milliseconds.
-fn rounded(duration: std::time::Duration) -> String {
+/// Formats a duration as Kubernetes does, in milliseconds.
+fn rounded(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     if milliseconds < 1000 { format!("{milliseconds}ms") } else { format!("{:.3}s", duration.as_secs_f64()) }
 }
@@ -204,6 +196,8 @@ impl Pulls {
         self.backoff.lock().until_since_update(key, now)
     }
 
+    /// Starts the backoff of a failed pull. Returns the time of the next sync of the pod, which is within the backoff,
+    /// so that the pod's status becomes `ImagePullBackOff`.
     fn failed(&self, key: &str, error: &str, now: jiff::Timestamp) -> jiff::Timestamp {
         let mut backoff = self.backoff.lock();
         backoff.prune(now);
@@ -213,7 +207,8 @@ impl Pulls {
             failures.clear();
         }
         failures.insert(key.to_owned(), error.to_owned());
-        backoff.until_since_update(key, now).unwrap_or(now)
+        let report = now.saturating_add(BACKOFF_REPORT_DELAY).unwrap_or(now);
+        backoff.until_since_update(key, now).unwrap_or(now).min(report)
     }
 }
 
@@ -222,15 +217,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn malformed_names() {
-        for (image, want) in [
-            ("busybox:1.36", false),
-            ("busybox:Latest", false),
-            ("Busybox", true),
-            ("Reg.example.com/a:B", false),
-            ("a b", true),
-        ] {
-            assert_eq!(is_malformed(image), want, "{image}");
+    fn pod_is_synced_within_the_backoff_of_a_failed_pull() {
+        let pulls = Pulls::default();
+        let mut now = jiff::Timestamp::UNIX_EPOCH;
+        for _ in 0..20 {
+            let retry_at = pulls.failed("uid_image", "not found", now);
+            let until = pulls.waits_until("uid_image", retry_at).expect("the pull is backed off");
+            assert!(now < retry_at && retry_at < until, "{now} {retry_at} {until}");
+            assert_eq!(pulls.waits_until("uid_image", until), None, "the next pull");
+            now = until;
         }
     }
 }

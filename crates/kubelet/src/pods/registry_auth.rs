@@ -1,4 +1,4 @@
-//! Credentials for registries, from image pull secrets.
+//! Registry credentials from image pull secrets.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ struct Entry {
     identity_token: String,
 }
 
-/// The registry and repository that an image names; without a registry it is Docker Hub's.
+/// Registry and repository of an image name; the default registry is Docker Hub.
 fn location(image: &str) -> String {
     let name = image.split('@').next().unwrap_or(image);
     let (first, rest) = name.split_once('/').unwrap_or(("", name));
@@ -36,14 +36,14 @@ fn location(image: &str) -> String {
     }
 }
 
-/// The place a credential is for, without scheme and version.
-fn place(key: &str) -> String {
+/// Normalizes a credential key: strips scheme and version.
+fn normalized_key(key: &str) -> String {
     let key = key.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
     let key = key.trim_end_matches("/v1").trim_end_matches("/v2").trim_end_matches('/');
     if key == "index.docker.io" { "docker.io".to_owned() } else { key.to_owned() }
 }
 
-/// Credentials for an image, the most specific ones first.
+/// Credentials for an image, most specific first.
 #[must_use]
 pub fn for_image(image: &str, secrets: &[Secret]) -> Vec<AuthConfig> {
     let location = location(image);
@@ -59,12 +59,12 @@ pub fn for_image(image: &str, secrets: &[Secret]) -> Vec<AuthConfig> {
             continue;
         };
         for (key, entry) in entries {
-            let place = place(&key);
-            let matches = location == place
-                || location.strip_prefix(&place).is_some_and(|rest| rest.starts_with('/'))
-                || wildcard(&place, &location);
+            let normalized_key = normalized_key(&key);
+            let matches = location == normalized_key
+                || location.strip_prefix(&normalized_key).is_some_and(|rest| rest.starts_with('/'))
+                || wildcard(&normalized_key, &location);
             if matches {
-                found.push((place.len(), auth(&place, entry)));
+                found.push((normalized_key.len(), auth(&normalized_key, entry)));
             }
         }
     }
@@ -72,13 +72,13 @@ pub fn for_image(image: &str, secrets: &[Secret]) -> Vec<AuthConfig> {
     found.into_iter().map(|(_, auth)| auth).collect()
 }
 
-/// `*.example.com` stands for one label.
-fn wildcard(place: &str, location: &str) -> bool {
+/// Matches globs; `*.example.com` stands for one label.
+fn wildcard(normalized_key: &str, location: &str) -> bool {
     let host = location.split('/').next().unwrap_or("");
-    let (mut wanted, mut given) = (place.split('.'), host.split('.'));
-    place.contains('*')
+    let (mut wanted, mut actual) = (normalized_key.split('.'), host.split('.'));
+    normalized_key.contains('*')
         && loop {
-            match (wanted.next(), given.next()) {
+            match (wanted.next(), actual.next()) {
                 (None, None) => break true,
                 (Some("*"), Some(_)) => {}
                 (Some(a), Some(b)) if a == b => {}
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_credential_comes_first() {
+    fn most_specific_credential_comes_first() {
         let text = r#"{"auths":{
             "https://index.docker.io/v1/":{"auth":"aHViOnB3"},
             "reg.example.com":{"username":"a","password":"b"},

@@ -1,4 +1,4 @@
-//! Requests and limits that changed while a container runs.
+//! In-place resize of running containers.
 
 use std::sync::Arc;
 
@@ -9,27 +9,27 @@ use super::worker::Worker;
 use crate::configure::resources;
 use crate::events::Kind;
 use crate::lifecycle::members::members;
-use crate::lifecycle::{Kill, KillReason, Observed};
+use crate::lifecycle::{Kill, KillReason, ObservedPod};
 
-/// Whether a change of this resource needs a new container.
+/// Returns true if a change of this resource restarts the container.
 fn restarts(container: &Container, resource: &str) -> bool {
     let policies = container.resize_policy.iter().flatten();
     policies.into_iter().any(|one| one.resource_name == resource && one.restart_policy == "RestartContainer")
 }
 
-/// The limits that a running container has.
+/// Applied limits of a running container.
 pub(super) struct Applied {
-    told: LinuxContainerResources,
-    /// The same in the pod's words, if this kubelet gave them.
+    sent: LinuxContainerResources,
+    /// The same as API resources, if set by this kubelet.
     pub(super) resources: Option<ResourceRequirements>,
 }
 
-/// What a resize changes, however a runtime says that there is no limit.
+/// Resizable amounts, normalized where runtimes report no limit differently.
 fn amounts(limits: &LinuxContainerResources) -> (i64, i64, i64) {
     (limits.cpu_quota.max(0), limits.cpu_shares.max(2), limits.memory_limit_in_bytes.max(0))
 }
 
-/// Whether the way from one set of limits to another leads through a restart.
+/// Returns true if a change between these limits requires a restart.
 fn needs_restart(
     container: &Container,
     from: &LinuxContainerResources,
@@ -41,12 +41,12 @@ fn needs_restart(
 }
 
 impl Worker {
-    /// Tells the runtime about new limits of running containers.
-    pub(super) async fn resize(&mut self, pod: &Arc<Pod>, observed: &Observed) {
+    /// Applies changed limits to running containers.
+    pub(super) async fn resize(&mut self, pod: &Arc<Pod>, observed: &ObservedPod) {
         let of_pod = resources::of_pod(pod);
         let changed = self.applied_to_pod.as_ref().is_some_and(|applied| *applied != of_pod);
         if changed {
-            // Larger limits must be there before those of containers; smaller ones fail until those are smaller too.
+            // Increases must precede those of the containers; decreases fail until the containers are smaller.
             let _ = self.shared.cgroups.put(pod);
         }
         let all = pod.spec.as_ref().map(members).unwrap_or_default();
@@ -56,10 +56,10 @@ impl Worker {
             let Some(member) = all.iter().find(|member| member.name() == container.name) else { continue };
             let wanted =
                 resources::of_container(pod, &member.container, self.shared.settings.memory_capacity);
-            // What is known of it, or what the runtime says of one that another kubelet made.
-            let before = self.applied.get(&container.id).map(|applied| applied.told.clone());
+            // Last applied limits, or those reported by the runtime if another kubelet applied them.
+            let before = self.applied.get(&container.id).map(|applied| applied.sent.clone());
             let before = before.or_else(|| container.resources.clone());
-            let applied = Applied { told: wanted.clone(), resources: member.container.resources.clone() };
+            let applied = Applied { sent: wanted.clone(), resources: member.container.resources.clone() };
             let Some(before) = before.filter(|before| amounts(before) != amounts(&wanted)) else {
                 self.applied.insert(container.id.clone(), applied);
                 continue;
@@ -72,19 +72,19 @@ impl Worker {
                     reason: KillReason::PodEnds,
                     message,
                 };
-                self.end_one(pod, &kill).await;
+                self.kill_container(pod, &kill).await;
                 self.resizing.get_or_insert(None);
                 continue;
             }
-            // What had a limit and has none now must be told so.
-            let mut told = wanted.clone();
-            if told.cpu_quota == 0 && before.cpu_quota != 0 {
-                told.cpu_quota = -1;
+            // A removed limit must be unset explicitly.
+            let mut sent = wanted.clone();
+            if sent.cpu_quota == 0 && before.cpu_quota != 0 {
+                sent.cpu_quota = -1;
             }
-            if told.memory_limit_in_bytes == 0 && before.memory_limit_in_bytes != 0 {
-                told.memory_limit_in_bytes = -1;
+            if sent.memory_limit_in_bytes == 0 && before.memory_limit_in_bytes != 0 {
+                sent.memory_limit_in_bytes = -1;
             }
-            match self.shared.engine.update_resources(&container.id, told).await {
+            match self.shared.engine.update_resources(&container.id, sent).await {
                 Ok(()) => {
                     self.applied.insert(container.id.clone(), applied);
                 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_decides_about_restarts() {
+    fn resize_policy_decides_restart() {
         let container: Container = serde_json::from_str(
             r#"{"name": "c", "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"},
                                               {"resourceName": "cpu", "restartPolicy": "NotRequired"}]}"#,
@@ -119,6 +119,6 @@ mod tests {
         assert!(!needs_restart(&container, &from, &cpu));
         assert!(needs_restart(&container, &from, &memory));
         let unlimited = LinuxContainerResources { memory_limit_in_bytes: -1, cpu_quota: -1, ..from.clone() };
-        assert!(!needs_restart(&container, &from, &unlimited), "no limit is no limit");
+        assert!(!needs_restart(&container, &from, &unlimited), "both mean no limit");
     }
 }

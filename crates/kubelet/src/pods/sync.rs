@@ -1,4 +1,4 @@
-//! One round for a pod that should run.
+//! One sync of a pod that should run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use cri::v1::PodSandboxConfig;
 use objects::core::v1::Pod;
 
+use super::spans;
 use super::start::NotStarted;
 use super::users;
 use super::worker::{Order, Round, Worker};
@@ -16,15 +17,16 @@ use crate::engine::EngineError;
 use crate::events::Kind;
 use crate::lifecycle::plan::Start;
 use crate::lifecycle::status::Waiting;
-use crate::lifecycle::{KillReason, MemberKind, Observed, ObservedSandbox, Plan, plan};
-use crate::probes::Target;
+use crate::lifecycle::{KillReason, MemberKind, ObservedPod, ObservedSandbox, PodPlan, plan};
+use crate::probes::{ProbeResults, Target};
+use crate::shared::Shared;
 use crate::volumes;
 
 /// Time a sync waits for the gate. The pod is synced again afterwards, since it may have been deleted.
 const GATE: Duration = Duration::from_secs(20);
 
 impl Worker {
-    pub(super) async fn sync(&mut self, order: &Order, observed: Observed) -> Result<Round, EngineError> {
+    pub(super) async fn sync(&mut self, order: &Order, observed: ObservedPod) -> Result<Round, EngineError> {
         let pod = &order.pod;
         self.watch_probes(pod, &observed);
         self.resize(pod, &observed).await;
@@ -33,9 +35,9 @@ impl Worker {
         self.publish(pod, &observed, false).await;
         let mut wake = [next.wake_at, self.deadline(pod)].into_iter().flatten().min();
         let failed = match self.act(pod, &next, &observed).await? {
-            Acted::Nothing => false,
-            Acted::All => false,
-            Acted::Some { retry_at } => {
+            ActOutcome::Nothing => false,
+            ActOutcome::All => false,
+            ActOutcome::Some { retry_at } => {
                 wake = [wake, retry_at].into_iter().flatten().min();
                 retry_at.is_none()
             }
@@ -54,7 +56,7 @@ impl Worker {
             wake = [wake, again.wake_at].into_iter().flatten().min();
             self.remove_garbage(&observed).await;
         }
-        // What the runtime would not do it may do later.
+        // A rejected resize may succeed later.
         if failed || matches!(self.resizing, Some(Some(_))) {
             return Ok(Round::Retry);
         }
@@ -64,13 +66,13 @@ impl Worker {
         Ok(Round::Wait([wake, self.refresh_at].into_iter().flatten().min()))
     }
 
-    fn plan(&self, pod: &Pod, observed: &Observed) -> Plan {
+    fn plan(&self, pod: &Pod, observed: &ObservedPod) -> PodPlan {
         let verdicts = |id: &str| self.verdict_of(id);
         plan(pod, observed, &verdicts, &self.backoff, &labels::fingerprint, self.shared.clock.now())
     }
 
-    /// Reasons of containers that wait for their restart; those that do not any more are forgotten.
-    fn note_waiting(&mut self, pod: &Pod, next: &Plan) {
+    /// Updates the waiting reasons of containers in backoff, and drops expired ones.
+    fn note_waiting(&mut self, pod: &Pod, next: &PodPlan) {
         self.waiting.retain(|name, waiting| {
             waiting.reason != "CrashLoopBackOff" || next.backing_off.contains_key(name)
         });
@@ -89,75 +91,104 @@ impl Worker {
         }
     }
 
-    async fn act(&mut self, pod: &Arc<Pod>, next: &Plan, observed: &Observed) -> Result<Acted, EngineError> {
+    async fn act(
+        &mut self,
+        pod: &Arc<Pod>,
+        next: &PodPlan,
+        observed: &ObservedPod,
+    ) -> Result<ActOutcome, EngineError> {
         if next.is_idle() {
-            return Ok(Acted::Nothing);
+            return Ok(ActOutcome::Nothing);
         }
         if !next.reset.is_empty() {
             self.remove_all(pod, &next.reset).await?;
-            return Ok(Acted::All);
+            return Ok(ActOutcome::All);
         }
         if next.kill_pod {
-            self.end_all(pod, observed, None).await;
+            self.kill_all_containers(pod, observed, None).await;
             if next.create_sandbox.is_none() {
-                return Ok(Acted::All);
+                return Ok(ActOutcome::All);
             }
         }
         for kill in &next.kill {
             match kill.reason {
                 KillReason::NeverRan => self.shared.engine.remove_container(&kill.id).await?,
-                _ => self.end_one(pod, kill).await,
+                _ => self.kill_container(pod, kill).await,
             }
         }
-        let mut sandbox = observed.sandbox().cloned();
         if (next.create_sandbox.is_some() || !next.start.is_empty())
             && let Err(retry) = self.prepare_volumes(pod, observed).await
         {
             return Ok(retry);
         }
-        if let Some(attempt) = next.create_sandbox {
-            self.put_cgroup(pod);
-            let mut config = sandbox::config(pod, attempt, &self.shared.settings);
-            if let Err(error) = tokio::fs::create_dir_all(&config.log_directory).await {
-                tracing::warn!(%error, directory = config.log_directory, "no directory for logs");
-            }
-            let handler = self.runtime_handler(pod).await;
-            if let Err(text) = self.users(pod, &handler, &mut config) {
-                let text = format!("Failed to create pod sandbox: {text}");
-                self.shared.recorder.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
-                return Ok(Acted::Some { retry_at: None });
-            }
-            let engine = self.shared.engine.clone();
-            let made = self.making.run(async move { engine.run_sandbox(config, &handler).await }).await;
-            let id = match made {
-                Ok(id) => id,
-                Err(error) => {
-                    let text = format!(
-                        "Failed to create pod sandbox: rpc error: code = {:?} desc = {error}",
-                        error.0.code()
-                    );
-                    self.shared.recorder.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
-                    return Ok(Acted::Some { retry_at: None });
-                }
-            };
-            let seen = self.observe(pod).await?;
-            sandbox = seen.sandboxes.into_iter().find(|sandbox| sandbox.id == id);
-        }
-        let Some(sandbox) = sandbox else { return Ok(Acted::Some { retry_at: None }) };
+        let sandbox = match next.create_sandbox {
+            Some(attempt) => self.create_sandbox(pod, attempt).await?,
+            None => observed.sandbox().cloned(),
+        };
+        let Some(sandbox) = sandbox else { return Ok(ActOutcome::Some { retry_at: None }) };
         if !next.start.is_empty() && !self.passes_gate(pod, &sandbox).await {
             let text = "network is not ready: the network policies of the pod are not in force yet";
             self.shared.recorder.pod(pod, Kind::Warning, "NetworkNotReady", text.to_owned());
-            return Ok(Acted::Some { retry_at: None });
+            return Ok(ActOutcome::Some { retry_at: None });
         }
         self.write_hosts(pod, &sandbox.ips);
-        let mut acted = Acted::All;
+        Ok(self.start_containers(pod, next, &sandbox, observed).await)
+    }
+
+    /// Creates the sandbox of the pod; `None` if that failed, which an event reports.
+    async fn create_sandbox(
+        &mut self,
+        pod: &Arc<Pod>,
+        attempt: u32,
+    ) -> Result<Option<ObservedSandbox>, EngineError> {
+        self.put_cgroup(pod);
+        let mut config = sandbox::config(pod, attempt, &self.shared.settings);
+        if let Err(error) = tokio::fs::create_dir_all(&config.log_directory).await {
+            tracing::warn!(%error, directory = config.log_directory, "failed to create pod log directory");
+        }
+        let handler = self.runtime_handler(pod).await;
+        let failed = |shared: &Shared, text: String| {
+            let text = format!("Failed to create pod sandbox: {text}");
+            shared.recorder.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
+        };
+        if let Err(text) = self.users(pod, &handler, &mut config) {
+            failed(&self.shared, text);
+            return Ok(None);
+        }
+        let engine = self.shared.engine.clone();
+        self.shared.metrics.started_pods.inc();
+        let span = spans::call(spans::RUN_POD_SANDBOX);
+        let made = self.create_calls.run(async move { engine.run_sandbox(config, &handler).await }).await;
+        spans::end(span, &made);
+        let id = match made {
+            Ok(id) => id,
+            Err(error) => {
+                self.shared.metrics.started_pods_errors.inc();
+                failed(&self.shared, format!("rpc error: code = {:?} desc = {error}", error.0.code()));
+                return Ok(None);
+            }
+        };
+        let seen = self.observe(pod).await?;
+        Ok(seen.sandboxes.into_iter().find(|sandbox| sandbox.id == id))
+    }
+
+    async fn start_containers(
+        &mut self,
+        pod: &Arc<Pod>,
+        next: &PodPlan,
+        sandbox: &ObservedSandbox,
+        observed: &ObservedPod,
+    ) -> ActOutcome {
+        let mut acted = ActOutcome::All;
         for start in &next.start {
-            match self.start(pod, start, &sandbox, observed).await {
+            match self.start(pod, start, sandbox, observed).await {
                 Ok(()) => {
+                    self.shared.metrics.container_started(start.member.kind, None);
                     self.waiting.remove(start.member.name());
                     self.note_restart(start);
                 }
                 Err(NotStarted { waiting, retry_at, created }) => {
+                    self.shared.metrics.container_started(start.member.kind, Some(&waiting.reason));
                     if created {
                         self.note_restart(start);
                     }
@@ -169,10 +200,10 @@ impl Worker {
                 }
             }
         }
-        Ok(acted)
+        acted
     }
 
-    /// Reports whether containers may start in the sandbox: the gate has let it pass, now or in an earlier round.
+    /// Reports whether containers may start in the sandbox: the gate has admitted it, now or in an earlier sync.
     async fn passes_gate(&mut self, pod: &Pod, sandbox: &ObservedSandbox) -> bool {
         let Some(gate) = self.shared.config.gate.clone().filter(|_| !sandbox.host_network) else {
             return true;
@@ -190,14 +221,14 @@ impl Worker {
         passed
     }
 
-    /// The next failure of this container waits longer than the one before it.
+    /// Records a failure of this container, which increases its backoff.
     fn note_restart(&mut self, start: &Start) {
         if let Some(ended) = start.ended_at {
             self.backoff.step(start.member.name(), ended, self.shared.clock.now());
         }
     }
 
-    /// Gives the sandbox users of its own, if the pod asks for that.
+    /// Assigns a user namespace to the sandbox if the pod requests one.
     fn users(&self, pod: &Pod, handler: &str, config: &mut PodSandboxConfig) -> Result<(), String> {
         if !users::wanted(pod) {
             return Ok(());
@@ -212,7 +243,7 @@ impl Worker {
             ));
         }
         let range = self.shared.users.of(&self.uid).map_err(|error| error.to_string())?;
-        range.tell_sandbox(config);
+        range.apply_to_sandbox(config);
         Ok(())
     }
 
@@ -240,15 +271,15 @@ impl Worker {
             return;
         }
         if let Err(error) = std::fs::write(&path, text) {
-            tracing::warn!(%error, path = %path.display(), "no hosts file");
+            tracing::warn!(%error, path = %path.display(), "failed to write hosts file");
         }
     }
 
-    /// Makes volumes ready; what is wrong with them is told as Kubernetes does.
-    async fn prepare_volumes(&mut self, pod: &Arc<Pod>, observed: &Observed) -> Result<(), Acted> {
+    /// Mounts volumes; failures are reported as events like Kubernetes'.
+    async fn prepare_volumes(&mut self, pod: &Arc<Pod>, observed: &ObservedPod) -> Result<(), ActOutcome> {
         let failed = |text: String| {
             self.shared.recorder.pod(pod, Kind::Warning, "FailedMount", text);
-            Acted::Some { retry_at: None }
+            ActOutcome::Some { retry_at: None }
         };
         if let Err(error) = sys::directories::ensure(&self.directories.root, 0o750) {
             return Err(failed(format!("Unable to attach or mount volumes: {error}")));
@@ -264,7 +295,7 @@ impl Worker {
         let ips = observed.sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
         let allocatable = Arc::clone(&self.shared.allocatable.read());
         let facts = self.shared.facts(&ips, &allocatable);
-        let context = volumes::Context {
+        let context = volumes::VolumeContext {
             client: &self.shared.client,
             pod,
             directories: &self.directories,
@@ -274,6 +305,7 @@ impl Worker {
             drivers: &self.shared.drivers,
             recorder: &self.shared.recorder,
             kubelet: &self.shared.config.directory,
+            metrics: &self.shared.metrics,
             now: self.shared.clock.now(),
         };
         match volumes::prepare(&context).await {
@@ -303,16 +335,16 @@ impl Worker {
                 };
                 let text = format!("{step} failed for volume {name:?} : {error}");
                 self.shared.recorder.pod(pod, Kind::Warning, reason, text);
-                Err(Acted::Some { retry_at: None })
+                Err(ActOutcome::Some { retry_at: None })
             }
         }
     }
 
-    /// Brings the contents of volumes up to date when that is due.
-    async fn refresh_volumes(&mut self, pod: &Arc<Pod>, observed: &Observed) -> Option<Round> {
+    /// Refreshes volume content when due.
+    async fn refresh_volumes(&mut self, pod: &Arc<Pod>, observed: &ObservedPod) -> Option<Round> {
         let due = match self.refresh_at {
-            Some(at) => at <= self.shared.clock.now() || self.tells_otherwise(pod),
-            // After a restart of the kubelet.
+            Some(at) => at <= self.shared.clock.now() || self.downward_fields_changed(pod),
+            // First sync after a kubelet restart.
             None => self.prepared.is_none() && !pod.spec.as_ref()?.volumes.as_ref()?.is_empty(),
         };
         if !due && !self.follower.take_stale() {
@@ -327,23 +359,23 @@ impl Worker {
         }
     }
 
-    /// Whether the pod says something else of itself than when its volumes were written.
-    fn tells_otherwise(&self, pod: &Pod) -> bool {
+    /// Returns true if downward API fields of the pod changed since its volumes were written.
+    fn downward_fields_changed(&self, pod: &Pod) -> bool {
         self.prepared_for.as_ref().is_some_and(|before| {
             let (a, b) = (&before.metadata, &pod.metadata);
             a.labels != b.labels || a.annotations != b.annotations || a.generation != b.generation
         })
     }
 
-    /// Makes the pod's control group, with its limits.
+    /// Creates the pod's cgroup with its limits.
     pub(super) fn put_cgroup(&self, pod: &Pod) {
         if let Err(error) = self.shared.cgroups.put(pod) {
-            tracing::warn!(pod = %self.uid, %error, "the pod's control group has not the limits it should have");
+            tracing::warn!(pod = %self.uid, %error, "failed to apply pod cgroup limits");
         }
     }
 
-    /// Begins to probe containers that have come to run.
-    fn watch_probes(&mut self, pod: &Arc<Pod>, observed: &Observed) {
+    /// Starts probes of newly running containers.
+    fn watch_probes(&mut self, pod: &Arc<Pod>, observed: &ObservedPod) {
         let all = pod.spec.as_ref().map(crate::lifecycle::members::members).unwrap_or_default();
         let ips = observed.sandbox().map(|sandbox| sandbox.ips.as_slice()).unwrap_or_default();
         let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
@@ -354,28 +386,28 @@ impl Worker {
             let probed = spec.startup_probe.is_some()
                 || spec.liveness_probe.is_some()
                 || spec.readiness_probe.is_some();
-            if !probed || self.probes.knows(&container.id) {
+            if !probed || self.probes.contains(&container.id) {
                 continue;
             }
             let id = format!("{}://{}", self.shared.engine.name(), container.id);
-            let statuses = pod.status.iter().flat_map(|status| {
+            let mut statuses = pod.status.iter().flat_map(|status| {
                 status
                     .container_statuses
                     .iter()
                     .flatten()
                     .chain(status.init_container_statuses.iter().flatten())
             });
-            let was_started = self.seen_before
-                && statuses.into_iter().any(|status| {
-                    status.container_id.as_deref() == Some(&id) && status.started == Some(true)
-                });
+            let published = statuses
+                .find(|status| self.seen_before && status.container_id.as_deref() == Some(&id))
+                .map(|status| ProbeResults { started: status.started == Some(true), ready: status.ready })
+                .unwrap_or_default();
             let target = Target {
                 engine: self.shared.engine.clone(),
                 container_id: container.id.clone(),
                 container: spec.clone(),
                 pod_ip: ip.cloned().unwrap_or_default(),
             };
-            self.probes.add(pod, target, container.started_at, was_started);
+            self.probes.add(pod, target, container.started_at, published);
         }
     }
 
@@ -384,17 +416,17 @@ impl Worker {
     }
 }
 
-/// What became of a plan.
-pub(super) enum Acted {
+/// Outcome of executing a plan.
+pub(super) enum ActOutcome {
     Nothing,
     All,
-    /// Something failed; with a time, it waits for that.
+    /// Something failed; retried at the given time, if any.
     Some {
         retry_at: Option<jiff::Timestamp>,
     },
 }
 
-impl Acted {
+impl ActOutcome {
     fn and_failed(self, retry_at: Option<jiff::Timestamp>) -> Self {
         match self {
             Self::Some { retry_at: Some(before) } => {

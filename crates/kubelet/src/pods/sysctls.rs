@@ -1,8 +1,8 @@
-//! Kernel parameters that pods may set: those that concern only the pod, and those the node's administrator adds.
+//! Sysctls that pods may set: safe namespaced ones, and those allowed by the administrator.
 
 use objects::core::v1::Pod;
 
-/// Parameters that are safe wherever they are namespaced.
+/// Safe sysctls, which are namespaced.
 const SAFE: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -18,10 +18,9 @@ const SAFE: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// Reason and message if the pod sets a parameter that it may not. `unsafe_allowed` are names, or beginnings that end
-/// in `*`.
+/// Reason and message if the pod sets a forbidden sysctl. `unsafe_allowed` are names, or prefixes that end in `*`.
 #[must_use]
-pub fn refusal(pod: &Pod, unsafe_allowed: &[String]) -> Option<(String, String)> {
+pub fn rejection(pod: &Pod, unsafe_allowed: &[String]) -> Option<(String, String)> {
     let spec = pod.spec.as_ref()?;
     let wrong = |why: String| Some(("SysctlForbidden".to_owned(), format!("forbidden sysctl: {why}")));
     for sysctl in spec.security_context.as_ref()?.sysctls.iter().flatten() {
@@ -48,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unsafe_parameters_are_refused_unless_allowed() {
+    fn unsafe_sysctls_are_rejected_unless_allowed() {
         let pod = |name: &str, host_network: bool| -> Pod {
             let text = format!(
                 r#"{{"spec": {{"hostNetwork": {host_network}, "containers": [],
@@ -57,13 +56,13 @@ mod tests {
             serde_json::from_str(&text).expect("a pod")
         };
         let allowed = ["kernel.msg*".to_owned()];
-        assert_eq!(refusal(&pod("kernel.shm_rmid_forced", false), &[]), None);
-        assert_eq!(refusal(&pod("kernel/msgmax", false), &allowed), None);
-        let (reason, message) = refusal(&pod("kernel.msgmax", false), &[]).expect("refused");
+        assert_eq!(rejection(&pod("kernel.shm_rmid_forced", false), &[]), None);
+        assert_eq!(rejection(&pod("kernel/msgmax", false), &allowed), None);
+        let (reason, message) = rejection(&pod("kernel.msgmax", false), &[]).expect("refused");
         assert_eq!(
             (reason.as_str(), message.as_str()),
             ("SysctlForbidden", "forbidden sysctl: \"kernel.msgmax\" not allowlisted")
         );
-        assert!(refusal(&pod("net.ipv4.tcp_syncookies", true), &[]).is_some());
+        assert!(rejection(&pod("net.ipv4.tcp_syncookies", true), &[]).is_some());
     }
 }

@@ -1,6 +1,6 @@
-//! Users of their own for pods with `hostUsers: false`: each has a range of the host's numbers that no other pod has.
+//! User namespaces of pods with `hostUsers: false`: each has an exclusive range of host IDs.
 //!
-//! A pod's range is in a file of its directory, so that it has the same one after a restart of the kubelet.
+//! The range is stored in the pod's directory, so that it survives a kubelet restart.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,32 +13,32 @@ use serde_json::{Value, json};
 
 use crate::volumes::PodDirectories;
 
-/// Numbers of one pod.
+/// Number of IDs per pod.
 const LENGTH: u32 = 65536;
-/// The file, named as Kubernetes does.
+/// File name, as in Kubernetes.
 const FILE: &str = "userns";
 
-/// The ranges of a node's pods.
+/// Allocated ID ranges of a node.
 pub struct Users {
     kubelet: PathBuf,
-    /// Ranges that there are; the first numbers are the host's own users.
+    /// Number of ranges; the first IDs belong to the host's own users.
     most: u32,
-    /// Which range a pod has, counted from 1.
+    /// Range index by pod, counted from 1.
     taken: Mutex<BTreeMap<String, u32>>,
 }
 
-/// A pod's numbers on the host.
+/// Host ID range of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range(u32);
 
-/// Whether a pod asks for users of its own.
+/// Returns true if the pod requests a user namespace.
 #[must_use]
 pub fn wanted(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false)
 }
 
 impl Users {
-    /// Finds the ranges of pods that were here before.
+    /// Loads the ranges of existing pods.
     #[must_use]
     pub fn open(kubelet: &Path, most_pods: u32) -> Self {
         let most = most_pods.min(u32::MAX / LENGTH - 1);
@@ -53,7 +53,7 @@ impl Users {
         PodDirectories::of_uid(&self.kubelet, uid).root.join(FILE)
     }
 
-    /// The range of a pod, which gets one if it has none.
+    /// Range of a pod, allocated if it has none.
     pub fn of(&self, uid: &str) -> io::Result<Range> {
         let mut taken = self.taken.lock();
         if let Some(number) = taken.get(uid) {
@@ -72,7 +72,7 @@ impl Users {
         Ok(range)
     }
 
-    /// The pod is gone.
+    /// Releases the range of a removed pod.
     pub fn forget(&self, uid: &str) {
         self.taken.lock().remove(uid);
     }
@@ -85,7 +85,7 @@ fn read(file: &Path) -> Option<u32> {
 }
 
 impl Range {
-    /// The pod's root.
+    /// Host ID of the pod's root user.
     fn first(self) -> u32 {
         self.0 * LENGTH
     }
@@ -94,22 +94,22 @@ impl Range {
         vec![IDMapping { host_id: self.first(), container_id: 0, length: LENGTH }]
     }
 
-    fn tell(self, options: &mut Option<NamespaceOption>) {
+    fn apply_mapping(self, options: &mut Option<NamespaceOption>) {
         let mode = NamespaceMode::Pod as i32;
         let namespace = UserNamespace { mode, uids: self.map(), gids: self.map() };
         options.get_or_insert_default().userns_options = Some(namespace);
     }
 
-    /// Gives a sandbox these users.
-    pub fn tell_sandbox(self, config: &mut PodSandboxConfig) {
+    /// Applies the mapping to a sandbox.
+    pub fn apply_to_sandbox(self, config: &mut PodSandboxConfig) {
         let linux = config.linux.get_or_insert_default();
-        self.tell(&mut linux.security_context.get_or_insert_default().namespace_options);
+        self.apply_mapping(&mut linux.security_context.get_or_insert_default().namespace_options);
     }
 
-    /// Gives a container these users; files of its volumes belong to them as they did to the host's.
-    pub fn tell_container(self, config: &mut ContainerConfig) {
+    /// Applies the mapping to a container; its volumes are ID-mapped accordingly.
+    pub fn apply_to_container(self, config: &mut ContainerConfig) {
         let linux = config.linux.get_or_insert_default();
-        self.tell(&mut linux.security_context.get_or_insert_default().namespace_options);
+        self.apply_mapping(&mut linux.security_context.get_or_insert_default().namespace_options);
         for mount in &mut config.mounts {
             mount.uid_mappings = self.map();
             mount.gid_mappings = self.map();
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pod_has_numbers_of_its_own() {
+    fn pods_get_exclusive_id_ranges() {
         let kubelet = tempfile::tempdir().unwrap();
         for uid in ["a", "b", "c"] {
             std::fs::create_dir_all(kubelet.path().join("pods").join(uid)).unwrap();
@@ -131,16 +131,16 @@ mod tests {
         let a = users.of("a").unwrap();
         assert_eq!((a.first(), users.of("a").unwrap()), (65536, a));
         assert_eq!(users.of("b").unwrap().first(), 2 * 65536);
-        assert!(users.of("c").is_err(), "there are two");
+        assert!(users.of("c").is_err(), "all ranges are allocated");
         users.forget("a");
         assert_eq!(users.of("c").unwrap(), a);
-        // Another kubelet finds what this one gave away.
+        // A restarted kubelet loads the allocated range.
         std::fs::remove_file(kubelet.path().join("pods/a").join(FILE)).unwrap();
         let users = Users::open(kubelet.path(), 3);
         assert_eq!(users.of("b").unwrap().first(), 2 * 65536);
         assert_eq!(users.of("a").unwrap().first(), 3 * 65536);
         let mut config = ContainerConfig { mounts: vec![cri::v1::Mount::default()], ..Default::default() };
-        a.tell_container(&mut config);
+        a.apply_to_container(&mut config);
         assert_eq!(config.mounts[0].gid_mappings[0].host_id, 65536);
     }
 }

@@ -1,56 +1,60 @@
-//! The worker of one pod: observe, plan, act, tell; then wait for something to happen.
+//! Worker of one pod: observes, plans, acts, publishes the status, then waits for the next change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use base::trace;
 use cri::v1::LinuxContainerResources;
 use jiff::{SignedDuration, Timestamp};
 use objects::core::v1::{Pod, PodStatus};
 use tokio::sync::{Notify, watch};
 
-use super::followed::Follower;
-use super::kill::Ending;
-use super::last_words;
-use super::making::Making;
+use super::kill::KillProgress;
+use super::mounted_objects::Follower;
 use super::resize::Applied;
+use super::spans;
+use super::startup::Startup;
+use super::termination_message;
+use super::uncancelled::CreateCalls;
 use crate::engine::EngineError;
+use crate::lifecycle::phase::has_ended;
 use crate::lifecycle::status::Waiting;
-use crate::lifecycle::{Backoff, Observed, Verdict};
+use crate::lifecycle::{Backoff, ObservedPod, Verdict};
 use crate::probes::ProbeSet;
 use crate::shared::Shared;
 use crate::volumes::{Measure, PodDirectories, Prepared};
 
-/// How long to wait after something failed, doubling.
-const RETRY: Duration = Duration::from_secs(1);
-const RETRY_LIMIT: Duration = Duration::from_secs(60);
-/// How often the contents of volumes are looked at although nothing is known to have changed.
+/// Retry delays after failures.
+const RETRY: base::backoff::Backoff =
+    base::backoff::Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// Interval of volume refreshes without a known change.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
-/// Interval of checks whether volumes of drivers and local volumes have to be expanded.
+/// Interval of expansion checks of CSI and local volumes.
 const REFRESH_CLAIMS: SignedDuration = SignedDuration::from_secs(30);
 
-/// What a worker is told.
+/// Desired state passed to a worker.
 #[derive(Clone, Debug)]
 pub struct Order {
     pub pod: Arc<Pod>,
-    /// The API server does not know the pod any more.
+    /// The pod no longer exists in the API server.
     pub gone: bool,
-    /// The pod must end with this reason and message, within that many seconds if given.
+    /// Termination reason, message and optional grace period in seconds.
     pub evicted: Option<(String, String, Option<i64>)>,
-    /// Why the pod has not the resources it asks for now: reason and message.
+    /// Reason and message of a pending resize.
     pub resize: Option<(String, String)>,
-    /// How often the pod, which is a file of the node, was shown at the API server.
+    /// Number of mirror pods created for a static pod.
     pub shown: u32,
 }
 
 impl Order {
-    /// Whether the pod should end, whatever its containers do.
+    /// Returns true if the pod must terminate regardless of its containers.
     #[must_use]
     pub fn ends(&self) -> bool {
         self.gone || self.evicted.is_some() || self.pod.metadata.deletion_timestamp.is_some()
     }
 
-    /// Seconds that containers have left to end.
+    /// Remaining grace period in seconds.
     #[must_use]
     pub fn grace(&self) -> i64 {
         let meta = &self.pod.metadata;
@@ -64,53 +68,54 @@ impl Order {
     }
 }
 
-/// The worker of one pod.
+/// Worker of one pod.
 pub struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) orders: watch::Receiver<Order>,
-    /// Told when the runtime or a probe has news.
+    /// Notified on runtime events and probe results.
     pub(super) news: Arc<Notify>,
     pub(super) uid: String,
-    /// What the runtime makes for the pod.
-    pub(super) making: Making,
+    /// Uncancellable create calls of the pod.
+    pub(super) create_calls: CreateCalls,
     pub(super) directories: PodDirectories,
     pub(super) backoff: Backoff,
     pub(super) waiting: BTreeMap<String, Waiting>,
     pub(super) probes: ProbeSet,
     pub(super) prepared: Option<Arc<Prepared>>,
-    /// When volumes are looked at again.
+    /// Time of the next volume refresh.
     pub(super) refresh_at: Option<Timestamp>,
-    /// Told of changes of what volumes are made of.
+    /// Notified of changes of volume sources.
     pub(super) follower: Arc<Follower>,
-    /// The pod as its volumes have it.
+    /// Pod for which the volumes were prepared.
     pub(super) prepared_for: Option<Arc<Pod>>,
-    /// What was done for containers that end.
-    pub(super) ending: Ending,
+    /// Termination progress of containers.
+    pub(super) kill_progress: KillProgress,
     pub(super) written: Option<PodStatus>,
-    /// To which of the objects that show the pod it was written.
+    /// Mirror pod generation that the status was written to.
     pub(super) written_to: u32,
-    pub(super) retry: Duration,
-    /// The pod ran out of time: reason and message.
+    retry: base::backoff::Backoff,
+    /// Reason and message of an exceeded deadline.
     pub(super) verdict: Option<(String, String)>,
-    /// The sandbox that the gate has let pass.
+    /// Sandbox admitted by the gate.
     pub(super) passed_gate: Option<String>,
-    /// What the pod's conditions said before this kubelet began.
+    /// True if the pod had container statuses before this kubelet started.
     pub(super) seen_before: bool,
-    /// Limits of running containers, by id.
+    /// Limits of running containers, by ID.
     pub(super) applied: HashMap<String, Applied>,
-    /// Whether containers are on their way to new limits, and what is wrong with that.
+    /// Set while a resize is in progress, with its error if any.
     pub(super) resizing: Option<Option<String>>,
-    /// Limits of the pod's control group.
+    /// Limits of the pod's cgroup.
     pub(super) applied_to_pod: Option<LinuxContainerResources>,
+    pub(super) startup: Startup,
 }
 
-/// What a round came to.
+/// Outcome of a sync.
 pub(super) enum Round {
-    /// Wait for news, at most until then.
+    /// Wait for a notification, at most until the given time.
     Wait(Option<Timestamp>),
-    /// Something failed; try again a little later.
+    /// A step failed; retry with backoff.
     Retry,
-    /// The pod is gone.
+    /// The pod is removed.
     Done,
 }
 
@@ -127,14 +132,14 @@ impl Worker {
             Arc::clone(&shared.probes),
         );
         let follower = Follower::new(Arc::clone(&news));
-        let making = Making::new(shared.tasks.clone());
+        let create_calls = CreateCalls::new(shared.tasks.clone());
         let seen_before = pod.status.as_ref().is_some_and(|status| status.container_statuses.is_some());
         Self {
             shared,
             orders,
             news,
             uid,
-            making,
+            create_calls,
             directories,
             backoff: Backoff::default(),
             waiting: BTreeMap::new(),
@@ -143,7 +148,7 @@ impl Worker {
             refresh_at: None,
             follower,
             prepared_for: None,
-            ending: Ending::default(),
+            kill_progress: KillProgress::default(),
             written: None,
             written_to: 0,
             retry: RETRY,
@@ -153,28 +158,31 @@ impl Worker {
             applied: HashMap::new(),
             resizing: None,
             applied_to_pod: None,
+            startup: Startup::new(seen_before),
         }
     }
 
-    /// Runs until the pod is gone, or the kubelet stops; true if the pod is gone.
+    /// Runs until the pod is removed or the kubelet stops; true if the pod is removed.
     pub async fn run(mut self) -> bool {
+        let mut operation = "create";
         loop {
             let order = self.orders.borrow_and_update().clone();
-            let round = self.round(&order).await;
+            let begun = Instant::now();
+            let operation_type = if order.ends() { "kill" } else { operation };
+            let span = spans::sync(&self.shared.config.tracer, &order, operation_type).await;
+            let round = trace::scope(span.handle(), self.round(&order)).await;
+            drop(span);
+            self.shared.metrics.pod_synced(operation_type, begun);
             let until = match round {
                 Round::Done => return true,
                 Round::Wait(until) => {
-                    self.retry = RETRY;
+                    self.retry.reset();
                     until.map(|until| {
                         Duration::try_from(until.duration_since(self.shared.clock.now()))
                             .unwrap_or(Duration::ZERO)
                     })
                 }
-                Round::Retry => {
-                    let wait = self.retry;
-                    self.retry = (self.retry * 2).min(RETRY_LIMIT);
-                    Some(wait)
-                }
+                Round::Retry => Some(self.retry.next_delay()),
             };
             let timer = async {
                 match until {
@@ -183,9 +191,14 @@ impl Worker {
                 }
             };
             tokio::select! {
-                () = self.news.notified() => {}
-                () = timer => {}
-                changed = self.orders.changed() => if changed.is_err() { return false },
+                () = self.news.notified() => operation = "sync",
+                () = timer => operation = "sync",
+                changed = self.orders.changed() => {
+                    if changed.is_err() {
+                        return false;
+                    }
+                    operation = "update";
+                }
             }
         }
     }
@@ -194,46 +207,46 @@ impl Worker {
         match self.attempt(order).await {
             Ok(round) => round,
             Err(error) => {
-                tracing::warn!(pod = %self.uid, %error, "the runtime did not answer");
+                tracing::warn!(pod = %self.uid, %error, "container runtime call failed, retrying");
                 Round::Retry
             }
         }
     }
 
     async fn attempt(&mut self, order: &Order) -> Result<Round, EngineError> {
-        self.making.settled().await;
+        self.create_calls.settled().await;
         let observed = self.observe(&order.pod).await?;
-        if let Some(verdict) = self.out_of_time(&order.pod) {
+        if let Some(verdict) = self.deadline_exceeded(&order.pod) {
             self.verdict.get_or_insert(verdict);
         }
         if order.ends() || self.verdict.is_some() || has_ended(&order.pod) {
             return Box::pin(self.finish(order, observed)).await;
         }
-        self.sync_until_told_to_end(order, observed).await
+        self.sync_until_terminated(order, observed).await
     }
 
-    /// Runs a round of bringing the pod up, given up as soon as the pod is told to end.
-    async fn sync_until_told_to_end(
+    /// Runs a sync of a running pod, aborted as soon as the pod has to terminate.
+    async fn sync_until_terminated(
         &mut self,
         order: &Order,
-        observed: Observed,
+        observed: ObservedPod,
     ) -> Result<Round, EngineError> {
         let mut orders = self.orders.clone();
-        let told = async move {
+        let notification = async move {
             while orders.wait_for(Order::ends).await.is_err() {
                 std::future::pending().await
             }
         };
         tokio::select! {
             round = Box::pin(self.sync(order, observed)) => round,
-            () = told => Ok(Round::Wait(Some(Timestamp::UNIX_EPOCH))),
+            () = notification => Ok(Round::Wait(Some(Timestamp::UNIX_EPOCH))),
         }
     }
 
-    /// What the runtime says now, last words included. Probes follow what runs.
-    pub(super) async fn observe(&mut self, pod: &Pod) -> Result<Observed, EngineError> {
+    /// Observes the runtime state including termination messages, and removes probes of stopped containers.
+    pub(super) async fn observe(&mut self, pod: &Pod) -> Result<ObservedPod, EngineError> {
         let mut observed = self.shared.engine.observe(&self.uid).await?;
-        last_words::add(&mut observed, pod, &self.directories);
+        termination_message::add(&mut observed, pod, &self.directories);
         let probes = &mut self.probes;
         probes.retain(|id| observed.running().any(|container| container.id == id));
         Ok(observed)
@@ -243,8 +256,8 @@ impl Worker {
         self.probes.verdict(container_id)
     }
 
-    /// Whether the pod may not run any longer.
-    fn out_of_time(&self, pod: &Pod) -> Option<(String, String)> {
+    /// Returns true if the pod exceeded its active deadline.
+    fn deadline_exceeded(&self, pod: &Pod) -> Option<(String, String)> {
         self.deadline(pod).filter(|deadline| *deadline <= self.shared.clock.now())?;
         Some((
             "DeadlineExceeded".to_owned(),
@@ -252,20 +265,20 @@ impl Worker {
         ))
     }
 
-    /// When the pod must have ended.
+    /// Active deadline of the pod.
     pub(super) fn deadline(&self, pod: &Pod) -> Option<Timestamp> {
         let limit = pod.spec.as_ref()?.active_deadline_seconds?;
         let started = pod.status.as_ref()?.start_time.as_ref()?.0;
         started.saturating_add(SignedDuration::from_secs(limit)).ok()
     }
 
-    /// When volumes that could not be brought up to date are tried again.
+    /// Retry time of a failed volume refresh.
     pub(super) fn soon(&self) -> Timestamp {
         let now = self.shared.clock.now();
         now.saturating_add(REFRESH_CLAIMS).unwrap_or(now)
     }
 
-    /// When volumes are due: when a token is, or after a while.
+    /// Time of the next volume refresh: a token renewal, or the regular interval.
     pub(super) fn next_refresh(&self) -> Timestamp {
         let now = self.shared.clock.now();
         let mut volumes = self.prepared.iter().flat_map(|prepared| prepared.values());
@@ -275,10 +288,4 @@ impl Worker {
         let later = now.saturating_add(if claims { REFRESH_CLAIMS } else { REFRESH }).unwrap_or(now);
         self.shared.tokens.renewal(&self.uid, now).map_or(later, |renewal| renewal.min(later))
     }
-}
-
-/// Whether the API server knows that the pod has run to its end.
-pub(super) fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }

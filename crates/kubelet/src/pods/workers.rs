@@ -1,4 +1,4 @@
-//! All workers of a kubelet: begun when a pod comes, told when it changes, forgotten when it is gone.
+//! All pod workers of a kubelet: started, updated and removed with their pods.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::shared::Shared;
 struct Entry {
     orders: watch::Sender<Order>,
     news: Arc<Notify>,
-    /// The pod as it would be, if there were room for what it asks for now.
+    /// Pod with a deferred resize.
     deferred: Option<Arc<Pod>>,
 }
 
 /// A pod that has a worker.
 pub type WorkingPod = Arc<Pod>;
 
-/// The workers, by pod UID.
+/// Workers, by pod UID.
 pub struct Workers {
     shared: Arc<Shared>,
     entries: Mutex<HashMap<String, Entry>>,
-    refusing: AtomicBool,
+    rejecting: AtomicBool,
 }
 
 impl Workers {
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self { shared, entries: Mutex::new(HashMap::new()), refusing: AtomicBool::new(false) })
+        Arc::new(Self { shared, entries: Mutex::new(HashMap::new()), rejecting: AtomicBool::new(false) })
     }
 
-    /// A pod came or changed.
+    /// Adds or updates a pod.
     pub fn put(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let mut entries = self.entries.lock();
@@ -43,50 +43,50 @@ impl Workers {
             self.change(&mut entries, &uid, pod);
             return;
         }
-        // A pod that ran before this kubelet began was let in then.
+        // A pod that ran before this kubelet started has already been admitted.
         let new = pod.status.as_ref().is_none_or(|status| status.container_statuses.is_none());
-        let refused = if new && pod.metadata.deletion_timestamp.is_none() {
+        let rejected = if new && pod.metadata.deletion_timestamp.is_none() {
             let others: Vec<Arc<Pod>> =
                 entries.values().map(|entry| Arc::clone(&entry.orders.borrow().pod)).collect();
             let allocatable = Arc::clone(&self.shared.allocatable.read());
             self.closed()
-                .or_else(|| admit::foreign(&pod))
-                .or_else(|| admit::unconfined(&pod, sys::apparmor::is_enabled()))
-                .or_else(|| sysctls::refusal(&pod, &self.shared.config.upkeep.unsafe_sysctls))
-                .or_else(|| admit::refusal(&pod, others.iter().map(AsRef::as_ref), &allocatable))
+                .or_else(|| admit::other_os(&pod))
+                .or_else(|| admit::apparmor_missing(&pod, sys::apparmor::is_enabled()))
+                .or_else(|| sysctls::rejection(&pod, &self.shared.config.housekeeping.unsafe_sysctls))
+                .or_else(|| admit::rejection(&pod, others.iter().map(AsRef::as_ref), &allocatable))
         } else {
             None
         };
-        if let Some((reason, message)) = &refused {
-            tracing::info!(pod = uid, reason, message, "refused");
+        if let Some((reason, message)) = &rejected {
+            tracing::info!(pod = uid, reason, message, "pod rejected");
         }
-        let evicted = refused.map(|(reason, message)| (reason, message, None));
-        // Of one that ran before, what it was given counts; what it asks for since then has to fit first.
-        let given = if new { Arc::clone(&pod) } else { Arc::new(admit::with_resources_of_status(&pod)) };
-        let order = Order { pod: given, gone: false, evicted, resize: None, shown: 0 };
+        let evicted = rejected.map(|(reason, message)| (reason, message, None));
+        // A pod that ran before keeps its allocated resources; a resize since then is admitted separately.
+        let assigned = if new { Arc::clone(&pod) } else { Arc::new(admit::with_resources_of_status(&pod)) };
+        let order = Order { pod: assigned, gone: false, evicted, resize: None, shown: 0 };
         entries.insert(uid.clone(), self.begin(uid.clone(), order));
         if !new {
             self.change(&mut entries, &uid, pod);
         }
     }
 
-    /// From now on no pod is taken any more.
-    pub fn refuse_new(&self) {
-        self.refusing.store(true, Ordering::Relaxed);
+    /// Rejects all new pods from now on.
+    pub fn reject_new(&self) {
+        self.rejecting.store(true, Ordering::Relaxed);
     }
 
     fn closed(&self) -> Option<(String, String)> {
-        self.refusing
+        self.rejecting
             .load(Ordering::Relaxed)
             .then(|| ("NodeShutdown".to_owned(), "Pod was rejected as the node is shutting down.".to_owned()))
     }
 
-    /// A pod that has a worker changed. What it asks for counts only if there is room for it.
+    /// Updates a pod that has a worker. A resize is applied only if it fits.
     fn change(&self, entries: &mut HashMap<String, Entry>, uid: &str, pod: Arc<Pod>) {
         let Some(before) = entries.get(uid).map(|entry| Arc::clone(&entry.orders.borrow().pod)) else {
             return;
         };
-        let pending = if admit::asks_for_more(&before, &pod) {
+        let pending = if admit::resources_changed(&before, &pod) {
             let others: Vec<Arc<Pod>> =
                 entries.values().map(|entry| Arc::clone(&entry.orders.borrow().pod)).collect();
             let allocatable = Arc::clone(&self.shared.allocatable.read());
@@ -105,7 +105,7 @@ impl Workers {
         });
     }
 
-    /// There is more room than before: those that wait for it are looked at again.
+    /// Retries deferred resizes after resources were freed.
     fn retry_deferred(&self, entries: &mut HashMap<String, Entry>) {
         let waiting: Vec<(String, Arc<Pod>)> = entries
             .iter()
@@ -116,7 +116,7 @@ impl Workers {
         }
     }
 
-    /// The API server does not know the pod any more.
+    /// Terminates a pod that no longer exists in the API server.
     pub fn gone(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let mut entries = self.entries.lock();
@@ -128,33 +128,33 @@ impl Workers {
         entries.insert(uid.clone(), self.begin(uid, order));
     }
 
-    /// The pod must end for the node's sake.
+    /// Evicts the pod.
     pub fn evict(&self, uid: &str, reason: &str, message: String, grace: Option<i64>) {
         if let Some(entry) = self.entries.lock().get(uid) {
             entry.orders.send_modify(|order| order.evicted = Some((reason.to_owned(), message, grace)));
         }
     }
 
-    /// A pod that is a file of the node is shown at the API server by a new object, which has no status yet.
+    /// Requests a status write to a newly created mirror pod.
     pub fn shown(&self, uid: &str) {
         if let Some(entry) = self.entries.lock().get(uid) {
             entry.orders.send_modify(|order| order.shown = order.shown.wrapping_add(1));
         }
     }
 
-    /// The runtime has news of a pod.
-    pub fn look(&self, uid: &str) {
+    /// Wakes the worker of a pod on a runtime event.
+    pub fn wake(&self, uid: &str) {
         if let Some(entry) = self.entries.lock().get(uid) {
             entry.news.notify_one();
         }
     }
 
     #[must_use]
-    pub fn knows(&self, uid: &str) -> bool {
+    pub fn contains(&self, uid: &str) -> bool {
         self.entries.lock().contains_key(uid)
     }
 
-    /// The pods as their workers know them.
+    /// Pods as their workers have them.
     #[must_use]
     pub fn pods(&self) -> Vec<WorkingPod> {
         let entries = self.entries.lock();
@@ -172,7 +172,7 @@ impl Workers {
             pod.metadata.namespace.as_deref() == Some(namespace) && pod.metadata.name.as_deref() == Some(name)
         };
         let mut found: Vec<_> = self.pods().into_iter().filter(wanted).collect();
-        // Of two with the same name, the newer.
+        // Of two pods with the same name, the newer one.
         found.sort_by_key(|pod| pod.metadata.creation_timestamp.clone().map(|time| time.0));
         found.pop()
     }
@@ -180,7 +180,7 @@ impl Workers {
     fn begin(self: &Arc<Self>, uid: String, order: Order) -> Entry {
         let (sender, receiver) = watch::channel(order);
         let news = Arc::new(Notify::new());
-        // On the heap: what a round needs would not fit on the stack of a thread as often as it is handed over.
+        // Boxed: the future of a sync is too large to move across thread stacks repeatedly.
         let run = Box::pin(Worker::new(Arc::clone(&self.shared), receiver, Arc::clone(&news)).run());
         let workers = Arc::clone(self);
         let stopping = self.shared.tasks.stopping();
@@ -198,7 +198,7 @@ impl Workers {
     }
 }
 
-/// Whether the change is more than the kubelet's own writing of the status.
+/// Returns true if the change is more than the kubelet's own status write.
 fn matters(old: &Pod, new: &Pod) -> bool {
     let (a, b) = (&old.metadata, &new.metadata);
     let foreign = |pod: &Pod| {

@@ -1,4 +1,4 @@
-//! One question to one container.
+//! Execution of a single probe.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use objects::core::v1::{Container, ContainerPort, Probe};
 use super::{grpc, http};
 use crate::engine::Engine;
 
-/// Longest text of a failure.
+/// Maximum length of a failure message.
 const MAX_TEXT: usize = 10 * 1024;
 
-/// The answer, and what to say about a bad one.
+/// Probe result, with the message of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     Success,
     Failure(String),
 }
 
-/// Whom to ask.
+/// Probe target.
 #[derive(Clone)]
 pub struct Target {
     pub engine: Engine,
@@ -27,7 +27,7 @@ pub struct Target {
     pub pod_ip: String,
 }
 
-/// The number of a port given by number or name.
+/// Resolves a port given by number or name.
 #[must_use]
 pub fn port(port: &IntOrString, ports: Option<&Vec<ContainerPort>>) -> Option<u16> {
     let number = match port {
@@ -40,48 +40,48 @@ pub fn port(port: &IntOrString, ports: Option<&Vec<ContainerPort>>) -> Option<u1
     u16::try_from(number).ok().filter(|number| *number > 0)
 }
 
-/// Asks once.
-pub async fn check(probe: &Probe, target: &Target) -> Outcome {
+/// Executes the probe once.
+pub async fn check(probe: &Probe, target: &Target) -> ProbeOutcome {
     let limit = Duration::from_secs(u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1));
     let ports = target.container.ports.as_ref();
     if let Some(action) = &probe.exec {
         let command = action.command.clone().unwrap_or_default();
         return match target.engine.exec(&target.container_id, command, limit).await {
-            Ok((0, _)) => Outcome::Success,
-            Ok((_, output)) => Outcome::Failure(shortened(&output)),
+            Ok((0, _)) => ProbeOutcome::Success,
+            Ok((_, output)) => ProbeOutcome::Failure(shortened(&output)),
             Err(error) if error.0.code() == tonic::Code::DeadlineExceeded => {
-                Outcome::Failure(format!("command timed out: {error}"))
+                ProbeOutcome::Failure(format!("command timed out: {error}"))
             }
-            Err(error) => Outcome::Failure(error.to_string()),
+            Err(error) => ProbeOutcome::Failure(error.to_string()),
         };
     }
     if let Some(action) = &probe.http_get {
         let Some(number) = port(&action.port, ports) else {
-            return Outcome::Failure(format!("invalid port {:?}", action.port));
+            return ProbeOutcome::Failure(format!("invalid port {:?}", action.port));
         };
         let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(&target.pod_ip);
         return http::get(action, host, number, limit).await;
     }
     if let Some(action) = &probe.tcp_socket {
         let Some(number) = port(&action.port, ports) else {
-            return Outcome::Failure(format!("invalid port {:?}", action.port));
+            return ProbeOutcome::Failure(format!("invalid port {:?}", action.port));
         };
         let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(&target.pod_ip);
         let connecting = tokio::net::TcpStream::connect((host, number));
         return match tokio::time::timeout(limit, connecting).await {
-            Ok(Ok(_)) => Outcome::Success,
-            Ok(Err(error)) => Outcome::Failure(format!("dial tcp {host}:{number}: {error}")),
-            Err(_) => Outcome::Failure(format!("dial tcp {host}:{number}: i/o timeout")),
+            Ok(Ok(_)) => ProbeOutcome::Success,
+            Ok(Err(error)) => ProbeOutcome::Failure(format!("dial tcp {host}:{number}: {error}")),
+            Err(_) => ProbeOutcome::Failure(format!("dial tcp {host}:{number}: i/o timeout")),
         };
     }
     if let Some(action) = &probe.grpc {
         let Ok(number) = u16::try_from(action.port) else {
-            return Outcome::Failure(format!("invalid port {}", action.port));
+            return ProbeOutcome::Failure(format!("invalid port {}", action.port));
         };
         let service = action.service.clone().unwrap_or_default();
         return grpc::check(&target.pod_ip, number, service, limit).await;
     }
-    Outcome::Failure("missing probe handler".to_owned())
+    ProbeOutcome::Failure("missing probe handler".to_owned())
 }
 
 fn shortened(output: &[u8]) -> String {
@@ -94,13 +94,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports() {
+    fn probe_port_resolves_number_and_name() {
         let list = vec![ContainerPort {
             name: Some("web".to_owned()),
             container_port: 8080,
             ..ContainerPort::default()
         }];
-        for (given, want) in [
+        for (input, want) in [
             (IntOrString::Int(80), Some(80)),
             (IntOrString::String("web".to_owned()), Some(8080)),
             (IntOrString::String("81".to_owned()), Some(81)),
@@ -108,7 +108,7 @@ mod tests {
             (IntOrString::Int(0), None),
             (IntOrString::Int(70_000), None),
         ] {
-            assert_eq!(port(&given, Some(&list)), want);
+            assert_eq!(port(&input, Some(&list)), want);
         }
     }
 }

@@ -6,7 +6,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
 
-use super::Outcome;
+use super::ProbeOutcome;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct HealthCheckRequest {
@@ -23,7 +23,7 @@ struct HealthCheckResponse {
 
 const SERVING: i32 = 1;
 
-pub async fn check(host: &str, port: u16, service: String, limit: Duration) -> Outcome {
+pub async fn check(host: &str, port: u16, service: String, limit: Duration) -> ProbeOutcome {
     let joined = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let asking = async {
         let endpoint =
@@ -50,10 +50,10 @@ pub async fn check(host: &str, port: u16, service: String, limit: Duration) -> O
         }
     };
     match tokio::time::timeout(limit, asking).await {
-        Ok(Ok(())) => Outcome::Success,
-        Ok(Err(text)) => Outcome::Failure(text),
+        Ok(Ok(())) => ProbeOutcome::Success,
+        Ok(Err(text)) => ProbeOutcome::Failure(text),
         Err(_) => {
-            Outcome::Failure(format!("timeout: health rpc did not complete within {}s", limit.as_secs()))
+            ProbeOutcome::Failure(format!("timeout: health rpc did not complete within {}s", limit.as_secs()))
         }
     }
 }
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// A server of the health protocol whose services have these states.
     async fn serve(services: &'static [(&'static str, i32)]) -> u16 {
@@ -77,8 +77,8 @@ mod tests {
             while let Ok((stream, _)) = listener.accept().await {
                 let service = service_fn(move |request: http::Request<hyper::body::Incoming>| async move {
                     let known = request.uri().path() == "/grpc.health.v1.Health/Check";
-                    let answer = cri::server::unary(request, move |asked: Request<HealthCheckRequest>| {
-                        let found = services.iter().find(|(name, _)| *name == asked.get_ref().service);
+                    let answer = cri::server::unary(request, move |call: Request<HealthCheckRequest>| {
+                        let found = services.iter().find(|(name, _)| *name == call.get_ref().service);
                         let answer = match found {
                             Some((_, status)) if known => {
                                 Ok(Response::new(HealthCheckResponse { status: *status }))
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_is_asked_for_its_health() {
+    async fn grpc_probe_health_status_decides() {
         let port = serve(&[("", 1), ("fine", 1), ("ill", 2), ("odd", 0)]).await;
         for (service, wrong) in [
             ("", None),
@@ -108,19 +108,19 @@ mod tests {
             ("odd", Some("service unhealthy (responded with \"UNKNOWN\")")),
             ("none", Some("error: health rpc failed: unknown service")),
         ] {
-            match (check("127.0.0.1", port, service.to_owned(), PATIENCE).await, wrong) {
-                (Outcome::Success, None) => {}
-                (Outcome::Failure(text), Some(wrong)) => assert_eq!(text, wrong, "{service:?}"),
+            match (check("127.0.0.1", port, service.to_owned(), TIMEOUT).await, wrong) {
+                (ProbeOutcome::Success, None) => {}
+                (ProbeOutcome::Failure(text), Some(wrong)) => assert_eq!(text, wrong, "{service:?}"),
                 (outcome, _) => panic!("{service:?}: {outcome:?}"),
             }
         }
     }
 
     #[tokio::test]
-    async fn nobody_there_is_a_failure() {
+    async fn grpc_probe_closed_port_fails() {
         let free = TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap().port();
-        match check("127.0.0.1", free, String::new(), PATIENCE).await {
-            Outcome::Failure(text) => assert!(text.contains("failed to connect service"), "{text}"),
+        match check("127.0.0.1", free, String::new(), TIMEOUT).await {
+            ProbeOutcome::Failure(text) => assert!(text.contains("failed to connect service"), "{text}"),
             outcome => panic!("{outcome:?}"),
         }
     }

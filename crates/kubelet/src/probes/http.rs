@@ -1,4 +1,4 @@
-//! HTTP questions: probes and lifecycle hooks.
+//! HTTP requests of probes and lifecycle hooks.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -7,21 +7,21 @@ use base::http::{Authorities, Client, Limits, Origin, OriginError, Trust};
 use http_body_util::Full;
 use objects::core::v1::HTTPGetAction;
 
-use super::Outcome;
+use super::ProbeOutcome;
 
-/// How much of an answer is read.
+/// Maximum number of response bytes read.
 const MAX_BODY: usize = 10 * 1024;
 const MAX_REDIRECTS: usize = 10;
-/// A probe's own limit is shorter.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// Client timeout; a probe's own timeout is shorter.
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Every question has a connection of its own, as in Kubernetes: a probe asks whether the container accepts one.
+/// Every probe opens its own connection, as in Kubernetes: it checks that the container accepts one.
 static CLIENT: LazyLock<Client> = LazyLock::new(|| {
-    let (connect, response, silence) = (LONGEST_WAIT, LONGEST_WAIT, LONGEST_WAIT);
+    let (connect, response, silence) = (TIMEOUT, TIMEOUT, TIMEOUT);
     Client::new(Limits { connect, response, silence, max_idle: 0, ..Limits::default() })
 });
 
-/// Why there was no answer.
+/// Failure of an HTTP request.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("dial tcp {0}: {1}")]
@@ -40,22 +40,22 @@ pub enum HttpError {
     Redirects,
 }
 
-/// Asks; an answer below 400 is good.
-pub async fn get(action: &HTTPGetAction, host: &str, port: u16, limit: Duration) -> Outcome {
+/// Sends the request; a status below 400 is a success.
+pub async fn get(action: &HTTPGetAction, host: &str, port: u16, limit: Duration) -> ProbeOutcome {
     let scheme = action.scheme.as_deref().unwrap_or("HTTP").to_ascii_lowercase();
     let joined = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let path = action.path.as_deref().unwrap_or("/");
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    let asked = format!("{scheme}://{joined}{path}");
+    let url = format!("{scheme}://{joined}{path}");
     match tokio::time::timeout(limit, fetch(action, scheme == "https", host, port, path)).await {
-        Ok(Ok(code)) if (200..400).contains(&code) => Outcome::Success,
-        Ok(Ok(code)) => Outcome::Failure(format!("HTTP probe failed with statuscode: {code}")),
-        Ok(Err(error)) => Outcome::Failure(format!("Get {asked:?}: {error}")),
-        Err(_) => Outcome::Failure(format!("Get {asked:?}: {}", HttpError::Timeout)),
+        Ok(Ok(code)) if (200..400).contains(&code) => ProbeOutcome::Success,
+        Ok(Ok(code)) => ProbeOutcome::Failure(format!("HTTP probe failed with statuscode: {code}")),
+        Ok(Err(error)) => ProbeOutcome::Failure(format!("Get {url:?}: {error}")),
+        Err(_) => ProbeOutcome::Failure(format!("Get {url:?}: {}", HttpError::Timeout)),
     }
 }
 
-/// The status code of the answer; redirects within the same host are followed.
+/// Returns the status code of the response; follows redirects within the same host.
 async fn fetch(
     action: &HTTPGetAction,
     tls: bool,
@@ -70,7 +70,7 @@ async fn fetch(
         }
         match location {
             Some(location) if location.starts_with('/') => path = location,
-            // Elsewhere: not this container's business any more.
+            // Redirects to other hosts are not followed.
             _ => return Ok(code),
         }
     }
@@ -113,14 +113,14 @@ fn failure(error: base::http::HttpError) -> HttpError {
     match error {
         Error::Connect { address, source } => HttpError::Connect(address, source),
         Error::Tls { source, .. } => HttpError::Tls(source),
-        Error::Exchange(source) | Error::Body(source) => HttpError::Exchange(source),
+        Error::Exchange(source) | Error::Body(source) | Error::Upgrade(source) => HttpError::Exchange(source),
         Error::ConnectTimeout { .. } | Error::NoResponse(_) | Error::Silence(_) | Error::TooLong(_) => {
             HttpError::Timeout
         }
     }
 }
 
-/// A server whose certificate is not verified, as in Kubernetes: probes ask whether a server answers, not which.
+/// Skips verification of the server certificate, as in Kubernetes: probes check liveness, not identity.
 fn unverified(host: &str, port: u16) -> Result<Origin, OriginError> {
     static CONFIG: std::sync::OnceLock<Arc<rustls::ClientConfig>> = std::sync::OnceLock::new();
     let config = match CONFIG.get() {
@@ -131,7 +131,7 @@ fn unverified(host: &str, port: u16) -> Result<Origin, OriginError> {
             CONFIG.get_or_init(|| config)
         }
     };
-    // A host that is no server name is still an address to connect to.
+    // A host that is no valid server name is still an address to connect to.
     let origin = |name: Option<&str>| Origin::secured(host, port, Arc::clone(config), name);
     origin(None).or_else(|_| origin(Some("127.0.0.1")))
 }
@@ -156,17 +156,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn codes_decide() {
+    async fn http_probe_status_code_decides() {
         let action = HTTPGetAction { port: IntOrString::Int(1), ..HTTPGetAction::default() };
         for (text, want) in [
-            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", Outcome::Success),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", ProbeOutcome::Success),
             (
                 "HTTP/1.1 302 Found\r\nlocation: http://elsewhere/\r\ncontent-length: 0\r\n\r\n",
-                Outcome::Success,
+                ProbeOutcome::Success,
             ),
             (
                 "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n",
-                Outcome::Failure("HTTP probe failed with statuscode: 503".to_owned()),
+                ProbeOutcome::Failure("HTTP probe failed with statuscode: 503".to_owned()),
             ),
         ] {
             let port = answer(text).await;

@@ -1,4 +1,4 @@
-//! Probes: asking a container whether it has started, is alive, is ready.
+//! Startup, liveness and readiness probes.
 
 mod check;
 mod grpc;
@@ -6,6 +6,6 @@ mod http;
 mod run;
 mod tally;
 
-pub use check::{Outcome, Target, check};
-pub use run::ProbeSet;
+pub use check::{ProbeOutcome, Target, check};
+pub use run::{ProbeResults, ProbeSet};
 pub use tally::{Counted, Tally};

@@ -1,4 +1,4 @@
-//! The probes of a pod's containers, each asked in its own time.
+//! Runs the probes of a pod's containers, each on its own schedule.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use std::time::Duration;
 use base::clock::Clock;
 use base::tasks::TaskGroup;
 use jiff::Timestamp;
-use objects::core::v1::{Pod, Probe};
+use objects::core::v1::{Container, Pod, Probe};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::check::{Outcome, Target, check};
+use super::check::{ProbeOutcome, Target, check};
 use super::tally::{Counted, Tally};
 use crate::events::{Kind, Recorder};
 use crate::lifecycle::{KillReason, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
+enum ProbeKind {
     Startup,
     Liveness,
     Readiness,
 }
 
-impl Question {
+impl ProbeKind {
     fn name(self) -> &'static str {
         match self {
             Self::Startup => "Startup",
@@ -34,21 +34,40 @@ impl Question {
     }
 }
 
-/// What the probes of one container have found.
+/// Probe results in the published status of a container; all false for a new container.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProbeResults {
+    pub started: bool,
+    pub ready: bool,
+}
+
+impl ProbeResults {
+    /// State of the probes before their first run. A container that was ready before the kubelet restarted stays ready
+    /// until its probe fails.
+    fn verdict(self, container: &Container) -> Verdict {
+        Verdict {
+            failed: None,
+            started: container.startup_probe.is_none() || self.started,
+            ready: container.readiness_probe.is_none() || self.ready,
+        }
+    }
+}
+
+/// Probe state of one container.
 #[derive(Debug)]
-struct Findings {
+struct ProbeState {
     verdict: Mutex<Verdict>,
-    /// Told when the container has started, and when its pod's worker should look.
+    /// Notified when the container has started; `changed` wakes the pod's worker.
     started: Notify,
     changed: Arc<Notify>,
 }
 
-struct Asked {
-    findings: Arc<Findings>,
-    tasks: Vec<(Question, JoinHandle<()>)>,
+struct ContainerProbes {
+    state: Arc<ProbeState>,
+    tasks: Vec<(ProbeKind, JoinHandle<()>)>,
 }
 
-impl Drop for Asked {
+impl Drop for ContainerProbes {
     fn drop(&mut self) {
         for (_, task) in &self.tasks {
             task.abort();
@@ -56,9 +75,9 @@ impl Drop for Asked {
     }
 }
 
-/// The probes of one pod. Dropping it ends them.
+/// Probes of one pod. Dropping it aborts them.
 pub struct ProbeSet {
-    asked: HashMap<String, Asked>,
+    probed: HashMap<String, ContainerProbes>,
     changed: Arc<Notify>,
     tasks: TaskGroup,
     recorder: Recorder,
@@ -75,33 +94,33 @@ impl ProbeSet {
         clock: Clock,
         tally: Arc<Tally>,
     ) -> Self {
-        Self { asked: HashMap::new(), changed, tasks, recorder, clock, tally }
+        Self { probed: HashMap::new(), changed, tasks, recorder, clock, tally }
     }
 
-    /// What is known of a running container; without probes it has started and is ready.
+    /// Probe results of a running container; without probes it is started and ready.
     #[must_use]
     pub fn verdict(&self, container_id: &str) -> Verdict {
-        self.asked.get(container_id).map_or(Verdict { failed: None, started: true, ready: true }, |asked| {
-            *asked.findings.verdict.lock()
+        self.probed.get(container_id).map_or(Verdict { failed: None, started: true, ready: true }, |probed| {
+            *probed.state.verdict.lock()
         })
     }
 
     #[must_use]
-    pub fn knows(&self, container_id: &str) -> bool {
-        self.asked.contains_key(container_id)
+    pub fn contains(&self, container_id: &str) -> bool {
+        self.probed.contains_key(container_id)
     }
 
-    /// Forgets containers that do not run any more.
+    /// Removes containers that are no longer running.
     pub fn retain(&mut self, running: impl Fn(&str) -> bool) {
-        self.asked.retain(|id, _| running(id));
+        self.probed.retain(|id, _| running(id));
     }
 
-    /// A pod that ends is not asked whether it lives.
+    /// Stops liveness and startup probes of a terminating pod.
     pub fn stop_liveness(&mut self) {
-        for asked in self.asked.values_mut() {
-            asked.findings.verdict.lock().failed = None;
-            asked.tasks.retain(|(question, task)| {
-                let keep = *question == Question::Readiness;
+        for probed in self.probed.values_mut() {
+            probed.state.verdict.lock().failed = None;
+            probed.tasks.retain(|(probe_type, task)| {
+                let keep = *probe_type == ProbeKind::Readiness;
                 if !keep {
                     task.abort();
                 }
@@ -110,37 +129,38 @@ impl ProbeSet {
         }
     }
 
-    /// Begins to ask a container that runs since `started_at`. `was_started`: it had started before the kubelet did.
-    pub fn add(&mut self, pod: &Arc<Pod>, target: Target, started_at: Timestamp, was_started: bool) {
+    /// Starts probing a container that has been running since `started_at`. `published`: its results before the
+    /// kubelet restarted.
+    pub fn add(&mut self, pod: &Arc<Pod>, target: Target, started_at: Timestamp, published: ProbeResults) {
         let container = &target.container;
-        let startup = container.startup_probe.clone().filter(|_| !was_started);
-        let ready = container.readiness_probe.is_none();
-        let findings = Arc::new(Findings {
-            verdict: Mutex::new(Verdict { failed: None, started: startup.is_none(), ready }),
+        let verdict = published.verdict(container);
+        let startup = container.startup_probe.clone().filter(|_| !verdict.started);
+        let state = Arc::new(ProbeState {
+            verdict: Mutex::new(verdict),
             started: Notify::new(),
             changed: Arc::clone(&self.changed),
         });
         let probes = [
-            (Question::Startup, startup),
-            (Question::Liveness, container.liveness_probe.clone()),
-            (Question::Readiness, container.readiness_probe.clone()),
+            (ProbeKind::Startup, startup),
+            (ProbeKind::Liveness, container.liveness_probe.clone()),
+            (ProbeKind::Readiness, container.readiness_probe.clone()),
         ];
         let mut tasks = Vec::new();
-        for (question, probe) in probes {
+        for (probe_type, probe) in probes {
             let Some(probe) = probe else { continue };
-            let asker = Asker {
-                question,
+            let runner = ProbeRunner {
+                probe_type,
                 probe,
                 target: target.clone(),
-                findings: Arc::clone(&findings),
+                state: Arc::clone(&state),
                 pod: Arc::clone(pod),
                 recorder: self.recorder.clone(),
                 tally: Arc::clone(&self.tally),
             };
-            let delay = self.initial_delay(&asker.probe, started_at);
-            tasks.push((question, self.tasks.spawn(asker.run(delay))));
+            let delay = self.initial_delay(&runner.probe, started_at);
+            tasks.push((probe_type, self.tasks.spawn(runner.run(delay))));
         }
-        self.asked.insert(target.container_id, Asked { findings, tasks });
+        self.probed.insert(target.container_id, ContainerProbes { state, tasks });
     }
 
     fn initial_delay(&self, probe: &Probe, started_at: Timestamp) -> Duration {
@@ -150,24 +170,24 @@ impl ProbeSet {
     }
 }
 
-struct Asker {
-    question: Question,
+struct ProbeRunner {
+    probe_type: ProbeKind,
     probe: Probe,
     target: Target,
-    findings: Arc<Findings>,
+    state: Arc<ProbeState>,
     pod: Arc<Pod>,
     recorder: Recorder,
     tally: Arc<Tally>,
 }
 
-impl Asker {
+impl ProbeRunner {
     async fn run(self, delay: Duration) {
         let period = u64::try_from(self.probe.period_seconds.unwrap_or(10)).unwrap_or(10).max(1);
         let period = Duration::from_secs(period);
         let needed = |wanted: Option<i32>, default: i32| wanted.unwrap_or(default).max(1);
         let (successes, failures) =
             (needed(self.probe.success_threshold, 1), needed(self.probe.failure_threshold, 3));
-        if self.question != Question::Startup {
+        if self.probe_type != ProbeKind::Startup {
             self.wait_until_started().await;
         }
         tokio::time::sleep(delay).await;
@@ -177,10 +197,10 @@ impl Asker {
         loop {
             ticks.tick().await;
             let outcome = check(&self.probe, &self.target).await;
-            let good = outcome == Outcome::Success;
+            let good = outcome == ProbeOutcome::Success;
             self.count(good);
-            if let Outcome::Failure(text) = &outcome {
-                let message = format!("{} probe failed: {text}", self.question.name());
+            if let ProbeOutcome::Failure(text) = &outcome {
+                let message = format!("{} probe failed: {text}", self.probe_type.name());
                 let name = &self.target.container.name;
                 self.recorder.container(&self.pod, name, Kind::Warning, "Unhealthy", message);
             }
@@ -200,40 +220,40 @@ impl Asker {
             pod: text(&meta.name),
             uid: text(&meta.uid),
             container: self.target.container.name.clone(),
-            question: self.question.name(),
+            probe_type: self.probe_type.name(),
             good,
         });
     }
 
     async fn wait_until_started(&self) {
         loop {
-            let told = self.findings.started.notified();
-            if self.findings.verdict.lock().started {
+            let started_signal = self.state.started.notified();
+            if self.state.verdict.lock().started {
                 return;
             }
-            told.await;
+            started_signal.await;
         }
     }
 
-    /// Notes the result; true if there is nothing left to ask.
+    /// Records the result; true if the probe is finished.
     fn conclude(&self, good: bool) -> bool {
-        let mut verdict = self.findings.verdict.lock();
+        let mut verdict = self.state.verdict.lock();
         let before = *verdict;
-        let done = match (self.question, good) {
-            (Question::Startup, true) => {
+        let done = match (self.probe_type, good) {
+            (ProbeKind::Startup, true) => {
                 verdict.started = true;
                 true
             }
-            (Question::Startup, false) => {
+            (ProbeKind::Startup, false) => {
                 verdict.failed = Some(KillReason::StartupFailed);
                 true
             }
-            (Question::Liveness, true) => false,
-            (Question::Liveness, false) => {
+            (ProbeKind::Liveness, true) => false,
+            (ProbeKind::Liveness, false) => {
                 verdict.failed = Some(KillReason::LivenessFailed);
                 true
             }
-            (Question::Readiness, _) => {
+            (ProbeKind::Readiness, _) => {
                 verdict.ready = good;
                 false
             }
@@ -242,11 +262,34 @@ impl Asker {
         let started = verdict.started && !before.started;
         drop(verdict);
         if started {
-            self.findings.started.notify_waiters();
+            self.state.started.notify_waiters();
         }
         if changed {
-            self.findings.changed.notify_one();
+            self.state.changed.notify_one();
         }
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_results_apply_until_the_first_probe() {
+        let probed = Container {
+            startup_probe: Some(Probe::default()),
+            readiness_probe: Some(Probe::default()),
+            ..Container::default()
+        };
+        let verdict = |started, ready| {
+            let verdict = ProbeResults { started, ready }.verdict(&probed);
+            (verdict.started, verdict.ready)
+        };
+        assert_eq!(verdict(false, false), (false, false), "a new container");
+        assert_eq!(verdict(true, true), (true, true), "after a restart of the kubelet");
+        assert_eq!(verdict(true, false), (true, false));
+        let verdict = ProbeResults::default().verdict(&Container::default());
+        assert!(verdict.started && verdict.ready, "without probes");
     }
 }

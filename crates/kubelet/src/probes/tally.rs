@@ -1,21 +1,21 @@
-//! How often probes were asked, and how they answered.
+//! Probe result counters.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-/// A probe of a container and one of its answers.
+/// A probe of a container and one of its results.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counted {
     pub namespace: String,
     pub pod: String,
     pub uid: String,
     pub container: String,
-    pub question: &'static str,
+    pub probe_type: &'static str,
     pub good: bool,
 }
 
-/// Counts answers until their pod is gone.
+/// Counts results until their pod is removed.
 #[derive(Debug, Default)]
 pub struct Tally(Mutex<BTreeMap<Counted, u64>>);
 

@@ -1,4 +1,4 @@
-//! Who calls the kubelet, and whether they may: certificates and tokens, judged by the API server.
+//! Authentication and authorization of kubelet API clients: certificates and tokens, delegated to the API server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use rustls_pki_types::CertificateDer;
 use super::route::Route;
 use super::{Reply, text};
 
-/// How long decisions are kept.
-const ALLOWED: Duration = Duration::from_secs(300);
-const REFUSED: Duration = Duration::from_secs(30);
+/// Cache lifetime of decisions.
+const ALLOWED_LIFETIME: Duration = Duration::from_secs(300);
+const DENIED_LIFETIME: Duration = Duration::from_secs(30);
 const KNOWN: Duration = Duration::from_secs(120);
-/// Decisions that are kept at most.
-const REMEMBERED: usize = 1024;
+/// Maximum number of cached decisions.
+const CACHE_SIZE: usize = 1024;
 
-/// Somebody with a name.
+/// An authenticated user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct User {
     name: String,
@@ -31,7 +31,7 @@ pub struct User {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Whoever holds a connection.
+/// Client of a connection.
 #[derive(Debug)]
 pub struct Caller {
     certified: Option<User>,
@@ -59,13 +59,13 @@ impl Caller {
     }
 }
 
-type Question = (User, &'static str, &'static str);
+type AccessKey = (User, &'static str, &'static str);
 
-/// Asks the API server and remembers its answers for a while.
+/// Caches TokenReview and SubjectAccessReview results.
 pub struct Access {
     client: Client,
     node: String,
-    decisions: Mutex<HashMap<Question, (bool, Instant)>>,
+    decisions: Mutex<HashMap<AccessKey, (bool, Instant)>>,
     tokens: Mutex<HashMap<String, (User, Instant)>>,
 }
 
@@ -75,7 +75,7 @@ impl Access {
         Self { client, node, decisions: Mutex::default(), tokens: Mutex::default() }
     }
 
-    /// Lets the caller pass, or says why not.
+    /// Authorizes the request, or returns the error response.
     pub async fn check(
         &self,
         caller: &Caller,
@@ -124,7 +124,7 @@ impl Access {
             .client
             .post("/apis/authentication.k8s.io/v1/tokenreviews", &review)
             .await
-            .map_err(|error| unanswered(&error))?;
+            .map_err(|error| review_failed(&error))?;
         let status = answer.status.unwrap_or_default();
         if status.authenticated != Some(true) {
             return Err(unauthorized());
@@ -137,7 +137,7 @@ impl Access {
             extra: user.extra.unwrap_or_default(),
         };
         let mut tokens = self.tokens.lock();
-        if tokens.len() >= REMEMBERED {
+        if tokens.len() >= CACHE_SIZE {
             tokens.clear();
         }
         tokens.insert(token.to_owned(), (user.clone(), Instant::now() + KNOWN));
@@ -150,8 +150,8 @@ impl Access {
         verb: &'static str,
         subresource: &'static str,
     ) -> Result<bool, Reply> {
-        let question = (user.clone(), verb, subresource);
-        if let Some((allowed, until)) = self.decisions.lock().get(&question)
+        let access_key = (user.clone(), verb, subresource);
+        if let Some((allowed, until)) = self.decisions.lock().get(&access_key)
             && Instant::now() < *until
         {
             return Ok(*allowed);
@@ -178,19 +178,22 @@ impl Access {
             .client
             .post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review)
             .await
-            .map_err(|error| unanswered(&error))?;
+            .map_err(|error| review_failed(&error))?;
         let allowed = answer.status.is_some_and(|status| status.allowed);
         let mut decisions = self.decisions.lock();
-        if decisions.len() >= REMEMBERED {
+        if decisions.len() >= CACHE_SIZE {
             decisions.clear();
         }
-        decisions.insert(question, (allowed, Instant::now() + if allowed { ALLOWED } else { REFUSED }));
+        decisions.insert(
+            access_key,
+            (allowed, Instant::now() + if allowed { ALLOWED_LIFETIME } else { DENIED_LIFETIME }),
+        );
         Ok(allowed)
     }
 }
 
-/// The verb that a request needs. A WebSocket handshake is a GET; what runs a command in a container or reaches its ports
-/// needs `create` all the same.
+/// Returns the verb that a request requires. A WebSocket handshake is a GET, but running a command in a container or
+/// reaching its ports requires `create`.
 fn verb(method: &Method, route: &Route) -> &'static str {
     if route.acts() {
         return "create";
@@ -204,8 +207,8 @@ fn verb(method: &Method, route: &Route) -> &'static str {
     }
 }
 
-fn unanswered(error: &client::ClientError) -> Reply {
-    tracing::warn!(%error, "the API server did not say whether a caller may pass");
+fn review_failed(error: &client::ClientError) -> Reply {
+    tracing::warn!(%error, "failed to authenticate or authorize request");
     text(StatusCode::INTERNAL_SERVER_ERROR, "Authorization error\n")
 }
 
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn client_certificate_that_expired_on_open_connection_is_noticed() {
+    fn client_certificate_expired_on_open_connection_is_detected() {
         let directory = tempfile::tempdir().expect("a directory");
         let now = Timestamp::now();
         let pki =
@@ -240,7 +243,10 @@ mod tests {
         assert!(!caller.is_expired(now));
         let later = Timestamp::from_second(issued.expires() + 1).expect("a time");
         assert!(caller.is_expired(later));
-        assert!(!Caller::of_certificate(None).is_expired(later), "a token may still be shown");
+        assert!(
+            !Caller::of_certificate(None).is_expired(later),
+            "clients without certificate may send a token"
+        );
     }
 
     #[test]
@@ -257,7 +263,7 @@ mod tests {
         assert_eq!(caller.name, "system:node:x");
         assert_eq!(caller.groups, ["system:masters", "system:nodes", "system:authenticated"]);
 
-        // The first organization becomes a common name; the signature has been verified before.
+        // The first organization becomes a common name; the signature was verified before.
         let (organization, common_name) = ([6, 3, 0x55, 4, 10], [6, 3, 0x55, 4, 3]);
         let at = one.windows(5).position(|window| window == organization).expect("an organization");
         let mut two = one;

@@ -1,4 +1,4 @@
-//! The authorities of callers' certificates, which can be replaced while the API serves.
+//! Client CAs, replaceable while the API is serving.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::ServeError;
 
-/// Handshakes and requests are judged by the authorities in use then. Clones are the same.
+/// Handshakes and requests are verified against the current CAs. Clones share state.
 #[derive(Clone, Debug)]
 pub struct ClientAuthorities(Arc<Inner>);
 
@@ -26,7 +26,7 @@ struct Inner {
     generation: AtomicU64,
 }
 
-/// The certificates of a connection, and the generation of authorities that accepted them last.
+/// Client certificates of a connection, and the CA generation that accepted them last.
 #[derive(Debug, Default)]
 pub struct AcceptedChain {
     chain: Vec<CertificateDer<'static>>,
@@ -34,7 +34,7 @@ pub struct AcceptedChain {
 }
 
 impl AcceptedChain {
-    /// `generation` is one from before the handshake.
+    /// `generation` must be read before the handshake.
     pub fn new(chain: Vec<CertificateDer<'static>>, generation: u64) -> Self {
         Self { chain, generation: AtomicU64::new(generation) }
     }
@@ -59,7 +59,7 @@ impl ClientAuthorities {
         Ok(made)
     }
 
-    /// Trusts these authorities instead; if they are not usable, nothing changes.
+    /// Replaces the CAs; invalid ones leave the current ones in place.
     pub fn replace(&self, authorities: Vec<CertificateDer<'static>>) -> Result<(), ServeError> {
         let new = verifier(&self.0.provider, authorities)?;
         *self.0.verifier.write() = new;
@@ -71,8 +71,8 @@ impl ClientAuthorities {
         self.0.generation.load(Ordering::Acquire)
     }
 
-    /// Reports whether a chain that was accepted in a handshake still is. Connections may outlive authorities.
-    pub fn still_accept(&self, accepted: &AcceptedChain) -> bool {
+    /// Reports whether a chain accepted in a handshake is still valid. Connections may outlive CAs.
+    pub fn is_still_accepted(&self, accepted: &AcceptedChain) -> bool {
         let Some((leaf, rest)) = accepted.chain.split_first() else { return true };
         let generation = self.generation();
         if accepted.generation.load(Ordering::Acquire) == generation {
@@ -114,7 +114,7 @@ impl ClientCertVerifier for ClientAuthorities {
         false
     }
 
-    /// None: the subjects may change, and clients with one certificate present it anyway.
+    /// Empty: the subjects may change, and clients with one certificate present it anyway.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -127,7 +127,7 @@ impl ClientCertVerifier for ClientAuthorities {
     ) -> Result<ClientCertVerified, Error> {
         match self.current() {
             Some(verifier) => verifier.verify_client_cert(end_entity, intermediates, now),
-            None => Err(Error::General("no authority vouches for clients".to_owned())),
+            None => Err(Error::General("no client CA configured".to_owned())),
         }
     }
 
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_authorities_judge_handshakes_and_open_connections() {
+    fn replaced_client_cas_apply_to_handshakes_and_open_connections() {
         let ((old, _first), (new, _second)) = (pki(), pki());
         let chain = |pki: &Pki| {
             pki.client_authority.issue_client("ann", None, Timestamp::now()).expect("a certificate").chain
@@ -187,19 +187,19 @@ mod tests {
         let (of_old, of_new) = (chain(&old), chain(&new));
         assert!(accepts(&of_old) && !accepts(&of_new));
         let open = AcceptedChain::new(of_old.clone(), authorities.generation());
-        assert!(authorities.still_accept(&open));
+        assert!(authorities.is_still_accepted(&open));
 
-        // Both for a while, as authorities are rotated.
+        // Both for a while, during CA rotation.
         authorities.replace([authority(&old), authority(&new)].concat()).expect("usable");
-        assert!(accepts(&of_old) && accepts(&of_new) && authorities.still_accept(&open));
+        assert!(accepts(&of_old) && accepts(&of_new) && authorities.is_still_accepted(&open));
         authorities.replace(authority(&new)).expect("usable");
-        assert!(!accepts(&of_old) && accepts(&of_new) && !authorities.still_accept(&open));
+        assert!(!accepts(&of_old) && accepts(&of_new) && !authorities.is_still_accepted(&open));
 
-        // What is not usable changes nothing.
+        // An invalid bundle changes nothing.
         assert!(authorities.replace(vec![CertificateDer::from(vec![1, 2, 3])]).is_err());
         assert!(accepts(&of_new));
-        // Connections without a certificate show tokens.
-        assert!(authorities.still_accept(&AcceptedChain::default()));
+        // Connections without a certificate authenticate by token.
+        assert!(authorities.is_still_accepted(&AcceptedChain::default()));
         authorities.replace(Vec::new()).expect("usable");
         assert!(!authorities.offer_client_auth() && !accepts(&of_new));
     }

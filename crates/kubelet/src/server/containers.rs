@@ -1,4 +1,4 @@
-//! Answers about pods and their containers.
+//! Endpoints of pods and their containers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::route::Route;
-use super::{Reply, Server, metrics, streams, summary, text, typed};
+use super::{Reply, Server, cadvisor, configz, metrics, pages, streams, summary, text, typed};
 use crate::configure::labels;
 use crate::configure::sandbox::log_directory;
 use crate::lifecycle::members::member;
 use crate::lifecycle::{ObservedContainer, RunState};
 use crate::logs::{self, LogOptions, Stream};
 
-/// The parameters of a query, in order.
+/// Query parameters, in order.
 pub(super) fn parameters(query: Option<&str>) -> Vec<(String, String)> {
     let decoded = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
     query
@@ -40,7 +40,11 @@ pub(super) fn parameters(query: Option<&str>) -> Vec<(String, String)> {
 impl Server {
     pub(super) async fn route(&self, request: Request<Incoming>, route: Route) -> Reply {
         match route {
-            Route::Health => text(StatusCode::OK, "ok"),
+            Route::Health | Route::MetricsOfHealth | Route::Status | Route::Flags => {
+                let uri = request.uri();
+                let query = uri.query().unwrap_or_default();
+                pages::serve(&self.pages, uri.path(), query, request.headers()).await
+            }
             Route::Pods => self.pods(),
             Route::RunningPods => self.running_pods().await,
             Route::Logs { namespace, pod, container } => {
@@ -81,10 +85,16 @@ impl Server {
                 summary::summary(&self.shared, &self.workers, &self.busy, only).await
             }
             Route::MetricsOfResources => metrics::of_resources(&self.shared, &self.workers).await,
-            Route::MetricsOfContainers => metrics::of_cadvisor(&self.shared).await,
+            Route::MetricsOfContainers => {
+                cadvisor::page(&self.shared, &self.workers, self.hierarchy.clone()).await
+            }
             Route::MetricsOfProbes => metrics::of_probes(&self.shared.probes),
             Route::Metrics => metrics::of_kubelet(&self.shared, &self.workers).await,
-            Route::Config => self.configuration(),
+            Route::Config => configz::page(&self.shared),
+            Route::Profile { name } => {
+                let query = request.uri().query().unwrap_or_default();
+                pages::profile(self.shared.config.pages, &name, query).await
+            }
         }
     }
 
@@ -94,7 +104,7 @@ impl Server {
         typed(StatusCode::OK, "application/json", list.to_string())
     }
 
-    /// What runs, as the runtime knows it.
+    /// Running pods as reported by the runtime.
     async fn running_pods(&self) -> Reply {
         let all = match self.shared.engine.running_containers().await {
             Ok(all) => all,
@@ -119,47 +129,14 @@ impl Server {
         typed(StatusCode::OK, "application/json", list.to_string())
     }
 
-    fn configuration(&self) -> Reply {
-        let config = &self.shared.config;
-        let upkeep = &config.upkeep;
-        let thresholds = |soft: bool| -> BTreeMap<&str, String> {
-            let wanted = upkeep.eviction.thresholds.iter().filter(|one| one.grace.is_some() == soft);
-            wanted.map(|one| (one.signal.name(), one.least.to_string())).collect()
-        };
-        let seconds = |duration: std::time::Duration| format!("{}s", duration.as_secs());
-        let shown = json!({"kubeletconfig": {
-            "evictionHard": thresholds(false),
-            "evictionSoft": thresholds(true),
-            "evictionPressureTransitionPeriod": seconds(upkeep.eviction.transition),
-            "imageGCHighThresholdPercent": upkeep.images.begin,
-            "imageGCLowThresholdPercent": upkeep.images.until,
-            "imageMinimumGCAge": seconds(upkeep.images.min_age),
-            "containerLogMaxSize": upkeep.logs.max_size.to_string(),
-            "containerLogMaxFiles": upkeep.logs.max_files,
-            "podPidsLimit": upkeep.pod_pids.unwrap_or(-1),
-            "cgroupsPerQOS": upkeep.cgroups_per_qos,
-            "kind": "KubeletConfiguration",
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "port": config.listen.port(),
-            "clusterDomain": config.cluster_domain,
-            "clusterDNS": self.shared.settings.cluster_dns.servers,
-            "maxPods": config.max_pods,
-            "resolvConf": config.resolv_conf,
-            "containerRuntimeEndpoint": config.runtime,
-            "cgroupRoot": config.cgroup_root,
-            "staticPodPath": config.static_pods,
-        }});
-        typed(StatusCode::OK, "application/json", shown.to_string())
-    }
-
-    #[expect(clippy::result_large_err, reason = "a refusal is a whole reply")]
+    #[expect(clippy::result_large_err, reason = "the error is a complete HTTP response")]
     fn pod(&self, namespace: &str, name: &str) -> Result<Arc<Pod>, Reply> {
         self.workers.find(namespace, name).ok_or_else(|| {
             text(StatusCode::NOT_FOUND, format!("pod {name:?} not found in namespace {namespace:?}\n"))
         })
     }
 
-    async fn observed(&self, pod: &Pod) -> Result<crate::lifecycle::Observed, Reply> {
+    async fn observed(&self, pod: &Pod) -> Result<crate::lifecycle::ObservedPod, Reply> {
         let uid = pod.metadata.uid.as_deref().unwrap_or("");
         self.shared
             .engine
@@ -242,7 +219,7 @@ impl Server {
             found.log_path.clone().into()
         };
         if !path.exists() {
-            // A container that has not written anything yet may have no log.
+            // A container without output may have no log yet.
             return text(StatusCode::OK, "");
         }
         let (sender, receiver) = mpsc::channel::<Bytes>(16);
@@ -258,7 +235,7 @@ impl Server {
         };
         self.shared.tasks.spawn(async move {
             if let Err(error) = logs::read(path, options, sender, ended).await {
-                tracing::debug!(%error, "a log could not be read to its end");
+                tracing::debug!(%error, "failed to read container log");
             }
         });
         let pieces = futures_util::stream::unfold(receiver, |mut receiver| async move {
@@ -270,7 +247,7 @@ impl Server {
     }
 }
 
-/// What a query asks of a log.
+/// Log options of a query.
 fn log_options(query: &[(String, String)], now: jiff::Timestamp) -> Result<LogOptions, String> {
     let mut options = LogOptions::default();
     let wrong = |name: &str, value: &str| format!("{name}: Invalid value: {value:?}");
@@ -306,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries() {
+    fn log_query_parameters_parse() {
         let query = parameters(Some("follow=true&tailLines=5&x=a%20b+c&flag"));
         assert_eq!(query[2], ("x".to_owned(), "a b c".to_owned()));
         let options = log_options(&query, jiff::Timestamp::UNIX_EPOCH).expect("options");

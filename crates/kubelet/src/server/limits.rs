@@ -1,20 +1,20 @@
-//! Limits of the listener: what a client without credentials can hold of it, and for how long.
+//! Listener limits for unauthenticated clients.
 
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
 
-/// Time a client has for its handshake.
+/// Handshake timeout.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Time a client has to send the head of a request, from the end of the handshake or of the request before. A connection
-/// without requests is closed after it.
+/// Timeout of a request head, from the end of the handshake or of the previous request. Idle connections are closed
+/// after it.
 pub const HEAD: Duration = Duration::from_secs(32);
-/// Largest head of a request; more is answered with 431.
+/// Maximum size of a request head; larger ones get 431.
 const HEAD_BYTES: usize = 1 << 20;
-/// Connections at the same time; more wait.
+/// Maximum number of concurrent connections; more wait.
 pub const CONNECTIONS: usize = 1024;
-/// Connections of one address at the same time; more are closed at once.
+/// Maximum number of concurrent connections per address; more are closed immediately.
 pub const CONNECTIONS_PER_ADDRESS: usize = 256;
 
 /// HTTP with the limits above.
@@ -37,7 +37,7 @@ mod tests {
     use hyper_util::rt::TokioIo;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// The answer, and how long the connection lived, when `sent` is all that a client sends.
+    /// Returns the response and the connection's lifetime for a client that sends only `sent`.
     async fn lives(sent: &'static [u8]) -> (String, Duration) {
         let (mut client, server) = tokio::io::duplex(4096);
         let handler = service_fn(async |_: Request<Incoming>| {

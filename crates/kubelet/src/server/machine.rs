@@ -1,4 +1,4 @@
-//! What the whole machine uses, and this process of it.
+//! Resource usage of the machine and of this process.
 
 use std::fs;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use super::usage::{Cpu, Memory};
 use crate::node;
 
-/// The shortest time over which a rate means something.
-const LEAST: std::time::Duration = std::time::Duration::from_secs(1);
+/// Minimum interval of a meaningful rate.
+const MIN_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Turns a growing number into what it grows by in a second: from what it was when somebody last asked.
+/// Converts a counter to a rate per second since the previous call.
 #[derive(Debug, Default)]
 pub struct Rate(Mutex<Option<(Instant, u64, Option<u64>)>>);
 
@@ -22,7 +22,7 @@ impl Rate {
         let rate = match *last {
             Some((at, before, rate)) => {
                 let passed = now.duration_since(at);
-                if passed < LEAST {
+                if passed < MIN_INTERVAL {
                     return rate;
                 }
                 let grown = u128::from(value.saturating_sub(before)) * 1_000_000_000;
@@ -39,19 +39,19 @@ fn nanoseconds(ticks: u64) -> u64 {
     ticks.saturating_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))
 }
 
-/// Used processor time of the machine, in nanoseconds.
+/// CPU time used by the machine, in nanoseconds.
 #[must_use]
 pub fn processor_time() -> u64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = stat.lines().next().unwrap_or("");
     let ticks: Vec<u64> = first.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    // user, nice, system, irq, softirq, steal; idle and waiting do not count.
+    // user, nice, system, irq, softirq, steal; idle and iowait do not count.
     nanoseconds(
         ticks.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4)).take(6).map(|(_, t)| *t).sum(),
     )
 }
 
-/// Memory of the machine.
+/// Memory usage of the machine.
 #[must_use]
 pub fn memory() -> Memory {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -76,7 +76,7 @@ pub fn memory() -> Memory {
     }
 }
 
-/// When the machine was started.
+/// Boot time of the machine.
 #[must_use]
 pub fn booted() -> Option<Timestamp> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
@@ -84,7 +84,7 @@ pub fn booted() -> Option<Timestamp> {
     Timestamp::from_second(seconds).ok()
 }
 
-/// What this process uses, and since when it is there.
+/// Usage of this process, and its start time.
 pub struct Own {
     pub cpu: Cpu,
     pub memory: Memory,
@@ -94,7 +94,7 @@ pub struct Own {
 #[must_use]
 pub fn own() -> Own {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, in parentheses, may have anything in it.
+    // The name, in parentheses, may contain any character.
     let fields: Vec<u64> = stat
         .rsplit(')')
         .next()
@@ -127,7 +127,7 @@ pub struct Traffic {
     pub sent: (u64, u64),
 }
 
-/// The interfaces of the machine that are not for pods, that of the default route first.
+/// Interfaces of the machine excluding those of pods, that of the default route first.
 #[must_use]
 pub fn interfaces() -> Vec<Traffic> {
     let text = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
@@ -161,17 +161,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_over_the_time_between_questions() {
+    fn rate_uses_time_between_calls() {
         let (rate, begun) = (Rate::default(), Instant::now());
         assert_eq!(rate.of(1000, begun), None);
         assert_eq!(rate.of(5000, begun + Duration::from_secs(2)), Some(2000));
-        assert_eq!(rate.of(9000, begun + Duration::from_millis(2100)), Some(2000), "too soon for a new one");
+        assert_eq!(
+            rate.of(9000, begun + Duration::from_millis(2100)),
+            Some(2000),
+            "below the minimum interval"
+        );
         assert_eq!(rate.of(7000, begun + Duration::from_secs(4)), Some(1000));
-        assert_eq!(rate.of(0, begun + Duration::from_secs(6)), Some(0), "it may begin again");
+        assert_eq!(rate.of(0, begun + Duration::from_secs(6)), Some(0), "counter reset");
     }
 
     #[test]
-    fn lines_of_traffic() {
+    fn proc_net_dev_lines_parse() {
         let wanted = Traffic { name: "eth0".into(), received: (1000, 1), sent: (2000, 3) };
         assert_eq!(parse("  eth0: 1000 10 1 2 0 0 0 0 2000 20 3 4 0 0 0 0"), Some(wanted));
         for other in ["Inter-| Receive", "lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16", "eth0: 1 2 3", ""] {
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells() {
+    fn machine_usage_is_readable() {
         assert!(processor_time() > 0);
         assert!(memory().working_set > 0 && memory().available.is_some_and(|bytes| bytes > 0));
         let own = own();

@@ -1,4 +1,4 @@
-//! Metrics as Prometheus reads them: of containers and pods, of probes, of the kubelet itself.
+//! Prometheus metrics of containers and pods, probes, and the kubelet itself.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -6,18 +6,16 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::runtime_metrics::{self, Owner};
 use super::usage::{self, Usage};
-use super::{Reply, machine, summary, text, typed};
-use crate::node;
+use super::{Reply, Serving, machine, summary, text, typed};
 use crate::pods::Workers;
 use crate::probes::Tally;
 use crate::shared::Shared;
-use crate::volumes::Amounts;
+use crate::volumes::{Amounts, plugin_name, plugin_of_claim, use_of};
 
 const CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A page of metrics being written.
+/// A metrics page under construction.
 #[derive(Default)]
 pub struct Page(String);
 
@@ -40,13 +38,18 @@ impl Page {
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
+    /// A row with the time of its measurement, in nanoseconds since the epoch; metrics servers compute rates by it.
+    fn timed(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display, at: i64) {
+        self.row(name, labels, format_args!("{value} {}", at / 1_000_000));
+    }
+
     /// A metric without labels.
-    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+    pub fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.metric(name, kind, help);
         self.row(name, &[], value);
     }
 
-    fn reply(self) -> Reply {
+    pub fn reply(self) -> Reply {
         typed(StatusCode::OK, CONTENT, self.0)
     }
 }
@@ -55,7 +58,7 @@ fn in_seconds(nanoseconds: u64) -> String {
     format!("{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000)
 }
 
-/// Name, kind, help, and how to tell it of a container.
+/// Name, type, help and value of a container metric.
 type OfContainer = (&'static str, &'static str, &'static str, fn(&Usage) -> Option<String>);
 
 const CPU: OfContainer = (
@@ -70,47 +73,33 @@ const WORKING_SET: OfContainer = (
     "Current working set of the container in bytes",
     |usage| usage.memory.map(|memory| memory.value.working_set.to_string()),
 );
-/// What cAdvisor made known beyond those.
-const MORE: [OfContainer; 4] = [
-    (
-        "container_memory_usage_bytes",
-        "gauge",
-        "Current memory usage in bytes, including all memory.",
-        |usage| usage.memory.map(|memory| memory.value.usage.to_string()),
-    ),
-    ("container_memory_rss", "gauge", "Size of RSS in bytes.", |usage| {
-        usage.memory.map(|memory| memory.value.rss.to_string())
-    }),
-    ("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container.", |usage| {
-        usage.disk.map(|disk| disk.value.bytes.to_string())
-    }),
-    ("container_fs_inodes_total", "gauge", "Number of inodes that the container uses.", |usage| {
-        usage.disk.map(|disk| disk.value.inodes.to_string())
-    }),
-];
-
-fn of_containers(page: &mut Page, all: &[Usage], (name, kind, help, value): OfContainer, detailed: bool) {
+fn of_containers(page: &mut Page, all: &[Usage], (name, kind, help, value): OfContainer) {
     page.metric(name, kind, help);
+    let is_memory = name.starts_with("container_memory_");
     for usage in all {
         let Some(value) = value(usage) else { continue };
-        let mut labels = vec![("container", usage.container.as_str())];
-        if detailed {
-            labels.extend([("id", usage.id.as_str()), ("name", usage.id.as_str())]);
+        let labels = [
+            ("container", usage.container.as_str()),
+            ("namespace", usage.namespace.as_str()),
+            ("pod", usage.pod.as_str()),
+        ];
+        let at = if is_memory { usage.memory.map(|one| one.at) } else { usage.cpu.map(|one| one.at) };
+        match at.filter(|at| *at > 0) {
+            Some(at) => page.timed(name, &labels, value, at),
+            None => page.row(name, &labels, value),
         }
-        labels.extend([("namespace", usage.namespace.as_str()), ("pod", usage.pod.as_str())]);
-        page.row(name, &labels, value);
     }
 }
 
-/// `/metrics/resource`: what metrics servers read.
+/// `/metrics/resource`, scraped by metrics-server.
 pub async fn of_resources(shared: &Shared, workers: &Arc<Workers>) -> Reply {
     let all = match usage::of_containers(shared).await {
         Ok(all) => all,
         Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     };
     let mut page = Page::default();
-    of_containers(&mut page, &all, CPU, false);
-    of_containers(&mut page, &all, WORKING_SET, false);
+    of_containers(&mut page, &all, CPU);
+    of_containers(&mut page, &all, WORKING_SET);
     let pods = workers.pods();
     let name = "container_start_time_seconds";
     page.metric(name, "gauge", "Start time of the container since unix epoch in seconds");
@@ -126,116 +115,29 @@ pub async fn of_resources(shared: &Shared, workers: &Arc<Workers>) -> Reply {
         }
     }
     let (cpu, memory) = (machine::processor_time(), machine::memory().working_set);
-    let node = "Cumulative cpu time consumed by the node in core-seconds";
-    page.single("node_cpu_usage_seconds_total", "counter", node, in_seconds(cpu));
-    let node = "Current working set of the node in bytes";
-    page.single("node_memory_working_set_bytes", "gauge", node, memory);
+    let now = i64::try_from(shared.clock.now().as_nanosecond()).unwrap_or_default();
+    let name = "node_cpu_usage_seconds_total";
+    page.metric(name, "counter", "Cumulative cpu time consumed by the node in core-seconds");
+    page.timed(name, &[], in_seconds(cpu), now);
+    let name = "node_memory_working_set_bytes";
+    page.metric(name, "gauge", "Current working set of the node in bytes");
+    page.timed(name, &[], memory, now);
     let sums: Vec<_> = usage::by_pod(&all).into_values().map(|own| (own[0], usage::together(&own))).collect();
     let name = "pod_cpu_usage_seconds_total";
     page.metric(name, "counter", "Cumulative cpu time consumed by the pod in core-seconds");
     for (usage, (cpu, _)) in &sums {
         let labels = [("namespace", usage.namespace.as_str()), ("pod", &usage.pod)];
-        page.row(name, &labels, in_seconds(cpu.nanoseconds));
+        page.timed(name, &labels, in_seconds(cpu.nanoseconds), usage.cpu.map_or(now, |cpu| cpu.at));
     }
     let name = "pod_memory_working_set_bytes";
     page.metric(name, "gauge", "Current working set of the pod in bytes");
     for (usage, (_, memory)) in &sums {
         let labels = [("namespace", usage.namespace.as_str()), ("pod", &usage.pod)];
-        page.row(name, &labels, memory.working_set);
+        page.timed(name, &labels, memory.working_set, usage.memory.map_or(now, |memory| memory.at));
     }
     let help = "1 if there was an error while getting container metrics, 0 otherwise";
     page.single("resource_scrape_error", "gauge", help, 0);
     page.reply()
-}
-
-/// `/metrics/cadvisor`.
-pub async fn of_cadvisor(shared: &Shared) -> Reply {
-    let all = match usage::of_containers(shared).await {
-        Ok(all) => all,
-        Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    };
-    let mut page = Page::default();
-    for metric in [CPU, WORKING_SET].into_iter().chain(MORE) {
-        of_containers(&mut page, &all, metric, true);
-    }
-    page_faults(&mut page, &all);
-    let sandboxes = shared.engine.sandbox_stats().await.unwrap_or_default();
-    of_networks(&mut page, &sandboxes);
-    if let Ok((descriptors, metrics)) = shared.engine.metrics().await {
-        let written = [CPU, WORKING_SET].into_iter().chain(MORE).map(|row| row.0);
-        let written = written.chain(NETWORK.map(|row| row.0)).chain([FAULTS]).collect();
-        runtime_metrics::write(&mut page, &descriptors, &metrics, &owners(&all, &sandboxes), &written);
-    }
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    page.single("machine_cpu_cores", "gauge", "Number of logical CPU cores.", cores);
-    let memory = node::memory_capacity();
-    page.single("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.", memory);
-    page.reply()
-}
-
-const FAULTS: &str = "container_memory_failures_total";
-
-/// Pages that were not where they were looked for.
-fn page_faults(page: &mut Page, all: &[Usage]) {
-    page.metric(FAULTS, "counter", "Cumulative count of memory allocation failures.");
-    for (usage, memory) in all.iter().filter_map(|usage| Some((usage, usage.memory?.value))) {
-        for (kind, count) in [("pgfault", memory.page_faults), ("pgmajfault", memory.major_page_faults)] {
-            let labels = [
-                ("container", usage.container.as_str()),
-                ("failure_type", kind),
-                ("id", &usage.id),
-                ("name", &usage.id),
-                ("namespace", &usage.namespace),
-                ("pod", &usage.pod),
-                ("scope", "container"),
-            ];
-            page.row(FAULTS, &labels, count);
-        }
-    }
-}
-
-/// To whom containers and sandboxes belong, by their ids.
-fn owners(all: &[Usage], sandboxes: &[cri::v1::PodSandboxStats]) -> BTreeMap<String, Owner> {
-    let of_containers = all.iter().map(|usage| {
-        let owner = Owner {
-            container: usage.container.clone(),
-            namespace: usage.namespace.clone(),
-            pod: usage.pod.clone(),
-        };
-        (usage.id.clone(), owner)
-    });
-    let of_sandboxes = sandboxes.iter().filter_map(|one| {
-        let attributes = one.attributes.as_ref()?;
-        let meta = attributes.metadata.as_ref()?;
-        let owner = Owner { namespace: meta.namespace.clone(), pod: meta.name.clone(), ..Owner::default() };
-        Some((attributes.id.clone(), owner))
-    });
-    of_containers.chain(of_sandboxes).collect()
-}
-
-const NETWORK: [(&str, &str, bool); 2] = [
-    ("container_network_receive_bytes_total", "Cumulative count of bytes received", true),
-    ("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", false),
-];
-
-/// Traffic of pods that have a network of their own, where the runtime measures it.
-fn of_networks(page: &mut Page, stats: &[cri::v1::PodSandboxStats]) {
-    for (name, help, receive) in NETWORK {
-        page.metric(name, "counter", help);
-        for one in stats {
-            let meta = one.attributes.as_ref().and_then(|attributes| attributes.metadata.as_ref());
-            let interface = one
-                .linux
-                .as_ref()
-                .and_then(|linux| linux.network.as_ref())
-                .and_then(|network| network.default_interface.as_ref());
-            let (Some(meta), Some(interface)) = (meta, interface) else { continue };
-            let bytes = if receive { &interface.rx_bytes } else { &interface.tx_bytes };
-            let labels =
-                [("interface", interface.name.as_str()), ("namespace", &meta.namespace), ("pod", &meta.name)];
-            page.row(name, &labels, bytes.as_ref().map_or(0, |bytes| bytes.value));
-        }
-    }
 }
 
 /// `/metrics/probes`.
@@ -250,7 +152,7 @@ pub fn of_probes(tally: &Tally) -> Reply {
             ("namespace", &probe.namespace),
             ("pod", &probe.pod),
             ("pod_uid", &probe.uid),
-            ("probe_type", probe.question),
+            ("probe_type", probe.probe_type),
             ("result", if probe.good { "successful" } else { "failed" }),
         ];
         page.row(name, &labels, count);
@@ -258,7 +160,7 @@ pub fn of_probes(tally: &Tally) -> Reply {
     page.reply()
 }
 
-/// `/metrics`: what the kubelet counts of itself.
+/// `/metrics`: the kubelet's own metrics.
 pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
     let pods = workers.pods();
     let phase = |wanted: &str| {
@@ -297,22 +199,65 @@ pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
     }
     page.metric("kubelet_node_name", "gauge", "The node's name. The count is always 1.");
     page.row("kubelet_node_name", &[("node", &shared.config.node_name)], 1);
-    page.metric("kubernetes_build_info", "gauge", "The version of Kubernetes that this kubelet behaves as.");
-    page.row("kubernetes_build_info", &[("git_version", crate::KUBERNETES_VERSION)], 1);
+    total_volumes(&mut page, shared, &pods);
+    certificates(&mut page, shared);
     volumes_of(&mut page, shared, &pods).await;
-    let own = machine::own();
-    page.single(
-        "process_cpu_seconds_total",
-        "counter",
-        "Total user and system CPU time spent in seconds.",
-        in_seconds(own.cpu.nanoseconds),
-    );
-    let help = "Resident memory size in bytes.";
-    page.single("process_resident_memory_bytes", "gauge", help, own.memory.rss);
+    match shared.metrics.registry.encode() {
+        Ok(text) => page.0.push_str(&String::from_utf8_lossy(&text)),
+        Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
     page.reply()
 }
 
-/// Name, help, and what of a volume it tells.
+/// Volumes by plugin: those of pods, and those that are mounted.
+fn total_volumes(page: &mut Page, shared: &Shared, pods: &[Arc<objects::core::v1::Pod>]) {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for pod in pods {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let prepared = shared.volumes.prepared(uid).unwrap_or_default();
+        for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+            let used = use_of(pod, &volume.name);
+            if !used.mounted && !used.mapped {
+                continue;
+            }
+            let ready = prepared.get(&volume.name);
+            let of_claim = || ready.map_or("N/A", |ready| plugin_of_claim(&ready.measure));
+            let plugin = plugin_name(volume).unwrap_or_else(of_claim);
+            *counts.entry((plugin, "desired_state_of_world")).or_default() += 1;
+            *counts.entry((plugin, "actual_state_of_world")).or_default() += usize::from(ready.is_some());
+        }
+    }
+    if counts.is_empty() {
+        return;
+    }
+    let name = "volume_manager_total_volumes";
+    page.metric(name, "gauge", "Number of volumes in Volume Manager");
+    for ((plugin, state), count) in counts {
+        page.row(name, &[("plugin_name", plugin), ("state", state)], count);
+    }
+}
+
+/// Remaining validity and renewal failures of the kubelet's certificates.
+fn certificates(page: &mut Page, shared: &Shared) {
+    let (config, now) = (&shared.config, shared.clock.now().as_second());
+    let left = |expires: i64| expires.saturating_sub(now);
+    if let Some(expires) = config.serving.as_ref().and_then(Serving::expires) {
+        let help = "Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in \
+                    seconds until certificate expiry (negative if already expired).";
+        page.single("kubelet_certificate_manager_server_ttl_seconds", "gauge", help, left(expires));
+    }
+    if let Some(expires) = config.certificates.client_expires() {
+        let help = "Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds \
+                    until certificate expiry (negative if already expired).";
+        page.single("kubelet_certificate_manager_client_ttl_seconds", "gauge", help, left(expires));
+    }
+    let help = "Counter of certificate renewal errors.";
+    let (client, server) = config.certificates.renew_errors();
+    page.single("kubelet_certificate_manager_client_expiration_renew_errors", "counter", help, client);
+    page.single("kubelet_server_expiration_renew_errors", "counter", help, server);
+}
+
+/// Name, help and value of a volume metric.
 type OfVolume = (&'static str, &'static str, fn(&Amounts) -> u64);
 
 const OF_VOLUMES: [OfVolume; 6] = [
@@ -324,7 +269,7 @@ const OF_VOLUMES: [OfVolume; 6] = [
     ("kubelet_volume_stats_inodes_used", "Number of used inodes in the volume", |v| v.inodes_used),
 ];
 
-/// How full the volumes of claims are; one that several pods have is told once.
+/// Usage of the volumes of claims; a claim used by several pods is reported once.
 async fn volumes_of(page: &mut Page, shared: &Shared, pods: &[Arc<objects::core::v1::Pod>]) {
     let now = shared.clock.now();
     let mut claims: BTreeMap<(String, String), Amounts> = BTreeMap::new();
@@ -354,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_quoted() {
+    fn metric_labels_are_quoted() {
         let mut page = Page::default();
         page.single("a", "gauge", "An a.", 1);
         page.row("b", &[("x", "say \"hi\"\n"), ("y", "z")], in_seconds(1_500_000_000));
@@ -362,5 +307,16 @@ mod tests {
             page.0,
             "# HELP a An a.\n# TYPE a gauge\na 1\nb{x=\"say \\\"hi\\\"\\n\",y=\"z\"} 1.500000000\n"
         );
+    }
+
+    #[test]
+    fn resource_rows_have_the_time_of_their_measurement() {
+        let sample = usage::Cpu { nano_cores: 0, nanoseconds: 2_000_000_000 };
+        let cpu = Some(usage::Sample { at: 1_767_225_600_123_456_789, value: sample });
+        let one =
+            Usage { container: "c".into(), namespace: "n".into(), pod: "p".into(), cpu, ..Usage::default() };
+        let mut page = Page::default();
+        of_containers(&mut page, std::slice::from_ref(&one), CPU);
+        assert!(page.0.ends_with("pod=\"p\"} 2.000000000 1767225600123\n"), "{}", page.0);
     }
 }

@@ -1,13 +1,15 @@
-//! The kubelet's HTTPS API: logs, commands in containers, what the node measures.
+//! The kubelet's HTTPS API: logs, exec, statistics and metrics.
 
 mod access;
+mod cadvisor;
 mod client_authorities;
+mod configz;
 mod containers;
 mod limits;
 mod machine;
 mod metrics;
+mod pages;
 mod route;
-mod runtime_metrics;
 mod streams;
 mod summary;
 mod tls;
@@ -32,6 +34,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::pods::Workers;
 use crate::shared::Shared;
 use access::{Access, Caller};
+pub use base::zpages::PageSettings;
 use client_authorities::AcceptedChain;
 pub use client_authorities::ClientAuthorities;
 use limits::{CONNECTIONS, CONNECTIONS_PER_ADDRESS, HANDSHAKE};
@@ -57,18 +60,23 @@ pub struct Server {
     workers: Arc<Workers>,
     acceptor: TlsAcceptor,
     access: Access,
-    /// How busy the machine is.
+    /// CPU usage rate of the machine.
     busy: machine::Rate,
+    pages: Arc<base::zpages::ComponentPages>,
+    /// Cgroups of this machine, if they are mounted.
+    hierarchy: Option<sys::cgroups::Hierarchy>,
 }
 
 impl Server {
     pub fn new(shared: Arc<Shared>, workers: Arc<Workers>) -> Result<Self, ServeError> {
         let acceptor = tls::acceptor(&shared.config)?;
         let access = Access::new(shared.client.clone(), shared.config.node_name.clone());
-        Ok(Self { shared, workers, acceptor, access, busy: machine::Rate::default() })
+        let pages = pages::pages(&shared).map_err(ServeError::Metrics)?;
+        let hierarchy = sys::cgroups::Hierarchy::detect().ok();
+        Ok(Self { shared, workers, acceptor, access, busy: machine::Rate::default(), pages, hierarchy })
     }
 
-    /// Serves until `tasks` stops.
+    /// Serves until `tasks` stop.
     pub async fn run(self, listener: TcpListener, tasks: TaskGroup) {
         let server = Arc::new(self);
         let slots = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS));
@@ -79,30 +87,23 @@ impl Server {
                 match listener.accept().await {
                     Ok((stream, peer)) => {
                         let Some(counted) = peers.enter(peer.ip()) else {
-                            tracing::debug!(%peer, "connection refused, too many from this address");
+                            tracing::debug!(%peer, "connection rejected, too many from this address");
                             continue;
                         };
                         let server = Arc::clone(&server);
-                        let stopping = tasks.stopping();
-                        tasks.spawn(async move {
-                            tokio::select! {
-                                () = server.connection(stream) => {}
-                                () = stopping => {}
-                            }
-                            drop((slot, counted));
+                        tasks.spawn_until_stopped(async move {
+                            let _counted = (slot, counted);
+                            server.connection(stream).await;
                         });
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a connection was not accepted");
+                        tracing::warn!(%error, "failed to accept connection");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
             }
         };
-        tokio::select! {
-            () = accepting => {}
-            () = tasks.stopping() => {}
-        }
+        tasks.until_stopped(accepting).await;
     }
 
     async fn connection(self: Arc<Self>, stream: TcpStream) {
@@ -110,7 +111,7 @@ impl Server {
         let generation = self.shared.config.client_authorities.generation();
         let stream = match tokio::time::timeout(HANDSHAKE, self.acceptor.accept(stream)).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
             Err(_) => return,
         };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -126,18 +127,20 @@ impl Server {
         });
         let serving = limits::http().serve_connection(TokioIo::new(stream), handler).with_upgrades();
         if let Err(error) = serving.await {
-            tracing::debug!(%error, "a connection ended");
+            tracing::debug!(%error, "connection closed with error");
         }
     }
 
     async fn answer(&self, request: Request<Incoming>, caller: &Caller, accepted: &AcceptedChain) -> Reply {
-        if !self.shared.config.client_authorities.still_accept(accepted) {
-            tracing::warn!("the authority of a client certificate was removed since the connection was made");
+        if !self.shared.config.client_authorities.is_still_accepted(accepted) {
+            tracing::warn!("CA of client certificate has been removed since the connection was made");
             return text(StatusCode::UNAUTHORIZED, "Unauthorized");
         }
-        let Some(route) = route::find(request.method(), request.uri().path()) else {
-            return text(StatusCode::NOT_FOUND, "404 page not found\n");
-        };
+        let route = route::find(request.method(), request.uri().path());
+        let path = route.as_ref().map_or("other", route::Route::metric_path);
+        let long_running = matches!(path, "exec" | "attach" | "debug");
+        let _request = self.shared.metrics.request(request.method(), path, long_running);
+        let Some(route) = route else { return text(StatusCode::NOT_FOUND, "404 page not found\n") };
         let now = self.shared.clock.now();
         let access = self.access.check(caller, request.method(), request.headers(), &route, now);
         if let Err(refusal) = access.await {

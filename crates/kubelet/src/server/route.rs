@@ -1,27 +1,53 @@
-//! Paths of the kubelet's API, and what must be allowed to use them.
+//! Paths of the kubelet's API, and the permissions they require.
 
 use http::Method;
 
-/// A place in the API.
+/// An endpoint of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     Health,
     Pods,
     RunningPods,
-    Logs { namespace: String, pod: String, container: String },
-    Exec { namespace: String, pod: String, container: String },
-    Run { namespace: String, pod: String, container: String },
-    Attach { namespace: String, pod: String, container: String },
-    PortForward { namespace: String, pod: String },
+    Logs {
+        namespace: String,
+        pod: String,
+        container: String,
+    },
+    Exec {
+        namespace: String,
+        pod: String,
+        container: String,
+    },
+    Run {
+        namespace: String,
+        pod: String,
+        container: String,
+    },
+    Attach {
+        namespace: String,
+        pod: String,
+        container: String,
+    },
+    PortForward {
+        namespace: String,
+        pod: String,
+    },
     Summary,
     Metrics,
     MetricsOfContainers,
     MetricsOfResources,
     MetricsOfProbes,
     Config,
+    /// A page below `/debug/pprof`.
+    Profile {
+        name: String,
+    },
+    Status,
+    Flags,
+    MetricsOfHealth,
 }
 
-/// Finds the place. Paths of pods may have the pod's UID after its name.
+/// Finds the endpoint. Pod paths may have the pod's UID after its name.
 #[must_use]
 pub fn find(method: &Method, path: &str) -> Option<Route> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -37,15 +63,22 @@ pub fn find(method: &Method, path: &str) -> Option<Route> {
     let read = matches!(*method, Method::GET | Method::HEAD);
     let stream = matches!(*method, Method::GET | Method::POST);
     Some(match parts.as_slice() {
-        ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] if read => Route::Health,
+        ["healthz"] | ["healthz", _] if read => Route::Health,
         ["pods"] if read => Route::Pods,
         ["runningpods"] if read => Route::RunningPods,
         ["stats", "summary"] if read || *method == Method::POST => Route::Summary,
         ["metrics"] if read => Route::Metrics,
+        ["metrics", "slis"] if read => Route::MetricsOfHealth,
         ["metrics", "cadvisor"] if read => Route::MetricsOfContainers,
         ["metrics", "resource"] if read => Route::MetricsOfResources,
         ["metrics", "probes"] if read => Route::MetricsOfProbes,
         ["configz"] if read => Route::Config,
+        ["statusz"] if read => Route::Status,
+        ["flagz"] if read => Route::Flags,
+        ["debug", "pprof"] if read => Route::Profile { name: String::new() },
+        // pprof sends addresses by POST.
+        ["debug", "pprof", "symbol"] if stream => Route::Profile { name: own("symbol") },
+        ["debug", "pprof", name] if read => Route::Profile { name: own(name) },
         ["containerLogs", rest @ ..] if read && rest.len() == 3 => {
             let (namespace, pod, container) = container(rest)?;
             Route::Logs { namespace, pod, container }
@@ -76,7 +109,32 @@ impl Route {
         matches!(self, Self::Exec { .. } | Self::Run { .. } | Self::Attach { .. } | Self::PortForward { .. })
     }
 
-    /// Subresources of the node, any of which lets the caller in; the last is the one that always did.
+    /// Path in metrics of requests.
+    #[must_use]
+    pub fn metric_path(&self) -> &'static str {
+        match self {
+            Self::Health => "healthz",
+            Self::Pods => "pods",
+            Self::RunningPods => "runningpods",
+            Self::Logs { .. } => "containerLogs",
+            Self::Exec { .. } => "exec",
+            Self::Run { .. } => "run",
+            Self::Attach { .. } => "attach",
+            Self::PortForward { .. } => "portForward",
+            Self::Summary => "stats",
+            Self::Metrics => "metrics",
+            Self::MetricsOfContainers => "metrics/cadvisor",
+            Self::MetricsOfResources => "metrics/resource",
+            Self::MetricsOfProbes => "metrics/probes",
+            Self::MetricsOfHealth => "metrics/slis",
+            Self::Config => "configz",
+            Self::Profile { .. } => "debug",
+            Self::Status => "statusz",
+            Self::Flags => "flagz",
+        }
+    }
+
+    /// Node subresources, any of which grants access; the last is the legacy one.
     #[must_use]
     pub fn subresources(&self) -> &'static [&'static str] {
         match self {
@@ -84,9 +142,13 @@ impl Route {
             Self::Pods | Self::RunningPods => &["pods", "proxy"],
             Self::Config => &["configz", "proxy"],
             Self::Summary => &["stats"],
-            Self::Metrics | Self::MetricsOfContainers | Self::MetricsOfResources | Self::MetricsOfProbes => {
-                &["metrics"]
-            }
+            Self::Status => &["statusz"],
+            Self::Flags => &["configz"],
+            Self::Metrics
+            | Self::MetricsOfContainers
+            | Self::MetricsOfResources
+            | Self::MetricsOfProbes
+            | Self::MetricsOfHealth => &["metrics"],
             _ => &["proxy"],
         }
     }
@@ -97,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes() {
+    fn paths_map_to_routes() {
         let exec = Route::Exec { namespace: "n".into(), pod: "p".into(), container: "c".into() };
         for (method, path, want) in [
             (Method::GET, "/healthz", Some(Route::Health)),
@@ -111,9 +173,27 @@ mod tests {
                 Some(Route::PortForward { namespace: "n".into(), pod: "p".into() }),
             ),
             (Method::GET, "/stats/summary", Some(Route::Summary)),
+            (Method::GET, "/debug/pprof/heap", Some(Route::Profile { name: "heap".into() })),
+            (Method::GET, "/debug/pprof/", Some(Route::Profile { name: String::new() })),
+            (Method::PUT, "/debug/pprof/heap", None),
+            (Method::GET, "/statusz", Some(Route::Status)),
             (Method::GET, "/", None),
         ] {
             assert_eq!(find(&method, path), want, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn pages_about_the_process_need_their_own_permission() {
+        for (path, want) in [
+            ("/debug/pprof/profile", &["proxy"][..]),
+            ("/statusz", &["statusz"]),
+            ("/flagz", &["configz"]),
+            ("/metrics/slis", &["metrics"]),
+            ("/configz", &["configz", "proxy"]),
+        ] {
+            let route = find(&Method::GET, path).expect("a route");
+            assert_eq!(route.subresources(), want, "{path}");
         }
     }
 }

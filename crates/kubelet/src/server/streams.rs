@@ -1,19 +1,17 @@
-//! Commands, attachments and ports: the caller's connection is joined with the runtime's streaming server.
+//! Exec, attach and port-forward: proxies the client's connection to the runtime's streaming server.
 
+use base::http::{Client, HttpError, Limits, Origin, Trust};
 use cri::v1::{AttachRequest, ExecRequest, PortForwardRequest};
 use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use super::containers::parameters;
 use super::{Reply, text};
 use crate::shared::Shared;
 
-/// How much of a refusal is passed on.
-const MAX_REFUSAL: usize = 64 * 1024;
+/// Maximum size of a forwarded error response.
+const MAX_ERROR_BODY: usize = 64 * 1024;
 
 fn is_on(query: &[(String, String)], name: &str) -> bool {
     query.iter().any(|(key, value)| key == name && matches!(value.as_str(), "1" | "true"))
@@ -24,16 +22,16 @@ pub async fn exec(shared: &Shared, request: Request<Incoming>, container: &str) 
     let command: Vec<String> =
         query.iter().filter(|(name, _)| name == "command").map(|(_, value)| value.clone()).collect();
     let tty = is_on(&query, "tty");
-    let asked = ExecRequest {
+    let call = ExecRequest {
         container_id: container.to_owned(),
         cmd: command,
         tty,
         stdin: is_on(&query, "input"),
         stdout: is_on(&query, "output"),
-        // A terminal has one output.
+        // A terminal has a single output stream.
         stderr: is_on(&query, "error") && !tty,
     };
-    match shared.engine.exec_url(asked).await {
+    match shared.engine.exec_url(call).await {
         Ok(url) => join(shared, request, &url).await,
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
@@ -41,14 +39,14 @@ pub async fn exec(shared: &Shared, request: Request<Incoming>, container: &str) 
 
 pub async fn attach(shared: &Shared, request: Request<Incoming>, container: &str, tty: bool) -> Reply {
     let query = parameters(request.uri().query());
-    let asked = AttachRequest {
+    let call = AttachRequest {
         container_id: container.to_owned(),
         stdin: is_on(&query, "input"),
         tty,
         stdout: is_on(&query, "output"),
         stderr: is_on(&query, "error") && !tty,
     };
-    match shared.engine.attach_url(asked).await {
+    match shared.engine.attach_url(call).await {
         Ok(url) => join(shared, request, &url).await,
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
@@ -59,14 +57,14 @@ pub async fn port_forward(shared: &Shared, request: Request<Incoming>, sandbox: 
         Ok(ports) => ports,
         Err(message) => return text(StatusCode::BAD_REQUEST, message),
     };
-    let asked = PortForwardRequest { pod_sandbox_id: sandbox.to_owned(), port };
-    match shared.engine.port_forward_url(asked).await {
+    let call = PortForwardRequest { pod_sandbox_id: sandbox.to_owned(), port };
+    match shared.engine.port_forward_url(call).await {
         Ok(url) => join(shared, request, &url).await,
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
 }
 
-/// The ports that a request names; each parameter may have several.
+/// Ports of a request; each parameter may list several.
 fn ports(query: &[(String, String)]) -> Result<Vec<i32>, String> {
     let values = query.iter().filter(|(name, _)| name == "port").map(|(_, value)| value.as_str());
     let parse = |value: &str, all: &str| match value.parse::<u16>() {
@@ -77,29 +75,21 @@ fn ports(query: &[(String, String)]) -> Result<Vec<i32>, String> {
     values.flat_map(|all| all.split(',').map(move |value| parse(value, all))).collect()
 }
 
-/// Passes the request on to `url`; once both sides have switched protocols, bytes flow both ways untouched.
+/// Forwards the request to `url`; after both sides switch protocols, bytes are copied unmodified.
 async fn join(shared: &Shared, request: Request<Incoming>, url: &str) -> Reply {
     match try_join(shared, request, url).await {
         Ok(reply) => reply,
         Err(error) => {
-            tracing::debug!(error, url, "a stream could not be joined with the runtime");
+            tracing::debug!(error, url, "failed to proxy stream to container runtime");
             text(StatusCode::BAD_GATEWAY, format!("{error}\n"))
         }
     }
 }
 
 async fn try_join(shared: &Shared, mut request: Request<Incoming>, url: &str) -> Result<Reply, String> {
-    let uri: Uri = url.parse().map_err(|error| format!("the runtime's address {url:?}: {error}"))?;
-    let authority = uri.authority().ok_or_else(|| format!("the runtime's address {url:?}"))?.clone();
-    let stream = TcpStream::connect(authority.as_str())
-        .await
-        .map_err(|error| format!("dial tcp {authority}: {error}"))?;
-    let _ = stream.set_nodelay(true);
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    shared.tasks.spawn(async move {
-        let _ = connection.with_upgrades().await;
-    });
+    let invalid = |error: &dyn std::fmt::Display| format!("invalid runtime streaming URL {url:?}: {error}");
+    let uri: Uri = url.parse().map_err(|error| invalid(&error))?;
+    let runtime = Origin::of_url(url, &Trust::default()).map_err(|error| invalid(&error))?;
     let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let mut onward = Request::builder().method(request.method()).uri(path);
     for (name, value) in request.headers() {
@@ -107,28 +97,24 @@ async fn try_join(shared: &Shared, mut request: Request<Incoming>, url: &str) ->
             onward = onward.header(name, value);
         }
     }
-    let onward = onward
-        .header(header::HOST, authority.as_str())
-        .body(Empty::<bytes::Bytes>::new())
-        .map_err(|error| error.to_string())?;
-    let mut answer = sender.send_request(onward).await.map_err(|error| error.to_string())?;
-    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let code = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_REFUSAL).collect().await;
-        return Ok(text(code, body.map(http_body_util::Collected::to_bytes).unwrap_or_default()));
+    let onward = onward.body(()).map_err(|error| error.to_string())?;
+    let client = Client::new(Limits { max_idle: 0, ..Limits::default() });
+    let answer = client.send_upgrade(&runtime, onward).await.map_err(|error| match error {
+        HttpError::Connect { address, source } => format!("dial tcp {address}: {source}"),
+        error => base::errors::chain(&error),
+    })?;
+    if answer.status != StatusCode::SWITCHING_PROTOCOLS {
+        let code = answer.status;
+        return Ok(text(code, answer.bytes(MAX_ERROR_BODY).await.unwrap_or_default()));
     }
-    let theirs = hyper::upgrade::on(&mut answer);
+    let mut reply = text(StatusCode::SWITCHING_PROTOCOLS, "");
+    reply.headers_mut().clone_from(&answer.headers);
     let ours = hyper::upgrade::on(&mut request);
     shared.tasks.spawn(async move {
-        let (Ok(theirs), Ok(ours)) = tokio::join!(theirs, ours) else { return };
-        let (mut theirs, mut ours) = (TokioIo::new(theirs), TokioIo::new(ours));
+        let (Ok(mut theirs), Ok(ours)) = tokio::join!(answer.upgraded(), ours) else { return };
+        let mut ours = TokioIo::new(ours);
         let _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await;
     });
-    let mut reply = text(StatusCode::SWITCHING_PROTOCOLS, "");
-    reply.headers_mut().clear();
-    for (name, value) in answer.headers() {
-        reply.headers_mut().append(name, value.clone());
-    }
     Ok(reply)
 }
 
@@ -137,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_separated_by_commas() {
+    fn ports_parameter_splits_at_commas() {
         let query = |values: &[&str]| -> Vec<(String, String)> {
             values.iter().map(|value| ("port".to_owned(), (*value).to_owned())).collect()
         };

@@ -1,4 +1,4 @@
-//! `/stats/summary`: what `kubectl top` and autoscalers build on.
+//! `/stats/summary`, the source of `kubectl top` and autoscalers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::pods::Workers;
 use crate::shared::Shared;
 use crate::volumes::{DiskUsage, VolumeStats, disk_usage};
 
-/// A time as the API has it; `now` where none was measured.
+/// Time in API format; `now` if it was not measured.
 fn time(nanoseconds: i64, now: Timestamp) -> String {
     let time = Timestamp::from_nanosecond(nanoseconds.into()).ok().filter(|_| nanoseconds > 0);
     seconds(time.unwrap_or(now)).0.to_string()
 }
 
-/// When a container of the pod began to run.
+/// Start time of a container of the pod.
 pub fn started(pod: &Pod, container: &str) -> Option<Timestamp> {
     let status = pod.status.as_ref()?;
     let lists =
@@ -59,7 +59,7 @@ fn memory(sample: Sample<Memory>, now: Timestamp) -> Value {
     shown
 }
 
-/// A file system, of which this much is used by what is told of.
+/// File system stats with the given usage.
 fn part(around: node::FileSystem, used: DiskUsage, now: Timestamp) -> Value {
     let ((capacity, available), (inodes, free)) = (around.bytes, around.inodes);
     json!({
@@ -80,31 +80,31 @@ fn whole(found: node::FileSystem, now: Timestamp) -> Value {
     part(found, DiskUsage { bytes, inodes }, now)
 }
 
-/// The file systems that matter: of the kubelet and its logs, of images, of what containers write.
+/// File systems of the node: kubelet and logs, images, writable layers.
 #[derive(Clone, Copy)]
 struct Disks {
     node: node::FileSystem,
     images: node::FileSystem,
-    /// What images take of theirs.
+    /// Disk usage of images.
     of_images: DiskUsage,
 }
 
 impl Disks {
-    async fn look(shared: &Shared) -> Self {
+    async fn measure_disks(shared: &Shared) -> Self {
         let node = node::file_system_of(&shared.config.directory);
-        let told = shared.engine.image_file_system().await.ok().flatten().unwrap_or_default();
-        let place = told.fs_id.map(|id| id.mountpoint).unwrap_or_default();
-        let images = node::file_system_of(Path::new(&place));
+        let reported = shared.engine.image_file_system().await.ok().flatten().unwrap_or_default();
+        let mount_point = reported.fs_id.map(|id| id.mountpoint).unwrap_or_default();
+        let images = node::file_system_of(Path::new(&mount_point));
         let value = |number: Option<cri::v1::UInt64Value>| number.map_or(0, |number| number.value);
         Self {
             node,
             images: if images.bytes.0 > 0 { images } else { node },
-            of_images: DiskUsage { bytes: value(told.used_bytes), inodes: value(told.inodes_used) },
+            of_images: DiskUsage { bytes: value(reported.used_bytes), inodes: value(reported.inodes_used) },
         }
     }
 }
 
-/// What a container is told of beyond what it computes with: its logs.
+/// File stats of a container: its logs.
 struct Files<'a> {
     disks: &'a Disks,
     logs: DiskUsage,
@@ -156,7 +156,7 @@ fn volume(stats: &VolumeStats, pod: &Pod) -> Value {
     shown
 }
 
-/// Whether a volume takes its room from the node's own disk, and goes with its pod.
+/// Returns true if a volume is local ephemeral storage of the pod.
 fn is_local(pod: &Pod, name: &str) -> bool {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.into_iter().any(|volume| {
@@ -168,7 +168,7 @@ fn is_local(pod: &Pod, name: &str) -> bool {
     })
 }
 
-/// What a pod takes of the node's own disk: what its containers write, their logs, volumes that go with it.
+/// Ephemeral storage usage of a pod: writable layers, logs, ephemeral volumes.
 fn ephemeral<'a>(
     containers: impl Iterator<Item = DiskUsage>,
     volumes: impl Iterator<Item = &'a VolumeStats>,
@@ -196,16 +196,16 @@ fn interface(one: &NetworkInterfaceUsage) -> Map<String, Value> {
     shown
 }
 
-/// What the sandbox adds: traffic, and how many processes there are.
+/// Adds sandbox stats: network traffic and process count.
 fn of_sandbox(shown: &mut Value, stats: &LinuxPodSandboxStats, now: Timestamp) {
     if let Some(network) = &stats.network
         && let Some(default) = &network.default_interface
     {
         let all: Vec<_> = std::iter::once(default).chain(&network.interfaces).map(interface).collect();
-        let mut told = interface(default);
-        told.insert("time".to_owned(), json!(time(network.timestamp, now)));
-        told.insert("interfaces".to_owned(), json!(all));
-        shown["network"] = Value::Object(told);
+        let mut reported = interface(default);
+        reported.insert("time".to_owned(), json!(time(network.timestamp, now)));
+        reported.insert("interfaces".to_owned(), json!(all));
+        shown["network"] = Value::Object(reported);
     }
     if let Some(count) = stats.process.as_ref().and_then(|process| process.process_count.as_ref()) {
         shown["process_stats"] = json!({"process_count": count.value});
@@ -236,13 +236,13 @@ fn traffic_of_machine(now: Timestamp) -> Option<Value> {
             })
         })
         .collect();
-    let mut told = shown.first()?.clone();
-    told["time"] = json!(time(0, now));
-    told["interfaces"] = json!(shown);
-    Some(told)
+    let mut reported = shown.first()?.clone();
+    reported["time"] = json!(time(0, now));
+    reported["interfaces"] = json!(shown);
+    Some(reported)
 }
 
-/// The kubelet's own process, and all pods together.
+/// System containers: the kubelet process, and all pods together.
 fn system(pods: (Cpu, Memory), now: Timestamp) -> Value {
     let own = machine::own();
     let row = |name: &str, since: Option<Timestamp>, used: Cpu, held: Memory| {
@@ -256,7 +256,7 @@ fn system(pods: (Cpu, Memory), now: Timestamp) -> Value {
     json!([row("kubelet", own.started, own.cpu, own.memory), row("pods", own.started, pods.0, pods.1)])
 }
 
-/// The summary; without what files there are, if only processors and memory are asked for.
+/// Builds the summary; without file stats if only CPU and memory are requested.
 pub async fn summary(shared: &Shared, workers: &Arc<Workers>, rate: &Rate, only_computing: bool) -> Reply {
     let now = shared.clock.now();
     let all = match usage::of_containers(shared).await {
@@ -265,7 +265,7 @@ pub async fn summary(shared: &Shared, workers: &Arc<Workers>, rate: &Rate, only_
     };
     let grouped = usage::by_pod(&all);
     let sandboxes = if only_computing { Default::default() } else { usage::of_sandboxes(shared).await };
-    let disks = Disks::look(shared).await;
+    let disks = Disks::measure_disks(shared).await;
     let mut pods = Vec::new();
     for pod in workers.pods() {
         let Some(uid) = pod.metadata.uid.as_deref() else { continue };
@@ -319,12 +319,12 @@ pub async fn summary(shared: &Shared, workers: &Arc<Workers>, rate: &Rate, only_
     typed(StatusCode::OK, "application/json", json!({"node": node, "pods": pods}).to_string())
 }
 
-/// What the logs of a pod's containers take, in the order of the containers.
+/// Disk usage of container logs, in the order of the containers.
 async fn logs_of(shared: &Shared, pod: &Pod, containers: &[&Usage]) -> Vec<DiskUsage> {
     let directory = log_directory(&shared.settings.logs, pod);
-    let places: Vec<_> = containers.iter().map(|one| directory.join(&one.container)).collect();
-    let count = places.len();
-    tokio::task::spawn_blocking(move || places.iter().map(|place| disk_usage(place)).collect())
+    let paths: Vec<_> = containers.iter().map(|one| directory.join(&one.container)).collect();
+    let count = paths.len();
+    tokio::task::spawn_blocking(move || paths.iter().map(|mount_point| disk_usage(mount_point)).collect())
         .await
         .unwrap_or_else(|_| vec![DiskUsage::default(); count])
 }
@@ -335,7 +335,7 @@ mod tests {
     use crate::volumes::Amounts;
 
     #[test]
-    fn what_a_pod_takes_of_the_nodes_disk() {
+    fn pod_ephemeral_storage_sums_layers_logs_volumes() {
         let text = br#"{"metadata": {"namespace": "n"}, "spec": {"containers": [], "volumes": [
             {"name": "disk", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}},
             {"name": "map", "configMap": {"name": "m"}}, {"name": "secret", "secret": {"secretName": "s"}},

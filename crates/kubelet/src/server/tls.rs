@@ -1,4 +1,4 @@
-//! TLS of the kubelet's API: its certificate, and whose clients it believes.
+//! TLS of the kubelet's API: serving certificate and client CAs.
 
 use std::sync::Arc;
 
@@ -11,18 +11,20 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::config::Config;
 
-/// Why HTTPS cannot be served.
+/// Failure to set up HTTPS.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("there is no serving certificate")]
+    #[error("no serving certificate")]
     NoCertificate,
-    #[error("the certificate cannot be used")]
+    #[error("unusable serving certificate")]
     Certificate(#[from] rustls::Error),
-    #[error("the authorities of clients cannot be used")]
+    #[error("unusable client CA bundle")]
     Authorities(#[from] rustls::server::VerifierBuilderError),
+    #[error("failed to register metrics")]
+    Metrics(#[source] base::metrics::MetricsError),
 }
 
-/// The certificate of the kubelet's API, which can be replaced while it is in use. Clones are the same.
+/// Serving certificate of the kubelet's API, replaceable at runtime. Clones share state.
 #[derive(Clone, Debug)]
 pub struct Serving(Arc<RwLock<Arc<CertifiedKey>>>);
 
@@ -41,7 +43,14 @@ impl Serving {
         Ok(Self(Arc::new(RwLock::new(certified(chain, key)?))))
     }
 
-    /// Connections from now on see another one.
+    /// End of the certificate's validity, in seconds since the epoch.
+    #[must_use]
+    pub fn expires(&self) -> Option<i64> {
+        let current = Arc::clone(&self.0.read());
+        base::pki::expiry_of_certificate(current.cert.first()?).ok()
+    }
+
+    /// Replaces the certificate for new connections.
     pub fn replace(
         &self,
         chain: Vec<CertificateDer<'static>>,
@@ -58,7 +67,7 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-/// Accepts callers with a certificate of the configured authorities, and callers without one.
+/// Accepts clients with a certificate of the configured CAs, and clients without one.
 pub fn acceptor(config: &Config) -> Result<TlsAcceptor, ServeError> {
     let serving = config.serving.as_ref().ok_or(ServeError::NoCertificate)?;
     let provider = Arc::new(aws_lc_rs::default_provider());
@@ -66,7 +75,7 @@ pub fn acceptor(config: &Config) -> Result<TlsAcceptor, ServeError> {
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(Arc::new(config.client_authorities.clone()))
         .with_cert_resolver(Arc::new(serving.clone()));
-    // A resumed session would keep a certificate whose authority was removed.
+    // A resumed session would keep a certificate whose CA was removed.
     tls.session_storage = Arc::new(NoServerSessionStorage {});
     tls.send_tls13_tickets = 0;
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -1,4 +1,4 @@
-//! What containers use, as the runtime measures it, in a form that is easy to tell.
+//! Container resource usage from CRI stats, in a compact form.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::configure::labels;
 use crate::engine::EngineError;
 use crate::shared::Shared;
 
-/// A measured amount and when it was, in nanoseconds.
+/// A measurement with its time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample<T> {
     pub at: i64,
@@ -24,7 +24,7 @@ pub struct Cpu {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     pub working_set: u64,
-    /// What is left of the limit, if there is one.
+    /// Memory left below the limit, if there is one.
     pub available: Option<u64>,
     pub usage: u64,
     pub rss: u64,
@@ -44,7 +44,7 @@ pub struct Swap {
     pub usage: u64,
 }
 
-/// What one container uses; what was not measured is absent.
+/// Usage of one container; unmeasured values are absent.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     pub id: String,
@@ -108,15 +108,15 @@ impl From<ContainerStats> for Usage {
     }
 }
 
-/// Of all containers that belong to pods.
+/// Usage of all containers that belong to pods.
 pub async fn of_containers(shared: &Shared) -> Result<Vec<Usage>, EngineError> {
     let stats = shared.engine.container_stats().await?;
     Ok(stats.into_iter().map(Usage::from).filter(|usage| !usage.uid.is_empty()).collect())
 }
 
-/// What a pod's sandbox has beyond its containers: traffic and processes, by the pod's UID.
+/// Network and process stats of pod sandboxes, by pod UID.
 pub async fn of_sandboxes(shared: &Shared) -> BTreeMap<String, LinuxPodSandboxStats> {
-    // Runtimes need not know this.
+    // Optional in CRI.
     let stats = shared.engine.sandbox_stats().await.unwrap_or_default();
     let with_uid = stats.into_iter().filter_map(|one| {
         let uid = one.attributes?.metadata?.uid;
@@ -125,7 +125,7 @@ pub async fn of_sandboxes(shared: &Shared) -> BTreeMap<String, LinuxPodSandboxSt
     with_uid.filter(|(uid, _)| !uid.is_empty()).collect()
 }
 
-/// By pod UID.
+/// Usage by pod UID.
 #[must_use]
 pub fn by_pod(all: &[Usage]) -> BTreeMap<&str, Vec<&Usage>> {
     let mut pods: BTreeMap<&str, Vec<&Usage>> = BTreeMap::new();
@@ -135,7 +135,7 @@ pub fn by_pod(all: &[Usage]) -> BTreeMap<&str, Vec<&Usage>> {
     pods
 }
 
-/// What containers use together.
+/// Total usage of containers.
 #[must_use]
 pub fn together(own: &[&Usage]) -> (Cpu, Memory) {
     let mut sum = (Cpu::default(), Memory::default());

@@ -1,4 +1,4 @@
-//! The login manager's promise to wait before the machine goes down, and its word that it is about to.
+//! systemd-logind shutdown inhibitor: delays node shutdown and receives its signal.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use super::message::{self, ANSWER, ERROR, FIXED, Message, Method, SIGNAL};
 
-/// Where the system's bus is.
+/// Socket of the system bus.
 pub const BUS: &str = "/run/dbus/system_bus_socket";
 const DRIVER: Method<'_> = Method {
     destination: "org.freedesktop.DBus",
@@ -26,17 +26,17 @@ const MANAGER: Method<'_> = Method {
 };
 const RULE: &str = "type='signal',interface='org.freedesktop.login1.Manager',member='PrepareForShutdown'";
 
-/// A connection to the bus on which the machine waits for us. It blocks.
+/// D-Bus connection that holds the inhibitor lock. Blocking.
 #[derive(Debug)]
 pub struct Inhibitor {
     stream: UnixStream,
     serial: u32,
-    /// The machine waits while this is open.
+    /// Inhibitor lock, held while open.
     lock: Option<OwnedFd>,
 }
 
 impl Inhibitor {
-    /// Asks the machine to wait for this node before it goes down.
+    /// Takes a delay lock on shutdown.
     pub fn take(bus: &Path) -> io::Result<Self> {
         let mut stream = UnixStream::connect(bus)?;
         let user = rustix::process::geteuid().as_raw().to_string();
@@ -48,20 +48,20 @@ impl Inhibitor {
         let mut inhibitor = Self { stream, serial: 0, lock: None };
         inhibitor.call(DRIVER, &[])?;
         inhibitor.call(Method { member: "AddMatch", ..DRIVER }, &[RULE])?;
-        let asked = ["shutdown", "ferry", "Pods need time to end", "delay"];
-        inhibitor.lock = inhibitor.call(MANAGER, &asked)?;
+        let call_arguments = ["shutdown", "ferry", "Pods need time to end", "delay"];
+        inhibitor.lock = inhibitor.call(MANAGER, &call_arguments)?;
         if inhibitor.lock.is_none() {
-            return Err(io::Error::other("the login manager gave no lock"));
+            return Err(io::Error::other("systemd-logind returned no inhibitor lock"));
         }
         Ok(inhibitor)
     }
 
-    /// A handle by which another thread can end [`Inhibitor::wait`].
+    /// Handle for another thread to interrupt [`Inhibitor::wait`].
     pub fn handle(&self) -> io::Result<UnixStream> {
         self.stream.try_clone()
     }
 
-    /// Waits until the machine is about to go down.
+    /// Waits for the shutdown signal.
     pub fn wait(&mut self) -> io::Result<()> {
         loop {
             let (message, _) = self.receive()?;
@@ -89,7 +89,7 @@ impl Inhibitor {
         }
     }
 
-    /// The next message, with a descriptor if one came with it.
+    /// Receives the next message, with its file descriptor if any.
     fn receive(&mut self) -> io::Result<(Message, Option<OwnedFd>)> {
         let mut fixed = [0; FIXED];
         let mut descriptor = None;
@@ -115,7 +115,7 @@ impl Inhibitor {
     }
 }
 
-/// Reads a line of the greeting, which must begin so.
+/// Reads a line of the authentication handshake, which must have this prefix.
 fn expect(stream: &mut UnixStream, beginning: &str) -> io::Result<()> {
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {
@@ -123,13 +123,16 @@ fn expect(stream: &mut UnixStream, beginning: &str) -> io::Result<()> {
         stream.read_exact(&mut byte)?;
         line.push(byte[0]);
         if line.len() > 1024 {
-            return Err(io::Error::other("the bus does not come to the point"));
+            return Err(io::Error::other("D-Bus authentication reply is too long"));
         }
     }
     if line.starts_with(beginning.as_bytes()) {
         return Ok(());
     }
-    Err(io::Error::other(format!("the bus said {:?}", String::from_utf8_lossy(&line).trim_end())))
+    Err(io::Error::other(format!(
+        "unexpected D-Bus authentication reply {:?}",
+        String::from_utf8_lossy(&line).trim_end()
+    )))
 }
 
 #[cfg(test)]
@@ -139,7 +142,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixListener;
 
-    /// An answer to a call, or a signal, as a bus would send it.
+    /// A D-Bus method return or signal, as a bus would send it.
     fn sent(kind: u8, serial: u32, member: &str, body: &[u8]) -> Vec<u8> {
         let mut fields = Vec::new();
         if kind == SIGNAL {
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_waits_while_the_lock_is_held() {
+    fn inhibitor_lock_delays_shutdown() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("bus");
         let listener = UnixListener::bind(&path).expect("a socket");
@@ -200,7 +203,7 @@ mod tests {
             drop(theirs);
             stream.write_all(&sent(SIGNAL, 0, "PrepareForShutdown", &0_u32.to_le_bytes())).expect("written");
             stream.write_all(&sent(SIGNAL, 0, "PrepareForShutdown", &1_u32.to_le_bytes())).expect("written");
-            // Ends when the lock is let go.
+            // Fails when the lock is released.
             let mut ours = ours;
             assert_eq!(ours.read(&mut [0; 1]).expect("read"), 0);
         });
@@ -208,6 +211,6 @@ mod tests {
         inhibitor.wait().expect("the word");
         assert!(!bus.is_finished());
         drop(inhibitor);
-        bus.join().expect("the bus is content");
+        bus.join().expect("the bus thread succeeds");
     }
 }

@@ -1,8 +1,8 @@
-//! Messages of the system's bus, as far as login managers need them: calls with plain arguments, answers, signals.
+//! D-Bus messages as needed for logind: calls with string arguments, replies, signals.
 
 use std::io;
 
-/// What a message is.
+/// Message types.
 pub const CALL: u8 = 1;
 pub const ANSWER: u8 = 2;
 pub const ERROR: u8 = 3;
@@ -14,10 +14,10 @@ const MEMBER: u8 = 3;
 const REPLY_SERIAL: u8 = 5;
 const DESTINATION: u8 = 6;
 const SIGNATURE: u8 = 8;
-/// The part of a header whose length is fixed.
+/// Length of the fixed part of a header.
 pub const FIXED: usize = 16;
-/// More than this no message of interest has.
-const LONGEST: usize = 1 << 20;
+/// Maximum accepted message size.
+const MAX_LENGTH: usize = 1 << 20;
 
 fn align(bytes: &mut Vec<u8>, to: usize) {
     while !bytes.len().is_multiple_of(to) {
@@ -36,7 +36,7 @@ fn text(bytes: &mut Vec<u8>, text: &str) {
     bytes.push(0);
 }
 
-/// Where a call goes.
+/// Destination of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Method<'a> {
     pub destination: &'a str,
@@ -45,7 +45,7 @@ pub struct Method<'a> {
     pub member: &'a str,
 }
 
-/// A call whose arguments are texts.
+/// Encodes a call with string arguments.
 #[must_use]
 pub fn call(serial: u32, method: Method<'_>, arguments: &[&str]) -> Vec<u8> {
     let mut body = Vec::new();
@@ -81,7 +81,7 @@ pub fn call(serial: u32, method: Method<'_>, arguments: &[&str]) -> Vec<u8> {
     message
 }
 
-/// What came, as far as anyone asks.
+/// A received message, reduced to the fields in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     pub kind: u8,
@@ -91,31 +91,31 @@ pub struct Message {
 }
 
 fn malformed(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the bus sent something else: {what}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("malformed D-Bus message: {what}"))
 }
 
-/// How long the rest of a message is, by its first bytes.
+/// Remaining length of a message, from its first bytes.
 pub fn rest_length(fixed: &[u8; FIXED]) -> io::Result<usize> {
     if fixed[0] != b'l' || fixed[3] != 1 {
-        return Err(malformed("another byte order or version"));
+        return Err(malformed("unsupported byte order or version"));
     }
     let at =
         |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]) as usize;
     let (body, fields) = (at(4), at(12));
-    if body > LONGEST || fields > LONGEST {
+    if body > MAX_LENGTH || fields > MAX_LENGTH {
         return Err(malformed("a message too long"));
     }
     Ok(fields.next_multiple_of(8) + body)
 }
 
-/// A message from its first bytes and the rest.
+/// Parses a message from its first bytes and the rest.
 pub fn parse(fixed: &[u8; FIXED], rest: &[u8]) -> io::Result<Message> {
     let length = u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]) as usize;
     let fields = rest.get(..length).ok_or_else(|| malformed("a short header"))?;
     let body = rest.get(length.next_multiple_of(8)..).ok_or_else(|| malformed("a short message"))?;
     let mut message = Message { kind: fixed[1], body: body.to_vec(), ..Message::default() };
     let mut at = 0_usize;
-    // Each field: its code, a signature of one letter, a value. The header itself ends on a boundary of 8.
+    // Each field: its code, a one-letter signature, a value. The header is padded to 8 bytes.
     while at < fields.len() {
         let head = fields.get(at..at + 4).ok_or_else(|| malformed("a short field"))?;
         let (code, kind) = (head[0], head[2]);
@@ -152,7 +152,7 @@ pub fn parse(fixed: &[u8; FIXED], rest: &[u8]) -> io::Result<Message> {
 }
 
 impl Message {
-    /// Its first argument, if that is a number or a truth value.
+    /// First argument, if it is a number or boolean.
     #[must_use]
     pub fn first_number(&self) -> Option<u32> {
         self.body.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes))
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_read_as_it_was_written() {
+    fn dbus_call_round_trips() {
         let method = Method { destination: "a.b", path: "/a/b", interface: "a.b.C", member: "Do" };
         let bytes = call(7, method, &["one", "two"]);
         let fixed: [u8; FIXED] = *bytes.first_chunk().expect("a header");
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!((message.kind, message.member.as_str()), (CALL, "Do"));
         assert_eq!(message.first_number(), Some(3), "the length of the first text");
         for cut in 0..bytes.len() - FIXED {
-            // Nothing that is cut off makes it panic.
+            // No truncation causes a panic.
             let _ = parse(&fixed, &bytes[FIXED..FIXED + cut]);
         }
     }

@@ -1,4 +1,4 @@
-//! Graceful shutdown of the node: the machine waits while pods end, the critical ones last.
+//! Graceful node shutdown: delays shutdown while pods terminate, critical ones last.
 
 mod inhibitor;
 mod message;
@@ -14,20 +14,20 @@ use crate::pods::Workers;
 use crate::shared::Shared;
 use inhibitor::{BUS, Inhibitor};
 
-/// From this priority on pods are the system's own.
+/// Lowest priority of system-critical pods.
 const CRITICAL: i32 = 2_000_000_000;
 const REASON: &str = "Terminated";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
-/// How often it is looked whether pods have ended.
-const LOOK: Duration = Duration::from_millis(200);
+/// Polling interval for pod termination.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long the machine may be kept from going down: pods from a priority on, up to that of the next, have this long. In
-/// the order of priorities; none means that nothing is done.
+/// Shutdown grace periods by priority: each applies to pods from its priority up to the next. Sorted; an empty list
+/// disables graceful shutdown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grace(Vec<(i32, Duration)>);
 
 impl Grace {
-    /// For all pods, and how much of that is for critical ones.
+    /// Total grace period, and the part reserved for critical pods.
     #[must_use]
     pub fn new(total: Duration, critical: Duration) -> Self {
         if total.is_zero() {
@@ -36,7 +36,7 @@ impl Grace {
         Self(vec![(0, total.saturating_sub(critical)), (CRITICAL, critical)])
     }
 
-    /// By priority.
+    /// Grace periods by priority.
     #[must_use]
     pub fn by_priority(mut steps: Vec<(i32, Duration)>) -> Self {
         steps.sort_unstable();
@@ -47,7 +47,7 @@ impl Grace {
         self.0.iter().map(|step| step.1).sum()
     }
 
-    /// The step that a pod of this priority belongs to; those below all belong to the first.
+    /// Index of the period for a pod of this priority; lower ones use the first.
     fn step(&self, priority: i32) -> usize {
         self.0.iter().rposition(|step| step.0 <= priority).unwrap_or(0)
     }
@@ -57,9 +57,9 @@ fn priority(pod: &Pod) -> i32 {
     pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
 }
 
-/// Waits for the word that the machine goes down, and ends the pods then.
+/// Waits for the shutdown signal, then terminates the pods.
 pub async fn follow(shared: Arc<Shared>, workers: Arc<Workers>) {
-    let grace = shared.config.upkeep.shutdown.clone();
+    let grace = shared.config.housekeeping.shutdown.clone();
     if grace.total().is_zero() {
         return;
     }
@@ -67,33 +67,33 @@ pub async fn follow(shared: Arc<Shared>, workers: Arc<Workers>) {
     let mut inhibitor = match taken {
         Ok(Ok(inhibitor)) => inhibitor,
         Ok(Err(error)) => {
-            return tracing::warn!(%error, "the machine will not wait for pods when it goes down");
+            return tracing::warn!(%error, "graceful node shutdown is unavailable");
         }
         Err(_) => return,
     };
     let Ok(handle) = inhibitor.handle() else { return };
     let waiting = tokio::task::spawn_blocking(move || (inhibitor.wait(), inhibitor));
-    let told = tokio::select! {
-        told = waiting => told,
+    let signal = tokio::select! {
+        signal = waiting => signal,
         () = shared.tasks.stopping() => {
             let _ = handle.shutdown(std::net::Shutdown::Both);
             return;
         }
     };
-    match told {
+    match signal {
         Ok((Ok(()), inhibitor)) => {
             end(&shared, &workers, &grace).await;
             drop(inhibitor);
         }
-        Ok((Err(error), _)) => tracing::warn!(%error, "the login manager is not heard any more"),
+        Ok((Err(error), _)) => tracing::warn!(%error, "lost D-Bus connection to systemd-logind"),
         Err(_) => {}
     }
 }
 
-/// Ends all pods, step by step: the least important first.
+/// Terminates all pods in order of priority, lowest first.
 async fn end(shared: &Arc<Shared>, workers: &Arc<Workers>, grace: &Grace) {
-    tracing::info!(seconds = grace.total().as_secs(), "the machine goes down: pods end");
-    workers.refuse_new();
+    tracing::info!(seconds = grace.total().as_secs(), "node is shutting down, terminating pods");
+    workers.reject_new();
     shared.shutting_down.store(true, std::sync::atomic::Ordering::Relaxed);
     shared.node_news.notify_one();
     for (step, &(_, time)) in grace.0.iter().enumerate() {
@@ -107,7 +107,7 @@ async fn end(shared: &Arc<Shared>, workers: &Arc<Workers>, grace: &Grace) {
         }
         let begun = Instant::now();
         while !left.is_empty() && begun.elapsed() < time {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             for uid in left.clone() {
                 if shared.engine.observe(&uid).await.is_ok_and(|observed| observed.is_quiet()) {
                     left.remove(&uid);
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_important_end_first() {
+    fn shutdown_terminates_lowest_priority_first() {
         let seconds = Duration::from_secs;
         assert_eq!(Grace::new(seconds(0), seconds(0)), Grace::default());
         let usual = Grace::new(seconds(30), seconds(10));

@@ -1,7 +1,7 @@
-//! Replaces a set of files in one step, as containers see it.
+//! Replaces a set of files atomically, as seen by containers.
 //!
-//! Files live in a directory with a time in its name; `..data` is a symbolic link to the current one, and every
-//! top-level name is a link through `..data`. Moving `..data` changes all files at once.
+//! Files are in a directory with a timestamp in its name; `..data` is a symbolic link to the current one, and every
+//! top-level name is a link through `..data`. Renaming `..data` switches all files at once.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +14,8 @@ use super::payload::Payload;
 const DATA: &str = "..data";
 const NEXT: &str = "..data_tmp";
 
-/// Writes `payload` into `target` unless it is there already; true if anything changed. `finish` sees the new directory
-/// before anybody else does, for ownership.
+/// Writes `payload` into `target` unless it is current; true if anything changed. `finish` is called on the new
+/// directory before it becomes visible, to set ownership.
 pub fn write(
     target: &Path,
     payload: &Payload,
@@ -37,14 +37,14 @@ pub fn write(
     fs::create_dir_all(&fresh)?;
     fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
     for (path, file) in payload {
-        let place = fresh.join(path);
-        if let Some(parent) = place.parent() {
+        let location = fresh.join(path);
+        if let Some(parent) = location.parent() {
             fs::create_dir_all(parent)?;
         }
-        fs::write(&place, &file.content)?;
-        fs::set_permissions(&place, fs::Permissions::from_mode(file.mode))?;
+        fs::write(&location, &file.content)?;
+        fs::set_permissions(&location, fs::Permissions::from_mode(file.mode))?;
         if let Some(owner) = file.owner {
-            std::os::unix::fs::chown(&place, Some(owner), None)?;
+            std::os::unix::fs::chown(&location, Some(owner), None)?;
         }
     }
     finish(&fresh)?;
@@ -66,7 +66,7 @@ pub fn write(
     Ok(true)
 }
 
-/// A path within the volume: relative, without `..`, and not one of the writer's own names.
+/// Validates a path within the volume: relative, without `..`, and not one of the writer's own names.
 fn check(path: &str) -> io::Result<()> {
     let sound = !path.is_empty()
         && !path.starts_with("..")
@@ -85,9 +85,10 @@ fn is_current(directory: &Path, payload: &Payload) -> io::Result<bool> {
         return Ok(false);
     }
     for (path, file) in payload {
-        let place = directory.join(path);
-        let same = fs::read(&place).is_ok_and(|content| content == file.content)
-            && fs::metadata(&place).is_ok_and(|meta| meta.permissions().mode() & 0o700 == file.mode & 0o700);
+        let location = directory.join(path);
+        let same = fs::read(&location).is_ok_and(|content| content == file.content)
+            && fs::metadata(&location)
+                .is_ok_and(|meta| meta.permissions().mode() & 0o700 == file.mode & 0o700);
         if !present.contains(path) || !same {
             return Ok(false);
         }
@@ -111,7 +112,7 @@ fn collect(root: &Path, below: &Path, out: &mut BTreeSet<String>, depth: usize) 
     Ok(())
 }
 
-/// Links every top-level name to the current data, and removes links whose name is gone.
+/// Links every top-level name to the current data, and removes stale links.
 fn link_names(target: &Path, payload: &Payload) -> io::Result<()> {
     let names: BTreeSet<PathBuf> = payload
         .keys()
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn files_change_together_and_old_ones_go() {
+    fn atomic_write_replaces_all_files() {
         let directory = tempfile::tempdir().expect("a directory");
         let target = directory.path();
         let mut now = Timestamp::UNIX_EPOCH;
@@ -162,7 +163,7 @@ mod tests {
         };
         let read = |path: &str| fs::read_to_string(target.join(path)).ok();
         assert!(put(&[("a", "1"), ("d/b", "2")]));
-        assert!(!put(&[("a", "1"), ("d/b", "2")]), "the same again changes nothing");
+        assert!(!put(&[("a", "1"), ("d/b", "2")]), "an identical payload changes nothing");
         assert_eq!((read("a"), read("d/b")), (Some("1".to_owned()), Some("2".to_owned())));
         assert!(put(&[("a", "3"), ("c", "4")]));
         assert_eq!((read("a"), read("d/b"), read("c")), (Some("3".to_owned()), None, Some("4".to_owned())));
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_out_of_the_volume_are_refused() {
+    fn atomic_write_rejects_paths_outside_volume() {
         let directory = tempfile::tempdir().expect("a directory");
         for path in ["../x", "/etc/x", "a/../../x", "", "..data", "./../x"] {
             let result = write(directory.path(), &payload(&[(path, "x")]), Timestamp::UNIX_EPOCH, |_| Ok(()));

@@ -1,4 +1,4 @@
-//! Volumes that containers get as devices.
+//! Block volumes of containers.
 
 use std::fs;
 use std::io;
@@ -12,14 +12,14 @@ use super::prepare::Prepared;
 use crate::lifecycle::Member;
 use crate::lifecycle::members::members;
 
-/// How a pod's containers use a volume.
+/// Use of a volume by a pod's containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     pub mounted: bool,
     pub mapped: bool,
 }
 
-/// Whether containers of the pod mount a volume, or have it as a device.
+/// Determines if containers of the pod mount a volume or map it as a device.
 #[must_use]
 pub fn use_of(pod: &Pod, volume: &str) -> Use {
     let mut found = Use::default();
@@ -31,7 +31,7 @@ pub fn use_of(pod: &Pod, volume: &str) -> Use {
     found
 }
 
-/// The devices of a container.
+/// Devices of a container.
 pub fn devices(member: &Member, prepared: &Prepared) -> io::Result<Vec<Device>> {
     let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
     let mut out = Vec::new();
@@ -48,7 +48,7 @@ pub fn devices(member: &Member, prepared: &Prepared) -> io::Result<Vec<Device>> 
     Ok(out)
 }
 
-/// Whether there is a block device at the path, or at what it links to.
+/// Returns true if the path is, or links to, a block device.
 #[must_use]
 pub fn is_block_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
@@ -60,7 +60,7 @@ mod tests {
     use crate::volumes::PreparedVolume;
 
     #[test]
-    fn volumes_become_devices() {
+    fn block_volumes_map_to_devices() {
         let text = br#"{"spec": {"containers": [{"name": "c",
             "volumeMounts": [{"name": "m", "mountPath": "/m"}],
             "volumeDevices": [{"name": "d", "devicePath": "/dev/x"}, {"name": "r", "devicePath": "/dev/y"}]}]}}"#;
@@ -81,6 +81,6 @@ mod tests {
             made.iter().map(|one| (one.container_path.as_str(), one.permissions.as_str())).collect();
         assert_eq!(shown, [("/dev/x", "mrw"), ("/dev/y", "r")]);
         prepared.insert("d".to_owned(), PreparedVolume::default());
-        assert!(devices(member, &prepared).is_err(), "a directory is no device");
+        assert!(devices(member, &prepared).is_err(), "a directory is not a device");
     }
 }

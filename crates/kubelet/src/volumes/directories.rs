@@ -1,17 +1,18 @@
-//! Where a pod's files are on the node.
+//! File system layout of a pod on the node.
 
 use std::path::{Path, PathBuf};
 
+use super::stats::Measure;
 use objects::core::v1::{Pod, Volume};
 
-/// The directories of one pod.
+/// Directories of one pod.
 #[derive(Clone, Debug)]
 pub struct PodDirectories {
     pub root: PathBuf,
 }
 
 impl PodDirectories {
-    /// Below the kubelet's own directory.
+    /// Paths below the kubelet's own directory.
     #[must_use]
     pub fn new(kubelet: &Path, pod: &Pod) -> Self {
         Self::of_uid(kubelet, pod.metadata.uid.as_deref().unwrap_or(""))
@@ -22,14 +23,14 @@ impl PodDirectories {
         Self { root: kubelet.join("pods").join(uid) }
     }
 
-    /// The pods that have directories.
+    /// Pods that have directories.
     #[must_use]
     pub fn uids(kubelet: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(kubelet.join("pods")).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// Removes the pod's directory, when nothing is in it any more.
+    /// Removes the pod's directory once it is empty.
     pub fn remove(&self) -> std::io::Result<()> {
         match std::fs::remove_dir(&self.root) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -47,7 +48,7 @@ impl PodDirectories {
         self.root.join("etc-hosts")
     }
 
-    /// The file a container leaves its last words in.
+    /// Termination message file of a container.
     #[must_use]
     pub fn termination_log(&self, container: &str, restarts: u32) -> PathBuf {
         self.root.join("containers").join(container).join(format!("{restarts}.termination-log"))
@@ -59,7 +60,7 @@ impl PodDirectories {
     }
 }
 
-/// The directory name of a kind of volume that lives in the pod's own directory.
+/// Directory name of a volume plugin within the pod's directory.
 #[must_use]
 pub fn plugin(volume: &Volume) -> Option<&'static str> {
     if volume.empty_dir.is_some() {
@@ -74,5 +75,34 @@ pub fn plugin(volume: &Volume) -> Option<&'static str> {
         Some("projected")
     } else {
         None
+    }
+}
+
+pub const CSI_PLUGIN: &str = "kubernetes.io/csi";
+pub const LOCAL_PLUGIN: &str = "kubernetes.io/local-volume";
+
+/// Plugin name in Kubernetes' metrics; `None` for claims, whose volume decides.
+#[must_use]
+pub fn plugin_name(volume: &Volume) -> Option<&'static str> {
+    Some(match plugin(volume) {
+        Some("empty-dir") => "kubernetes.io/empty-dir",
+        Some("configmap") => "kubernetes.io/configmap",
+        Some("secret") => "kubernetes.io/secret",
+        Some("downward-api") => "kubernetes.io/downward-api",
+        Some("projected") => "kubernetes.io/projected",
+        _ if volume.host_path.is_some() => "kubernetes.io/host-path",
+        _ if volume.image.is_some() => "kubernetes.io/image",
+        _ if volume.csi.is_some() => CSI_PLUGIN,
+        _ => return None,
+    })
+}
+
+/// Plugin name of a claim's volume.
+#[must_use]
+pub fn plugin_of_claim(measure: &Measure) -> &'static str {
+    match measure {
+        Measure::Driver { .. } => CSI_PLUGIN,
+        Measure::FileSystem | Measure::Device => LOCAL_PLUGIN,
+        _ => "kubernetes.io/host-path",
     }
 }

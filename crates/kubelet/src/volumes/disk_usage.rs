@@ -1,12 +1,12 @@
-//! What a directory occupies on its disk.
+//! Disk usage of a directory.
 
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Directories and files that are counted at most; what has more is far over any limit.
-const MOST_ENTRIES: u64 = 10_000_000;
+/// Maximum number of files counted; larger directories exceed any limit anyway.
+const MAX_ENTRIES: u64 = 10_000_000;
 
 /// Bytes and files of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct DiskUsage {
     pub inodes: u64,
 }
 
-/// Counts what is below a directory: file systems mounted below it do not count, links of one file count once. The
-/// directory itself is a file more, but takes no room: an empty one has no bytes.
+/// Counts usage below a directory: other mounted file systems are excluded, hard links count once. The directory
+/// itself counts as one inode but no bytes: an empty one has 0 bytes.
 #[must_use]
 pub fn disk_usage(directory: &Path) -> DiskUsage {
     let Ok(top) = fs::symlink_metadata(directory) else { return DiskUsage::default() };
@@ -31,7 +31,7 @@ pub fn disk_usage(directory: &Path) -> DiskUsage {
                 continue;
             }
             used.inodes += 1;
-            if used.inodes > MOST_ENTRIES {
+            if used.inodes > MAX_ENTRIES {
                 return DiskUsage { bytes: u64::MAX, ..used };
             }
             used.bytes = used.bytes.saturating_add(meta.blocks().saturating_mul(512));
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_is_occupied() {
+    fn disk_usage_counts_allocated_blocks() {
         let directory = tempfile::tempdir().expect("a directory");
         assert_eq!(disk_usage(&directory.path().join("none")), DiskUsage::default());
         fs::write(directory.path().join("f"), vec![1; 100_000]).expect("a file");

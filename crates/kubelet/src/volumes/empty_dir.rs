@@ -1,4 +1,4 @@
-//! Empty directories: on disk, in memory, or in huge pages.
+//! `emptyDir` volumes: on disk, in memory, or in huge pages.
 
 use std::fs;
 use std::io;
@@ -12,8 +12,8 @@ use sys::mounts::is_mount_point;
 
 use crate::lifecycle::members::members;
 
-/// Makes the directory. One in memory is a file system of its own, not larger than what it may have: its own limit, and
-/// `most`, which is what all of the pod may.
+/// Creates the directory. A memory-backed one is a tmpfs limited by its `sizeLimit` and by `most`, the memory limit
+/// of the pod.
 pub fn prepare(
     path: &Path,
     source: &EmptyDirVolumeSource,
@@ -34,17 +34,17 @@ pub fn prepare(
         let options = std::ffi::CString::new(options)?;
         mount(kind, path, kind, MountFlags::empty(), Some(options.as_c_str()))?;
     }
-    // Later the pod's group may have been given more. A tmpfs keeps its own mode, with the sticky bit.
+    // Later the fsGroup may have widened it. A tmpfs keeps its own mode, with the sticky bit.
     if fresh && medium != "Memory" {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
     }
     Ok(())
 }
 
-/// Mounts a tmpfs at `path`, where there is none yet, that is never swapped out if the kernel can promise that.
+/// Mounts a tmpfs at `path` unless one is mounted, with `noswap` if the kernel supports it.
 ///
-/// A directory with content is left as it is: an earlier version wrote it to disk, and containers have it mounted.
-pub fn keep_in_memory(path: &Path) -> io::Result<()> {
+/// A directory with content is left in place: an earlier version wrote it to disk, and containers have it mounted.
+pub fn mount_tmpfs(path: &Path) -> io::Result<()> {
     if is_mount_point(path)? || fs::read_dir(path)?.next().is_some() {
         return Ok(());
     }
@@ -56,19 +56,21 @@ fn size(source: &EmptyDirVolumeSource) -> Option<i64> {
     Quantity::parse(&text.0).ok().map(|quantity| quantity.value()).filter(|limit| *limit > 0)
 }
 
-/// Bytes of the pages that a medium of huge pages means: the size it names, which a container must have asked for, or the
-/// only size that containers ask for.
+/// Page size in bytes of a huge page medium: the size it names, which a container must request, or the only size that
+/// containers request.
 fn page_size(medium: &str, spec: &PodSpec) -> io::Result<i64> {
     let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
     let bytes = |text: &str| {
-        Quantity::parse(text).map(|size| size.value()).map_err(|_| wrong(format!("no page size: {text:?}")))
+        Quantity::parse(text)
+            .map(|size| size.value())
+            .map_err(|_| wrong(format!("invalid page size {text:?}")))
     };
-    let mut asked = std::collections::BTreeSet::new();
+    let mut requested = std::collections::BTreeSet::new();
     for member in members(spec) {
         let Some(resources) = &member.container.resources else { continue };
         let names = resources.requests.iter().chain(&resources.limits).flat_map(|list| list.keys());
         for size in names.filter_map(|name| name.strip_prefix("hugepages-")) {
-            asked.insert(bytes(size)?);
+            requested.insert(bytes(size)?);
         }
     }
     let Some(named) = medium.strip_prefix("HugePages").map(|rest| rest.trim_start_matches('-')) else {
@@ -76,13 +78,13 @@ fn page_size(medium: &str, spec: &PodSpec) -> io::Result<i64> {
     };
     if !named.is_empty() {
         let named = bytes(named)?;
-        return if asked.contains(&named) {
+        return if requested.contains(&named) {
             Ok(named)
         } else {
-            Err(wrong(format!("medium {medium:?} is not among what containers ask for")))
+            Err(wrong(format!("medium {medium:?} is not in the resource requests of any container")))
         };
     }
-    match asked.iter().collect::<Vec<_>>()[..] {
+    match requested.iter().collect::<Vec<_>>()[..] {
         [one] => Ok(*one),
         [] => Err(wrong("medium \"HugePages\" needs a container that asks for huge pages".to_owned())),
         _ => Err(wrong("medium \"HugePages\" is for pods that ask for one size of huge pages".to_owned())),
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_of_huge_pages() {
+    fn huge_page_size_of_medium() {
         let spec = |sizes: &[&str]| -> PodSpec {
             let containers: Vec<_> = sizes
                 .iter()
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_in_memory_is_sticky() {
+    fn memory_backed_directory_is_sticky() {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: mounts need root");
             return;

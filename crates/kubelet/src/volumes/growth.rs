@@ -1,4 +1,4 @@
-//! The record of a volume's expansion on this node: status and conditions of its claim, events of the pod.
+//! Records volume expansion on this node: status and conditions of the claim, events of the pod.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ use crate::lifecycle::status::seconds;
 const PENDING: &str = "NodeResizePending";
 const IN_PROGRESS: &str = "NodeResizeInProgress";
 const INFEASIBLE: &str = "NodeResizeInfeasible";
-/// Conditions that are about expansion.
+/// Conditions related to expansion.
 const CONDITIONS: [&str; 4] = ["FileSystemResizePending", "Resizing", "ControllerResizeError", FAILED];
 const FAILED: &str = "NodeResizeError";
 
 /// Consequence of a failed expansion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The expansion is tried again.
+    /// The expansion is retried.
     Retry,
-    /// The expansion is not tried again for the same size.
+    /// The expansion is not retried for the same size.
     Infeasible,
 }
 
@@ -46,7 +46,7 @@ fn resize_status(claim: &PersistentVolumeClaimStatus) -> Option<&str> {
     claim.allocated_resource_statuses.as_ref()?.get("storage").map(String::as_str)
 }
 
-/// The size that the volume has to be expanded to on this node, if it is not that large already.
+/// Returns the size that the volume has to be expanded to on this node, unless it is already that large.
 #[must_use]
 pub fn wanted(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<i64> {
     let wanted = bytes(volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref()));
@@ -54,7 +54,7 @@ pub fn wanted(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Optio
     let recorded = bytes(status.capacity.as_ref());
     match resize_status(status) {
         Some(PENDING | IN_PROGRESS) => Some(wanted),
-        // Older controllers set no resize status; the volume is larger than the claim's status then.
+        // Older controllers set no resize status; the volume's size then exceeds that in the claim's status.
         None => Some(wanted).filter(|wanted| *wanted > recorded && recorded > 0),
         Some(_) => None,
     }
@@ -69,7 +69,7 @@ impl Growth<'_> {
         self.write(claim, json!({"allocatedResourceStatuses": {"storage": IN_PROGRESS}})).await
     }
 
-    /// Records the volume's size as that of the claim.
+    /// Records the volume's size in the claim's status.
     pub async fn succeed(
         &self,
         volume: &PersistentVolume,
@@ -88,7 +88,7 @@ impl Growth<'_> {
         Ok(())
     }
 
-    /// Records why the volume was not expanded.
+    /// Records a failed expansion.
     pub async fn fail(
         &self,
         volume: &PersistentVolume,
@@ -124,7 +124,7 @@ impl Growth<'_> {
     }
 }
 
-/// Conditions of a claim of other types than these.
+/// Conditions of a claim except those of these types.
 fn conditions_but(claim: &PersistentVolumeClaim, types: &[&str]) -> Vec<Value> {
     let all = claim.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let others = all.filter(|condition| !types.contains(&condition.type_.as_str()));
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn when_a_volume_is_made_larger() {
+    fn volume_expansion_size_is_detected() {
         let volume = |size: &str| -> PersistentVolume {
             serde_json::from_value(json!({"spec": {"capacity": {"storage": size}}})).expect("a volume")
         };
@@ -147,7 +147,7 @@ mod tests {
             }
             serde_json::from_value(value).expect("a claim")
         };
-        for (has, told, status, want) in [
+        for (has, reported, status, want) in [
             ("2Ki", "1Ki", None, Some(2048)),
             ("1Ki", "1Ki", None, None),
             ("2Ki", "0", None, None),
@@ -156,13 +156,13 @@ mod tests {
             ("2Ki", "1Ki", Some("ControllerResizeInProgress"), None),
             ("2Ki", "1Ki", Some(INFEASIBLE), None),
         ] {
-            assert_eq!(wanted(&volume(has), &claim(told, status)), want, "{has} {told} {status:?}");
+            assert_eq!(wanted(&volume(has), &claim(reported, status)), want, "{has} {reported} {status:?}");
         }
         assert_eq!(wanted(&volume("1Ki"), &PersistentVolumeClaim::default()), None);
     }
 
     #[test]
-    fn other_conditions_stay() {
+    fn expansion_keeps_other_conditions() {
         let claim = serde_json::from_value(json!({"status": {"conditions": [
             {"type": "Resizing", "status": "True"}, {"type": "Own", "status": "True"}]}}));
         let left = conditions_but(&claim.expect("a claim"), &CONDITIONS);

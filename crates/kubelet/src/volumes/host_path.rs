@@ -1,11 +1,11 @@
-//! Directories and files of the node itself.
+//! `hostPath` volumes.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-/// Checks that the path is what the pod says it is, or makes it so.
+/// Checks the path against the requested type, or creates it.
 pub fn prepare(path: &Path, kind: &str) -> Result<(), String> {
     let found = fs::metadata(path);
     let shown = path.display();
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_checked() {
+    fn host_path_types_are_checked() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path();
         let file = path.join("f");

@@ -1,6 +1,6 @@
-//! Local volumes on block devices: formats an unformatted device, mounts its file system once for the node and binds it
-//! into each pod's directory. The programs of the node (`blkid`, `mkfs`, `fsck`, `mount`, `resize2fs`) do the work, as
-//! in Kubernetes.
+//! Local volumes on block devices: formats an unformatted device, mounts its file system once per node and bind
+//! mounts it into each pod's directory. Uses the node's programs (`blkid`, `mkfs`, `fsck`, `mount`, `resize2fs`), as
+//! Kubernetes does.
 
 use std::fs;
 use std::io;
@@ -12,12 +12,12 @@ use sys::mounts::{bind, is_mount_point, unmount};
 
 use super::directories::PodDirectories;
 
-/// The directory name of local volumes in a pod's directory.
+/// Directory name of local volumes in a pod's directory.
 const PLUGIN: &str = "local-volume";
-/// The format of a device with a partition table.
+/// Format of a device with a partition table.
 const PARTITIONS: &str = "unknown data, probably partitions";
 
-/// Held while mounts of local volumes change: the last pod must not unmount what the next one binds.
+/// Held while mounts of local volumes change: the last pod must not unmount a volume that the next one binds.
 static MOUNTING: Mutex<()> = Mutex::new(());
 
 /// Failure to mount or expand a local volume.
@@ -48,10 +48,10 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> LocalError {
     |source| LocalError::Files { path, source }
 }
 
-/// A block device of the node, to be used through its file system.
+/// A block device of the node, used through its file system.
 #[derive(Clone, Debug)]
 pub struct LocalDevice {
-    /// The name of the PersistentVolume.
+    /// Name of the PersistentVolume.
     pub volume: String,
     pub device: PathBuf,
     /// `ext4` if empty.
@@ -60,7 +60,7 @@ pub struct LocalDevice {
     pub read_only: bool,
 }
 
-/// The mount of a volume that all its pods share.
+/// Node-wide mount of a volume, shared by its pods.
 fn shared_mount(kubelet: &Path, volume: &str) -> PathBuf {
     kubelet.join("plugins/kubernetes.io").join(PLUGIN).join("mounts").join(volume)
 }
@@ -73,7 +73,7 @@ fn is_mounted(path: &Path) -> Result<bool, LocalError> {
 }
 
 impl LocalDevice {
-    /// Mounts the volume for a pod, and returns where. Called again, it changes nothing.
+    /// Mounts the volume for a pod and returns the path. Idempotent.
     pub fn mount(&self, kubelet: &Path, pod: &PodDirectories) -> Result<PathBuf, LocalError> {
         let target = pod.volume(PLUGIN, &self.volume);
         let _turn = MOUNTING.lock();
@@ -111,7 +111,7 @@ impl LocalDevice {
             Some(_) if read_only => {}
             Some(found) => {
                 if found != kind {
-                    tracing::warn!(device = %device.display(), found, wanted = kind, "device has another format");
+                    tracing::warn!(device = %device.display(), found, wanted = kind, "device has unexpected file system");
                 }
                 check(&device)?;
             }
@@ -133,7 +133,7 @@ impl LocalDevice {
     }
 }
 
-/// Unmounts a pod's local volumes, and those of the node that no pod uses any more.
+/// Unmounts a pod's local volumes, and the node-wide mounts that no pod uses any more.
 pub fn release(kubelet: &Path, pod: &PodDirectories) -> io::Result<()> {
     let directory = pod.root.join("volumes").join(format!("kubernetes.io~{PLUGIN}"));
     let _turn = MOUNTING.lock();
@@ -186,7 +186,7 @@ pub fn resize(device: &Path, mounted: &Path) -> Result<(), LocalError> {
     run(&mut command).map_err(|output| LocalError::Resize { device: device.to_owned(), output })
 }
 
-/// The format of a device; nothing if it has none.
+/// Format of a device; `None` if it has none.
 fn format_of(device: &Path) -> Result<Option<String>, LocalError> {
     let failed = |message| LocalError::Probe { device: device.to_owned(), message };
     let mut command = Command::new("blkid");
@@ -194,13 +194,13 @@ fn format_of(device: &Path) -> Result<Option<String>, LocalError> {
     let output = command.output().map_err(|error| failed(error.to_string()))?;
     match output.status.code() {
         Some(0) => parse_format(&String::from_utf8_lossy(&output.stdout)).map_err(failed),
-        // No known format was found.
+        // `blkid` found no known format.
         Some(2) => Ok(None),
-        _ => Err(failed(said(&output))),
+        _ => Err(failed(output_text(&output))),
     }
 }
 
-/// The format in the output of `blkid`.
+/// Parses the format in the output of `blkid`.
 fn parse_format(output: &str) -> Result<Option<String>, String> {
     let (mut kind, mut partitions) = (None, false);
     for line in output.lines().filter(|line| !line.is_empty()) {
@@ -213,7 +213,7 @@ fn parse_format(output: &str) -> Result<Option<String>, String> {
             _ => {}
         }
     }
-    // Data of others must never look like an unformatted device.
+    // Existing data must never look like an unformatted device.
     Ok(if partitions { Some(PARTITIONS.to_owned()) } else { kind })
 }
 
@@ -228,7 +228,7 @@ fn make_file_system(device: &Path, kind: &str) -> Result<(), LocalError> {
     run(Command::new(format!("mkfs.{kind}")).args(options).arg(device)).map_err(failed)
 }
 
-/// Repairs a file system before it is mounted. Only errors that remain are a failure.
+/// Repairs a file system before it is mounted. Only uncorrected errors are a failure.
 fn check(device: &Path) -> Result<(), LocalError> {
     let output = match Command::new("fsck").arg("-a").arg(device).output() {
         Ok(output) => output,
@@ -239,9 +239,9 @@ fn check(device: &Path) -> Result<(), LocalError> {
     };
     match output.status.code() {
         Some(0) => Ok(()),
-        Some(4) => Err(LocalError::Damaged { device: device.to_owned(), output: said(&output) }),
+        Some(4) => Err(LocalError::Damaged { device: device.to_owned(), output: output_text(&output) }),
         _ => {
-            tracing::info!(device = %device.display(), output = said(&output), "fsck reported");
+            tracing::info!(device = %device.display(), output = output_text(&output), "fsck exited with non-zero status");
             Ok(())
         }
     }
@@ -252,11 +252,11 @@ fn run(command: &mut Command) -> Result<(), String> {
     match command.output() {
         Err(error) => Err(format!("{}: {error}", command.get_program().display())),
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("{}, output: {}", output.status, said(&output))),
+        Ok(output) => Err(format!("{}, output: {}", output.status, output_text(&output))),
     }
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     String::from_utf8_lossy(&text).trim().to_owned()
 }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn type_with_a_path_is_refused() {
+    fn fs_type_with_path_is_rejected() {
         let local = LocalDevice {
             volume: "v".to_owned(),
             device: "/dev/null".into(),
@@ -349,7 +349,7 @@ mod tests {
             assert!(!first.exists() && is_mount_point(&shared).expect("a path"));
             release(&kubelet, &pods[1]).expect("released");
             assert!(!second.exists() && !shared.exists());
-            // The file system is found again, and not made anew.
+            // The existing file system is detected, not formatted again.
             let again = local.mount(&kubelet, &pods[1]).expect("mounted");
             assert_eq!(fs::read_to_string(again.join("data")).expect("read"), "kept");
             release(&kubelet, &pods[1]).expect("released");

@@ -1,4 +1,4 @@
-//! Volumes: directories of the node made ready for a pod, and how its containers mount them.
+//! Volumes: preparation on the node, and the mounts of containers.
 
 mod atomic;
 mod devices;
@@ -18,11 +18,11 @@ mod tokens;
 mod trust_bundle;
 
 pub use devices::{devices, is_block_device, use_of};
-pub use directories::PodDirectories;
+pub use directories::{PodDirectories, plugin_name, plugin_of_claim};
 pub use disk_usage::{DiskUsage, disk_usage};
-pub use mounts::{is_recursive, mounts};
+pub use mounts::{MountInputs, is_recursive, mounts};
 pub use payload::{File, Payload, PayloadError};
-pub use prepare::{Context, Prepared, PreparedVolume, VolumeError, prepare, release_parts, tear_down};
+pub use prepare::{Prepared, PreparedVolume, VolumeContext, VolumeError, prepare, release_parts, tear_down};
 pub use stats::{Amounts, Measure, PodVolumes, VolumeStats};
 pub use sub_path::read as read_file;
 pub use tokens::Tokens;

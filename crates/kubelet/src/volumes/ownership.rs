@@ -1,7 +1,7 @@
-//! `fsGroup`: files that a pod's group may use.
+//! `fsGroup` ownership of volumes.
 //!
-//! Other pods may change the volume meanwhile, so the walk never resolves a path again: every file is opened by its name
-//! in its parent, without following links, and changed by descriptor.
+//! Other pods may change the volume concurrently, so the walk never resolves a path twice: every file is opened by
+//! name relative to its parent, without following links, and changed by descriptor.
 
 use std::fs;
 use std::io;
@@ -12,32 +12,32 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, chownat, fstat, openat};
 use rustix::io::Errno;
 
-/// Deepest directory that is followed; deeper ones are left as they are.
+/// Maximum directory depth; deeper files are left unchanged.
 const MAX_DEPTH: usize = 256;
 
-/// Gives `path` and everything below to `group`: it may read and write what the owner may, new files inherit it.
-pub fn give_to_group(path: &Path, group: u32, read_only: bool) -> io::Result<()> {
-    // The volume's own path is the node's, not the pod's; a link at its end is followed by none of the calls.
+/// Changes the group of `path` and everything below: the group gets the owner's access, new files inherit it.
+pub fn apply_fs_group(path: &Path, group: u32, read_only: bool) -> io::Result<()> {
+    // The volume's own path belongs to the node, not to the pod; no call follows a link at its end.
     match open(CWD, path) {
-        Ok(file) => give(&file, group, read_only, 0),
+        Ok(file) => change_group(&file, group, read_only, 0),
         Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether the top already belongs to the group as it should, so that the rest need not be looked at.
+/// Returns true if the root directory already has the required ownership, so that the walk can be skipped.
 #[must_use]
-pub fn is_given(path: &Path, group: u32) -> bool {
+pub fn has_fs_group(path: &Path, group: u32) -> bool {
     fs::symlink_metadata(path)
         .is_ok_and(|meta| meta.gid() == group && meta.permissions().mode() & 0o2070 == 0o2070)
 }
 
-/// Opens whatever is there, also a link, without reading from it.
+/// Opens any file type, including links, with `O_PATH`.
 fn open(parent: impl AsFd, name: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
     openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn give(file: &OwnedFd, group: u32, read_only: bool, depth: usize) -> io::Result<()> {
+fn change_group(file: &OwnedFd, group: u32, read_only: bool, depth: usize) -> io::Result<()> {
     let found = fstat(file)?;
     chownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW)?;
     let kind = FileType::from_raw_mode(found.st_mode);
@@ -49,17 +49,22 @@ fn give(file: &OwnedFd, group: u32, read_only: bool, depth: usize) -> io::Result
     if kind == FileType::Directory {
         mode |= 0o2110;
     }
-    // What is opened for its path only is changed through the name of the descriptor, which leads to the file itself.
+    // An `O_PATH` descriptor is changed through its `/proc` name, which refers to the file itself.
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(&name, fs::Permissions::from_mode(mode))?;
     if kind == FileType::Directory && depth < MAX_DEPTH {
         let listed = openat(file, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        give_entries(listed.as_fd(), group, read_only, depth)?;
+        change_group_of_entries(listed.as_fd(), group, read_only, depth)?;
     }
     Ok(())
 }
 
-fn give_entries(directory: BorrowedFd<'_>, group: u32, read_only: bool, depth: usize) -> io::Result<()> {
+fn change_group_of_entries(
+    directory: BorrowedFd<'_>,
+    group: u32,
+    read_only: bool,
+    depth: usize,
+) -> io::Result<()> {
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -67,8 +72,8 @@ fn give_entries(directory: BorrowedFd<'_>, group: u32, read_only: bool, depth: u
             continue;
         }
         match open(directory, name) {
-            Ok(file) => give(&file, group, read_only, depth + 1)?,
-            // Removed since.
+            Ok(file) => change_group(&file, group, read_only, depth + 1)?,
+            // Removed meanwhile.
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
@@ -90,13 +95,13 @@ mod tests {
     fn is_root() -> bool {
         let root = rustix::process::geteuid().is_root();
         if !root {
-            println!("skipped: giving files away needs root");
+            println!("skipped: chown needs root");
         }
         root
     }
 
     #[test]
-    fn volume_given_to_group_has_its_modes_and_links_are_not_followed() {
+    fn fs_group_sets_modes_without_following_links() {
         if !is_root() {
             return;
         }
@@ -111,19 +116,19 @@ mod tests {
         symlink(&outside, volume.join("link")).expect("a link");
         symlink(outside.join("file"), volume.join("sub/link")).expect("a link");
         let before = seen(&outside);
-        give_to_group(&volume, 4321, false).expect("given");
+        apply_fs_group(&volume, 4321, false).expect("group changed");
         assert_eq!(seen(&volume.join("sub/file")), (4321, 0o660));
         assert_eq!(seen(&volume.join("sub")).1 & 0o2770, 0o2770);
-        assert!(is_given(&volume, 4321));
+        assert!(has_fs_group(&volume, 4321));
         assert_eq!(seen(&outside), before);
         assert_eq!(seen(&outside.join("file")), (0, 0o600));
         assert_eq!(seen(&volume.join("link")).0, 4321, "the link itself");
-        give_to_group(&parent.path().join("none"), 4321, false).expect("nothing to give");
+        apply_fs_group(&parent.path().join("none"), 4321, false).expect("missing path");
     }
 
-    /// A directory that another pod exchanges for a link, again and again.
+    /// A directory that another pod repeatedly swaps with a link.
     #[test]
-    fn directory_exchanged_for_link_does_not_lead_out() {
+    fn fs_group_directory_swapped_with_link_stays_in_volume() {
         if !is_root() {
             return;
         }
@@ -144,7 +149,7 @@ mod tests {
                 }
             });
             for _ in 0..3000 {
-                let _ = give_to_group(&volume, 4321, false);
+                let _ = apply_fs_group(&volume, 4321, false);
             }
             done.store(true, Ordering::Relaxed);
         });

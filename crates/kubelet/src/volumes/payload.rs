@@ -1,4 +1,4 @@
-//! The files of config maps, secrets, the downward API and projections of them.
+//! File content of config map, secret, downward API and projected volumes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct File {
     pub owner: Option<u32>,
 }
 
-/// Why a volume's files cannot be made.
+/// Failure to build a volume's files.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     #[error("{kind} {name:?} not found")]
@@ -33,7 +33,7 @@ fn mode(own: Option<i32>, default: u32) -> u32 {
     own.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(default) & 0o777
 }
 
-/// Where the content of a config map or secret comes from.
+/// Content source of a config map or secret.
 trait Keyed {
     const KIND: &'static str;
     const WHAT: &'static str;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_become_files() {
+    fn payload_keys_map_to_files() {
         let map = ConfigMap {
             data: Some(BTreeMap::from([("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())])),
             ..ConfigMap::default()

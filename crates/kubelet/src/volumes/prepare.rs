@@ -1,8 +1,9 @@
-//! Makes the volumes of a pod ready, brings them up to date, and removes them.
+//! Prepares, refreshes and removes the volumes of a pod.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use client::{Client, ClientError};
 use jiff::Timestamp;
@@ -11,7 +12,7 @@ use objects::core::v1::{
 };
 
 use super::devices::{is_block_device, use_of};
-use super::directories::{PodDirectories, plugin};
+use super::directories::{CSI_PLUGIN, LOCAL_PLUGIN, PodDirectories, plugin, plugin_name, plugin_of_claim};
 use super::growth::{Failure, Growth, wanted};
 use super::local::{LocalDevice, LocalError};
 use super::payload::{self, File, Payload, PayloadError};
@@ -24,8 +25,9 @@ use crate::configure::downward::PodFacts;
 use crate::csi::{CsiError, Drivers, Publishing};
 use crate::events::Recorder;
 use crate::lifecycle::qos;
+use crate::metrics::KubeletMetrics;
 
-/// Why a volume is not ready.
+/// Failure to prepare a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     #[error("{0}")]
@@ -36,17 +38,17 @@ pub enum VolumeError {
     Files { path: PathBuf, source: io::Error },
     #[error("failed to fetch token: {0}")]
     Token(#[source] ClientError),
-    #[error("reading {what}: {source}")]
+    #[error("failed to read {what}: {source}")]
     Read { what: String, source: ClientError },
     #[error("persistentvolumeclaim {0:?} is not bound")]
     Unbound(String),
     #[error("volume {volume} has volumeMode {mode}, but is specified in {list}")]
     OtherMode { volume: String, mode: String, list: &'static str },
-    #[error("volume {0:?} is of a kind that cannot be a block device")]
+    #[error("volume {0:?} does not support block mode")]
     NoBlock(String),
     #[error("{0} is not a block device")]
     NoDevice(PathBuf),
-    #[error("volume {0:?} is of a kind that this node does not support")]
+    #[error("volume {0:?} has an unsupported type")]
     Unsupported(String),
     #[error(transparent)]
     Driver(#[from] CsiError),
@@ -56,28 +58,28 @@ pub enum VolumeError {
     Local(#[from] LocalError),
 }
 
-/// A volume that is ready.
+/// A prepared volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PreparedVolume {
-    /// Where it is on the node; empty for an image.
+    /// Path on the node; empty for an image.
     pub path: PathBuf,
-    /// It must not be written to, whatever the mount says.
+    /// Read-only regardless of the mount.
     pub read_only: bool,
-    /// The image it is made of, and when to pull that.
+    /// Reference and pull policy of an image volume.
     pub image: Option<(String, String)>,
-    /// It is a device, not a directory.
+    /// True for a block device.
     pub device: bool,
-    /// The claim it belongs to.
+    /// Claim of the volume.
     pub claim: Option<String>,
-    /// How to find out how full it is.
+    /// Method of measuring its usage.
     pub measure: Measure,
 }
 
-/// The volumes of a pod, by name.
+/// Volumes of a pod, by name.
 pub type Prepared = BTreeMap<String, PreparedVolume>;
 
-/// What preparing volumes needs.
-pub struct Context<'a> {
+/// Inputs of volume preparation.
+pub struct VolumeContext<'a> {
     pub client: &'a Client,
     pub pod: &'a Pod,
     pub directories: &'a PodDirectories,
@@ -86,7 +88,8 @@ pub struct Context<'a> {
     pub tokens: &'a Tokens,
     pub drivers: &'a Drivers,
     pub recorder: &'a Recorder,
-    /// The kubelet's own directory.
+    pub metrics: &'a KubeletMetrics,
+    /// Root directory of the kubelet.
     pub kubelet: &'a Path,
     pub now: Timestamp,
 }
@@ -96,8 +99,8 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
     |source| VolumeError::Files { path, source }
 }
 
-/// Makes every volume that containers use ready and current. Called again, it changes only what is not.
-pub async fn prepare(context: &Context<'_>) -> Result<Prepared, (String, VolumeError)> {
+/// Prepares and refreshes every volume that containers use. Idempotent.
+pub async fn prepare(context: &VolumeContext<'_>) -> Result<Prepared, (String, VolumeError)> {
     let mut prepared = Prepared::new();
     let volumes = context.pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
     for volume in volumes {
@@ -105,19 +108,34 @@ pub async fn prepare(context: &Context<'_>) -> Result<Prepared, (String, VolumeE
         if !wanted.mounted && !wanted.mapped {
             continue;
         }
-        let ready = context.one(volume).await.map_err(|error| (volume.name.clone(), error))?;
+        let begun = Instant::now();
+        let outcome = context.one(volume).await;
+        if let Some(plugin) = operation_plugin(volume, &outcome) {
+            context.metrics.volume_mounted(plugin, outcome.is_ok(), begun);
+        }
+        let ready = outcome.map_err(|error| (volume.name.clone(), error))?;
         prepared.insert(volume.name.clone(), ready);
     }
     Ok(prepared)
 }
 
-impl Context<'_> {
+/// Plugin name of a mount; `None` if the claim was not resolved.
+fn operation_plugin(volume: &Volume, outcome: &Result<PreparedVolume, VolumeError>) -> Option<&'static str> {
+    plugin_name(volume).or(match outcome {
+        Ok(ready) => Some(plugin_of_claim(&ready.measure)),
+        Err(VolumeError::Driver(_)) => Some(CSI_PLUGIN),
+        Err(VolumeError::Local(_)) => Some(LOCAL_PLUGIN),
+        Err(_) => None,
+    })
+}
+
+impl VolumeContext<'_> {
     fn fs_group(&self) -> Option<u32> {
         let context = self.pod.spec.as_ref()?.security_context.as_ref()?;
         u32::try_from(context.fs_group?).ok()
     }
 
-    /// Whether files are given to the group only if the top is not its own already.
+    /// Returns true with `fsGroupChangePolicy: OnRootMismatch`.
     fn group_on_mismatch(&self) -> bool {
         let context = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
         context.and_then(|context| context.fs_group_change_policy.as_deref()) == Some("OnRootMismatch")
@@ -139,7 +157,7 @@ impl Context<'_> {
         }
     }
 
-    /// The user that all containers run as, if it is the same.
+    /// User common to all containers, if any.
     fn single_user(&self) -> Option<u32> {
         let spec = self.pod.spec.as_ref()?;
         let of_pod = spec.security_context.as_ref().and_then(|context| context.run_as_user);
@@ -192,7 +210,7 @@ impl Context<'_> {
             let most = qos::pod_limits(&spec, "memory").into_iter().chain(of_node).min();
             empty_dir::prepare(&path, source, &spec, most.map(|milli| milli / 1000)).map_err(at(&path))?;
             if let Some(group) = self.fs_group().filter(|_| fresh) {
-                ownership::give_to_group(&path, group, false).map_err(at(&path))?;
+                ownership::apply_fs_group(&path, group, false).map_err(at(&path))?;
             }
             return Ok(PreparedVolume { path, measure: Measure::Files, ..PreparedVolume::default() });
         }
@@ -207,11 +225,11 @@ impl Context<'_> {
         use std::os::unix::fs::PermissionsExt;
         std::fs::create_dir_all(path).map_err(at(path))?;
         if medium == Medium::Memory {
-            empty_dir::keep_in_memory(path).map_err(at(path))?;
+            empty_dir::mount_tmpfs(path).map_err(at(path))?;
         }
         let group = self.fs_group();
         let finish =
-            |fresh: &Path| group.map_or(Ok(()), |group| ownership::give_to_group(fresh, group, true));
+            |fresh: &Path| group.map_or(Ok(()), |group| ownership::apply_fs_group(fresh, group, true));
         let changed = atomic::write(path, &files, self.now, finish).map_err(at(path))?;
         if changed {
             let mode = std::fs::Permissions::from_mode(0o777);
@@ -292,7 +310,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// A claim's volume, if it is one that lives on this node.
+    /// Volume of a claim, if it is local to this node.
     async fn claim(
         &self,
         volume: &Volume,
@@ -337,7 +355,7 @@ impl Context<'_> {
         self.local(&found, &claim, claimed).await
     }
 
-    /// A directory or a block device of the node.
+    /// A directory or block device of the node.
     async fn local(
         &self,
         volume: &PersistentVolume,
@@ -375,15 +393,16 @@ impl Context<'_> {
             return Err(LocalError::Kind.into());
         }
         let once = self.group_on_mismatch();
-        if let Some(group) = self.fs_group().filter(|group| !(once && ownership::is_given(&mounted, *group)))
+        if let Some(group) =
+            self.fs_group().filter(|group| !(once && ownership::has_fs_group(&mounted, *group)))
         {
-            ownership::give_to_group(&mounted, group, false).map_err(at(&mounted))?;
+            ownership::apply_fs_group(&mounted, group, false).map_err(at(&mounted))?;
         }
         Ok(PreparedVolume { path: mounted, measure: Measure::FileSystem, ..claimed })
     }
 
-    /// Expands the file system of a local volume if that is wanted; `device` is its device and where it is mounted. The
-    /// size of a directory or of a device without a file system is only recorded.
+    /// Expands the file system of a local volume if required; `device` is its device and mount point. For a directory
+    /// or a device without a file system only the size is recorded.
     async fn expand_local(
         &self,
         volume: &PersistentVolume,
@@ -393,7 +412,7 @@ impl Context<'_> {
         if wanted(volume, claim).is_none() {
             return Ok(());
         }
-        let Context { client, recorder, pod, now, .. } = *self;
+        let VolumeContext { client, recorder, pod, now, .. } = *self;
         let growth = Growth { client, recorder, pod, node: self.facts.node_name, now };
         let name = claim.metadata.name.as_deref().unwrap_or_default();
         let written = |source| VolumeError::Read { what: format!("persistentvolumeclaim {name}"), source };
@@ -401,13 +420,13 @@ impl Context<'_> {
         if let Some((device, mounted)) = device
             && let Err(error) = blocking(move || local::resize(&device, &mounted)).await
         {
-            // The volume is of use at its old size.
+            // The volume remains usable at its old size.
             return growth.fail(volume, claim, &error.to_string(), Failure::Retry).await.map_err(written);
         }
         growth.succeed(volume, claim).await.map_err(written)
     }
 
-    /// Whether the pod gets a volume as a device; it has to use it as what it is.
+    /// Returns true if the pod uses the volume as a block device; the volume mode has to match.
     fn is_device(&self, name: &str, volume: &PersistentVolumeSpec) -> Result<bool, VolumeError> {
         let mode = volume.volume_mode.as_deref().unwrap_or("Filesystem");
         let (device, wanted) = (mode == "Block", use_of(self.pod, name));
@@ -420,7 +439,7 @@ impl Context<'_> {
     }
 }
 
-/// Runs programs of the node on a thread where they may take their time.
+/// Runs blocking programs of the node on a separate thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, LocalError> + Send + 'static,
 ) -> Result<T, LocalError> {
@@ -430,7 +449,7 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Directory of the files of a volume.
+/// Content directory of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Medium {
     Disk,
@@ -442,13 +461,13 @@ fn in_memory(volume: &Volume) -> bool {
     volume.secret.is_some() || volume.projected.is_some() || volume.downward_api.is_some()
 }
 
-/// Unmounts what is mounted of parts of a pod's volumes.
+/// Unmounts subpath mounts of a pod.
 pub fn release_parts(directories: &PodDirectories) -> io::Result<()> {
     sub_path::release_all(&directories.sub_paths())
 }
 
-/// Removes everything of a pod from the node but its directory, which says that the pod was here until nothing else does.
-/// Mounts go first: nothing within them may be removed with the rest.
+/// Removes all files of a pod except its directory, which marks the pod until everything else is gone. Unmounts
+/// first, so that no content of a mount is removed.
 pub fn tear_down(kubelet: &Path, directories: &PodDirectories) -> io::Result<()> {
     release_parts(directories)?;
     local::release(kubelet, directories)?;
@@ -484,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_and_projected_volumes_are_kept_in_memory() {
+    fn secret_and_projected_volumes_are_in_memory() {
         for (source, wanted) in
             [("secret", true), ("projected", true), ("downwardAPI", true), ("configMap", false)]
         {
@@ -492,7 +511,7 @@ mod tests {
         }
     }
 
-    /// A marker of a Secret is searched for below the directory of the pod on disk, before and after the pod is deleted.
+    /// Searches for a marker of a Secret below the pod's directory on disk, before and after the pod is deleted.
     #[test]
     fn secret_volume_mounted_and_deleted_leaves_nothing_on_disk() {
         const MARKER: &str = "marker-5b1f";
@@ -510,13 +529,13 @@ mod tests {
             let directories = PodDirectories::of_uid(&below, "uid");
             let path = directories.volume("secret", "v");
             std::fs::create_dir_all(&path).expect("a directory");
-            empty_dir::keep_in_memory(&path).expect("mounted");
-            empty_dir::keep_in_memory(&path).expect("mounted once");
+            empty_dir::mount_tmpfs(&path).expect("mounted");
+            empty_dir::mount_tmpfs(&path).expect("mounted once");
             let file = File { content: MARKER.as_bytes().to_vec(), mode: 0o644, owner: None };
             let files = Payload::from([("key".to_owned(), file)]);
             atomic::write(&path, &files, Timestamp::UNIX_EPOCH, |_| Ok(())).expect("written");
             let read = std::fs::read_to_string(path.join("key")).expect("the file");
-            // What is below the mounts, that is on the disk.
+            // Content below the mounts, which is on the disk.
             let bare = tempfile::tempdir().expect("a directory");
             sys::mounts::bind(&below, bare.path(), false).expect("bound");
             let mounted = disk_contains(bare.path(), MARKER);

@@ -1,4 +1,4 @@
-//! How full volumes are: what the summary and the metrics tell of them.
+//! Volume usage for the summary and metrics.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,28 +15,28 @@ use super::prepare::{Prepared, PreparedVolume};
 use crate::csi::{self, Drivers};
 use crate::node;
 
-/// What was measured is told again for this long: counting files is work.
-const FRESH: SignedDuration = SignedDuration::from_secs(20);
-/// How long a driver may take to tell; what it tells later is not waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Cache lifetime of measurements: counting files is expensive.
+const CACHE_LIFETIME: SignedDuration = SignedDuration::from_secs(20);
+/// Timeout of driver stats; later results are ignored.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a volume is measured.
+/// Method of measuring a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// Not at all.
+    /// Not measured.
     #[default]
     Nothing,
-    /// Files are counted; the room is that of the file system they are on.
+    /// Counts files; capacity is that of the underlying file system.
     Files,
-    /// It is a file system of its own.
+    /// A separate file system.
     FileSystem,
-    /// Only its size is known.
+    /// Only the size is known.
     Device,
-    /// Its driver knows.
+    /// Reported by its CSI driver.
     Driver { driver: String, handle: String },
 }
 
-/// How full a volume is; what is not known is nothing.
+/// Usage of a volume; unknown values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     pub available: u64,
@@ -47,18 +47,18 @@ pub struct Amounts {
     pub inodes_used: u64,
 }
 
-/// A volume of a pod that was measured.
+/// A measured volume of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeStats {
-    /// The pod's name for it.
+    /// Volume name in the pod.
     pub name: String,
-    /// The claim it belongs to, in the pod's namespace.
+    /// Claim of the volume, in the pod's namespace.
     pub claim: Option<String>,
     pub at: Timestamp,
     pub amounts: Amounts,
 }
 
-/// The volumes that pods have, and what was last measured of them.
+/// Volumes of pods with their last measurements.
 #[derive(Debug, Default)]
 pub struct PodVolumes(Mutex<HashMap<String, Entry>>);
 
@@ -69,7 +69,7 @@ struct Entry {
 }
 
 impl PodVolumes {
-    /// A pod has these volumes from now on.
+    /// Sets the volumes of a pod.
     pub fn set(&self, uid: &str, prepared: &Arc<Prepared>) {
         let mut all = self.0.lock();
         let prepared = Arc::clone(prepared);
@@ -79,15 +79,21 @@ impl PodVolumes {
         }
     }
 
+    /// Prepared volumes of a pod.
+    #[must_use]
+    pub fn prepared(&self, uid: &str) -> Option<Arc<Prepared>> {
+        self.0.lock().get(uid).map(|entry| Arc::clone(&entry.prepared))
+    }
+
     pub fn forget(&self, uid: &str) {
         self.0.lock().remove(uid);
     }
 
-    /// How full the volumes of a pod are.
+    /// Usage of the volumes of a pod.
     pub async fn measure(&self, uid: &str, drivers: &Drivers, now: Timestamp) -> Arc<[VolumeStats]> {
         let prepared = match self.0.lock().get(uid) {
             None => return Arc::default(),
-            Some(Entry { measured: Some((at, known)), .. }) if now.duration_since(*at) < FRESH => {
+            Some(Entry { measured: Some((at, known)), .. }) if now.duration_since(*at) < CACHE_LIFETIME => {
                 return Arc::clone(known);
             }
             Some(entry) => Arc::clone(&entry.prepared),
@@ -105,25 +111,25 @@ impl PodVolumes {
     }
 }
 
-/// Nothing if that is not possible now.
+/// `None` if it cannot be measured now.
 async fn measure(volume: &PreparedVolume, drivers: &Drivers) -> Option<Amounts> {
     if let Measure::Driver { driver, handle } = &volume.measure {
         let driver = drivers.find(driver)?;
-        let asked = csi::usage(&driver, handle, &volume.path);
-        return match tokio::time::timeout(PATIENCE, asked).await {
+        let requested = csi::usage(&driver, handle, &volume.path);
+        return match tokio::time::timeout(DRIVER_TIMEOUT, requested).await {
             Ok(Ok(amounts)) => amounts,
             Ok(Err(error)) => {
-                tracing::debug!(%error, handle, "a driver does not tell how full its volume is");
+                tracing::debug!(%error, handle, "failed to get volume stats from CSI driver");
                 None
             }
             Err(_) => None,
         };
     }
     let (path, how) = (volume.path.clone(), volume.measure.clone());
-    tokio::task::spawn_blocking(move || look(&path, &how)).await.ok()?.ok()
+    tokio::task::spawn_blocking(move || measure_now(&path, &how)).await.ok()?.ok()
 }
 
-fn look(path: &Path, how: &Measure) -> io::Result<Amounts> {
+fn measure_now(path: &Path, how: &Measure) -> io::Result<Amounts> {
     let nothing = || io::Error::from(io::ErrorKind::Unsupported);
     match how {
         Measure::Nothing | Measure::Driver { .. } => Err(nothing()),
@@ -158,7 +164,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn volumes_are_measured_now_and_then() {
+    async fn volume_stats_are_cached() {
         let directory = tempfile::tempdir().expect("a directory");
         let volume = |measure| PreparedVolume {
             path: directory.path().to_owned(),
@@ -181,7 +187,7 @@ mod tests {
         assert_eq!(names, ["files", "whole"]);
         assert!(found[0].amounts.capacity > 0 && found[0].amounts.inodes_used == 1, "{found:?}");
         std::fs::write(directory.path().join("f"), [0; 10_000]).expect("a file");
-        assert_eq!(volumes.measure("uid", &drivers, at(2)).await, found, "told again");
+        assert_eq!(volumes.measure("uid", &drivers, at(2)).await, found, "cached");
         let later = volumes.measure("uid", &drivers, at(60)).await;
         assert_eq!(later[0].amounts.inodes_used, 2);
         assert!(later[0].amounts.used >= 10_000);
@@ -190,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_devices() {
+    fn block_volume_size_is_measured() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         file.as_file().set_len(4096).expect("a size");
-        let amounts = look(file.path(), &Measure::Device).expect("a size");
+        let amounts = measure_now(file.path(), &Measure::Device).expect("a size");
         assert_eq!(amounts, Amounts { capacity: 4096, ..Amounts::default() });
     }
 }

@@ -1,4 +1,4 @@
-//! `subPath`: a part of a volume, opened step by step so that no symbolic link in it leads out of the volume.
+//! `subPath` mounts: opens each path component so that no symbolic link leads out of the volume.
 
 use std::fs;
 use std::io::{self, Read};
@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, openat2};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
-/// Opens `part` of `volume`, making missing directories, and binds it to `target`, which is then safe to hand to the
-/// runtime: later changes within the volume cannot redirect it.
+/// Opens `part` of `volume`, creating missing directories, and bind mounts it at `target`, which is then safe to pass
+/// to the runtime: later changes within the volume cannot redirect it.
 pub fn bind(volume: &Path, part: &str, target: &Path) -> io::Result<()> {
     let opened = open_within(volume, part)?;
     let through = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
@@ -27,8 +27,8 @@ pub fn bind(volume: &Path, part: &str, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Walks from `volume` down; symbolic links are followed only within the volume. Missing directories get the volume's mode,
-/// so that a container that may write to the volume may write to them.
+/// Walks down from `volume`; symbolic links are followed only within the volume. Missing directories get the volume's
+/// mode, so that containers with write access to the volume have it here.
 fn open_within(volume: &Path, part: &str) -> io::Result<OwnedFd> {
     for component in Path::new(part).components() {
         if !matches!(component, Component::Normal(_) | Component::CurDir) {
@@ -48,10 +48,11 @@ fn open_within(volume: &Path, part: &str) -> io::Result<OwnedFd> {
             Ok(opened) => current = opened,
             Err(rustix::io::Errno::NOENT) => {
                 mkdirat(&current, name.as_os_str(), mode)?;
-                // The directory may have been replaced since: without following a link, and never outside of the volume.
+                // The directory may have been replaced meanwhile: opened without following links, and never outside
+                // of the volume.
                 let made = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 current = openat2(&root, &so_far, made, Mode::empty(), within)?;
-                // The umask of the process was subtracted by `mkdirat`.
+                // `mkdirat` applied the umask of the process.
                 fchmod(&current, mode)?;
             }
             Err(error) => return Err(error.into()),
@@ -60,7 +61,7 @@ fn open_within(volume: &Path, part: &str) -> io::Result<OwnedFd> {
     Ok(current)
 }
 
-/// Reads a file of a volume, if it is there: links lead nowhere out of the volume, and more than `most` bytes are too many.
+/// Reads a file of a volume if it exists, without leaving the volume; fails above `most` bytes.
 pub fn read(volume: &Path, part: &str, most: u64) -> io::Result<Option<String>> {
     let root = rustix::fs::open(volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -83,7 +84,7 @@ pub fn read(volume: &Path, part: &str, most: u64) -> io::Result<Option<String>> 
     }
 }
 
-/// Ends a bind made before, if any.
+/// Unmounts an earlier bind mount, if any.
 fn release_one(target: &Path) -> io::Result<()> {
     loop {
         match unmount(target, UnmountFlags::DETACH) {
@@ -94,7 +95,7 @@ fn release_one(target: &Path) -> io::Result<()> {
     }
 }
 
-/// Ends all binds below a pod's directory of sub-paths and removes it.
+/// Unmounts all bind mounts below a pod's subpath directory and removes it.
 pub fn release_all(directory: &Path) -> io::Result<()> {
     let mut pending = vec![directory.to_owned()];
     while let Some(path) = pending.pop() {
@@ -118,7 +119,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn links_out_of_the_volume_are_refused() {
+    fn sub_path_link_out_of_volume_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let volume = directory.path().join("v");
         fs::create_dir_all(volume.join("inside")).expect("directories");
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_directories_get_the_mode_of_the_volume() {
+    fn sub_path_missing_directories_get_volume_mode() {
         use std::os::unix::fs::PermissionsExt;
         for mode in [0o777, 0o2775, 0o1777, 0o700] {
             let directory = tempfile::tempdir().expect("a directory");
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_within_the_volume() {
+    fn sub_path_file_read_stays_in_volume() {
         let directory = tempfile::tempdir().expect("a directory");
         let volume = directory.path().join("v");
         fs::create_dir_all(volume.join("d")).expect("a directory");

@@ -1,4 +1,4 @@
-//! Tokens of pods' service accounts, for their volumes and for storage drivers, kept until they are due for renewal.
+//! Service account tokens of pods, for volumes and CSI drivers, cached until renewal.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use objects::authentication::v1::{BoundObjectReference, TokenRequest, TokenReque
 use objects::core::v1::Pod;
 use parking_lot::Mutex;
 
-/// Pod, audience (the API server's own if empty) and the life that is asked for.
+/// Pod, audience (the API server's own if empty) and requested lifetime.
 type Key = (String, String, Option<i64>);
 
-/// A token that is good for a while.
+/// A token with its lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub text: String,
@@ -19,12 +19,12 @@ pub struct Token {
     renew_at: Timestamp,
 }
 
-/// The tokens of the pods of a node.
+/// Tokens of the pods of a node.
 #[derive(Debug, Default)]
 pub struct Tokens(Mutex<HashMap<Key, Token>>);
 
 impl Tokens {
-    /// A token of the pod's account for an audience: the one that is known, or a new one.
+    /// Returns a cached or new token of the pod's service account for an audience.
     pub async fn get(
         &self,
         client: &Client,
@@ -63,8 +63,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// When a token of the pod is next due for renewal. Those that are overdue do not count: nobody wants them any more,
-    /// or they could not be had and are asked for with the next look at the pod's volumes.
+    /// Next renewal time of a token of the pod. Overdue ones are excluded: they are unused, or their request failed
+    /// and is repeated with the next volume refresh.
     #[must_use]
     pub fn renewal(&self, uid: &str, now: Timestamp) -> Option<Timestamp> {
         let all = self.0.lock();
@@ -77,7 +77,7 @@ impl Tokens {
     }
 }
 
-/// After four fifths of its life, or a day if that is earlier.
+/// Renewal after 80 % of the lifetime, or a day if that is earlier.
 fn renewal(now: Timestamp, ends: Timestamp) -> Timestamp {
     let life = (ends.duration_since(now) * 4 / 5).min(SignedDuration::from_hours(24));
     now.saturating_add(life).unwrap_or(now)
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn renewed_in_time() {
+    fn token_renewal_time() {
         let at = |seconds: i64| Timestamp::from_second(seconds).expect("a time");
         assert_eq!(renewal(at(0), at(1000)), at(800));
         assert_eq!(renewal(at(0), at(1_000_000)), at(86_400));
@@ -101,7 +101,7 @@ mod tests {
             (key("b", ""), token(300)),
         ]);
         assert_eq!(tokens.renewal("a", at(50)), Some(at(100)));
-        assert_eq!(tokens.renewal("a", at(100)), Some(at(500)), "an overdue one hurries nobody");
+        assert_eq!(tokens.renewal("a", at(100)), Some(at(500)), "overdue tokens are excluded");
         tokens.forget("a");
         assert_eq!(tokens.renewal("a", at(0)), None);
         assert_eq!(tokens.renewal("b", at(0)), Some(at(300)));

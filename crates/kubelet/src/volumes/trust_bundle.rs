@@ -1,4 +1,4 @@
-//! Trust bundles of the cluster in a pod's volume: one by its name, or all of a signer that have certain labels.
+//! Cluster trust bundles in projected volumes: one by name, or all of a signer selected by labels.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use machinery::selector::LabelSelector;
 use objects::certificates::v1beta1::ClusterTrustBundle;
 use objects::core::v1::ClusterTrustBundleProjection;
 
-/// Why there are no certificates.
+/// Failure to collect the certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     #[error("while getting ClusterTrustBundle: {0}")]
@@ -23,7 +23,7 @@ pub enum BundleError {
     Malformed(String),
 }
 
-/// The certificates that a volume asks for, as PEM. Where they may be missing and are, there are none.
+/// Certificates of a projection, as PEM. Empty if they are optional and missing.
 pub async fn certificates(
     client: &Client,
     source: &ClusterTrustBundleProjection,
@@ -36,7 +36,7 @@ pub async fn certificates(
             Err(error) => return Err(error.into()),
         },
         (None, Some(signer)) => {
-            // Without a selector nothing matches, with an empty one everything.
+            // An absent selector matches nothing, an empty one everything.
             let Some(selector) = &source.label_selector else {
                 return if optional { Ok(Vec::new()) } else { Err(BundleError::Nothing) };
             };
@@ -58,7 +58,7 @@ pub async fn certificates(
     together(bundles.iter().map(|bundle| bundle.spec.trust_bundle.as_str())).map_err(BundleError::Malformed)
 }
 
-/// Every certificate once, in an order that does not depend on that of the bundles.
+/// Deduplicates certificates, in an order independent of that of the bundles.
 fn together<'a>(bundles: impl Iterator<Item = &'a str>) -> Result<Vec<u8>, String> {
     let mut all = BTreeSet::new();
     for bundle in bundles {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_certificate_is_there_once() {
+    fn trust_bundle_certificates_are_deduplicated() {
         let directory = tempfile::tempdir().unwrap();
         let now = jiff::Timestamp::now();
         let made = |name: &str| {

@@ -1,7 +1,7 @@
-//! What changed between two objects, as field sets.
+//! Differences between two objects, as field sets.
 
 use super::set::FieldSet;
-use super::types::{Kind, Members, Type, as_list, as_map, item_element, zero};
+use super::types::{Members, MergeType, Type, as_list, as_map, item_element, zero};
 use serde_json::{Map, Value};
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ pub struct Comparison {
     pub added: FieldSet,
     pub modified: FieldSet,
     pub removed: FieldSet,
-    /// A list has an item that cannot be told from others: nobody can say what happened.
+    /// A list has items with equal keys, so changes cannot be attributed.
     pub broken: bool,
 }
 
@@ -21,17 +21,17 @@ impl Comparison {
     }
 }
 
-/// What happened to one place itself.
+/// Change of one value itself, as opposed to its children.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum ValueChange {
     None,
     Added,
     Modified,
     Removed,
 }
 
-/// Compares objects. `rhs_complete` says that the new object is a decoded one, where absent fields that are always
-/// written stand for their zero value; the old object always is.
+/// Compares objects. `rhs_complete` means that the new object was decoded, so absent fields that are always written
+/// stand for their zero value; this holds for the old object in any case.
 pub(super) fn compare(ty: Type<'_>, lhs: &Value, rhs: &Value, rhs_complete: bool) -> Comparison {
     let mut out = Comparison::default();
     let walk = Walk { rhs_complete, broken: Cell::new(false) };
@@ -40,13 +40,13 @@ pub(super) fn compare(ty: Type<'_>, lhs: &Value, rhs: &Value, rhs_complete: bool
     out
 }
 
-/// Compares one place of two decoded objects: whether it is another one itself, and what changed below it.
+/// Compares one value of two decoded objects: whether it changed itself, and the changes below it.
 pub(super) fn compare_at(ty: Type<'_>, lhs: &Value, rhs: &Value, level: Level) -> (bool, Comparison) {
     let mut below = Comparison::default();
     let walk = Walk { rhs_complete: true, broken: Cell::new(false) };
     let change = walk.value(ty, Some(lhs), Some(rhs), level, &mut below);
     below.broken = walk.broken.get();
-    (matches!(change, Change::Added | Change::Modified), below)
+    (matches!(change, ValueChange::Added | ValueChange::Modified), below)
 }
 
 struct Walk {
@@ -54,7 +54,7 @@ struct Walk {
     broken: Cell<bool>,
 }
 
-/// Fields of metadata that nobody owns and no manager is asked about.
+/// True for fields that have no owner and are excluded from managedFields.
 pub(super) fn skipped(level: Level, name: &str) -> bool {
     match level {
         Level::Root => matches!(name, "apiVersion" | "kind"),
@@ -63,7 +63,7 @@ pub(super) fn skipped(level: Level, name: &str) -> bool {
     }
 }
 
-/// How deep in an object a walk is, as far as it matters.
+/// Relevant depth of a walk in an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
     Root,
@@ -79,7 +79,7 @@ impl Level {
 
 impl Walk {
     fn object(&self, ty: Type<'_>, lhs: &Value, rhs: &Value, out: &mut Comparison) {
-        if let Kind::Map(members) = ty.kind(Some(rhs)) {
+        if let MergeType::Map(members) = ty.kind(Some(rhs)) {
             self.maps(members, as_map(Some(lhs)), as_map(Some(rhs)), Level::Root, out);
         }
     }
@@ -91,21 +91,21 @@ impl Walk {
         rhs: Option<&Value>,
         level: Level,
         out: &mut Comparison,
-    ) -> Change {
+    ) -> ValueChange {
         let (left_kind, right_kind) = (ty.kind(lhs), ty.kind(rhs));
         let mixed = lhs.is_some()
             && rhs.is_some()
-            && matches!(left_kind, Kind::Leaf) != matches!(right_kind, Kind::Leaf);
+            && matches!(left_kind, MergeType::Leaf) != matches!(right_kind, MergeType::Leaf);
         let kind = if rhs.is_some() { right_kind } else { left_kind };
-        if mixed && matches!(kind, Kind::Leaf) {
-            // A map gave way to a list or scalar of no known type: its members went.
-            if let Kind::Map(members) = left_kind {
+        if mixed && matches!(kind, MergeType::Leaf) {
+            // A map was replaced by a list or scalar of unknown type: its members were removed.
+            if let MergeType::Map(members) = left_kind {
                 self.maps(members, as_map(lhs), None, level, out);
             }
         }
         let leaf = match kind {
-            Kind::Leaf => true,
-            Kind::Map(members) => {
+            MergeType::Leaf => true,
+            MergeType::Map(members) => {
                 let (left, right) = (as_map(lhs), as_map(rhs));
                 let empty = left.is_none_or(Map::is_empty) && right.is_none_or(Map::is_empty);
                 if !empty {
@@ -113,7 +113,7 @@ impl Walk {
                 }
                 empty
             }
-            Kind::Set | Kind::Keyed(_) => {
+            MergeType::Set | MergeType::Keyed(_) => {
                 let (left, right) = (as_list(lhs), as_list(rhs));
                 let empty = left.is_none_or(Vec::is_empty) && right.is_none_or(Vec::is_empty);
                 if !empty {
@@ -123,10 +123,10 @@ impl Walk {
             }
         };
         match (lhs, rhs) {
-            (None, _) => Change::Added,
-            (_, None) => Change::Removed,
-            (Some(left), Some(right)) if (leaf || mixed) && left != right => Change::Modified,
-            _ => Change::None,
+            (None, _) => ValueChange::Added,
+            (_, None) => ValueChange::Removed,
+            (Some(left), Some(right)) if (leaf || mixed) && left != right => ValueChange::Modified,
+            _ => ValueChange::None,
         }
     }
 
@@ -149,7 +149,7 @@ impl Walk {
             };
             let mut old = left.next_if(|(k, _)| *k == name).map(|(_, v)| v);
             let mut new = right.next_if(|(k, _)| *k == name).map(|(_, v)| v);
-            // Most of an object stays as it was.
+            // Most of an object is unchanged.
             if skipped(level, name) || (old.is_some() && old == new) {
                 continue;
             }
@@ -171,16 +171,16 @@ impl Walk {
             let mut inner = Comparison::default();
             let change = self.value(ty, old, new, level.below(name), &mut inner);
             let element = || super::path::PathElement::field(name);
-            out.added.push(element, change == Change::Added, inner.added);
-            out.modified.push(element, change == Change::Modified, inner.modified);
-            out.removed.push(element, change == Change::Removed, inner.removed);
+            out.added.push(element, change == ValueChange::Added, inner.added);
+            out.modified.push(element, change == ValueChange::Modified, inner.modified);
+            out.removed.push(element, change == ValueChange::Removed, inner.removed);
         }
     }
 
-    /// Items are matched by element; items that share one (duplicates) are compared as a group.
+    /// Items are matched by element; items with the same element (duplicates) are compared as a group.
     fn lists(
         &self,
-        kind: Kind<'_>,
+        kind: MergeType<'_>,
         lhs: Option<&Vec<Value>>,
         rhs: Option<&Vec<Value>>,
         out: &mut Comparison,
@@ -205,7 +205,7 @@ impl Walk {
             items
         };
         let item_type = match kind {
-            Kind::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
+            MergeType::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
             _ => Type::Deduced,
         };
         let mut left = index(lhs).into_iter().peekable();
@@ -231,20 +231,20 @@ impl Walk {
             match (olds.len(), news.len()) {
                 (0 | 1, 0 | 1) => {
                     let change = one(olds.first().copied(), news.first().copied());
-                    added = change == Change::Added;
-                    modified = change == Change::Modified;
-                    removed = change == Change::Removed;
+                    added = change == ValueChange::Added;
+                    modified = change == ValueChange::Modified;
+                    removed = change == ValueChange::Removed;
                 }
                 (2.., 2..) => modified = olds != news,
                 (2.., _) => {
                     if let Some(new) = news.first() {
-                        added = one(None, Some(new)) == Change::Added;
+                        added = one(None, Some(new)) == ValueChange::Added;
                     }
                     removed = true;
                 }
                 _ => {
                     if let Some(old) = olds.first() {
-                        removed = one(Some(old), None) == Change::Removed;
+                        removed = one(Some(old), None) == ValueChange::Removed;
                     }
                     added = true;
                 }

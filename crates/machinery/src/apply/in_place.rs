@@ -1,14 +1,14 @@
-//! Updates of stored managedFields without decoding them: most writes change few fields of few managers.
+//! Updates stored managedFields without decoding them: most writes change few fields of few managers.
 
 use super::managed::{Identity, MAX_UPDATERS};
 use super::path::PathElement;
 use super::set::{Entry, FieldSet};
 use super::strip::STRIPPED;
-use crate::member;
+use crate::map;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// The entries of the set that may have counterparts among the fields. Fields of one of many managers are few.
+/// The entries of the set that may have counterparts in the fields. With many managers, each has few fields.
 fn counterparts<'s>(
     fields: &Map<String, Value>,
     set: &'s FieldSet,
@@ -21,7 +21,7 @@ fn counterparts<'s>(
     few.into_iter().flatten().chain(all)
 }
 
-/// Whether the fields of an entry and the set have a path in common.
+/// Reports whether the fields of an entry and the set have a path in common.
 fn overlaps(fields: &Map<String, Value>, set: &FieldSet) -> bool {
     counterparts(fields, set).any(|entry| match fields.get(&entry.element.to_key()) {
         Some(Value::Object(below)) => (entry.member && is_member(below)) || overlaps(below, &entry.children),
@@ -29,12 +29,12 @@ fn overlaps(fields: &Map<String, Value>, set: &FieldSet) -> bool {
     })
 }
 
-/// A node is in the set if it says so, or if nothing is below it.
+/// A node is in the set if it is marked so, or if nothing is below it.
 fn is_member(node: &Map<String, Value>) -> bool {
     node.is_empty() || node.contains_key(".")
 }
 
-/// Takes the paths of the set out of the fields.
+/// Removes the paths of the set from the fields.
 fn subtract(fields: &mut Map<String, Value>, set: &FieldSet) {
     for entry in counterparts(fields, set) {
         let key = entry.element.to_key();
@@ -58,9 +58,9 @@ fn subtract(fields: &mut Map<String, Value>, set: &FieldSet) {
 fn add(fields: &mut Map<String, Value>, set: &FieldSet) {
     for entry in &set.entries {
         let (old_member, node) = match fields.entry(entry.element.to_key()) {
-            serde_json::map::Entry::Vacant(place) => (false, place.insert(Value::Object(Map::new()))),
-            serde_json::map::Entry::Occupied(place) => {
-                let node = place.into_mut();
+            serde_json::map::Entry::Vacant(vacant) => (false, vacant.insert(Value::Object(Map::new()))),
+            serde_json::map::Entry::Occupied(vacant) => {
+                let node = vacant.into_mut();
                 (node.as_object().is_some_and(is_member), node)
             }
         };
@@ -76,7 +76,7 @@ fn add(fields: &mut Map<String, Value>, set: &FieldSet) {
 }
 
 fn text<'a>(entry: &'a Value, field: &str) -> &'a str {
-    member::of(entry, field).and_then(Value::as_str).unwrap_or("")
+    map::of(entry, field).and_then(Value::as_str).unwrap_or("")
 }
 
 fn is_own(entry: &Value, identity: &Identity) -> bool {
@@ -86,14 +86,14 @@ fn is_own(entry: &Value, identity: &Identity) -> bool {
         && text(entry, "subresource") == identity.subresource
 }
 
-/// Whether a change by this manager can be recorded in place: otherwise it is a new manager too many.
-pub(super) fn has_room(entries: &[Value], identity: &Identity) -> bool {
+/// Reports whether a change by this manager can be recorded in place, without exceeding the limit of managers.
+pub(super) fn has_capacity(entries: &[Value], identity: &Identity) -> bool {
     let updaters = entries.iter().filter(|e| text(e, "operation") == "Update").count();
     updaters < MAX_UPDATERS
         || (updaters == MAX_UPDATERS && entries.iter().any(|entry| is_own(entry, identity)))
 }
 
-/// Records a change in stored entries: what changed or was removed goes from all, what changed to the manager.
+/// Records a change in stored entries: all lose the changed and removed paths, the manager gains the changed ones.
 pub(super) fn record(
     entries: &mut Vec<Value>,
     changed: FieldSet,
@@ -101,12 +101,13 @@ pub(super) fn record(
     identity: &Identity,
     now: &str,
 ) {
-    let nobodys = changed.intersects(&STRIPPED);
-    let won = if nobodys { Cow::Owned(changed.difference(&STRIPPED)) } else { Cow::Borrowed(&changed) };
+    let has_unowned = changed.intersects(&STRIPPED);
+    let gained =
+        if has_unowned { Cow::Owned(changed.difference(&STRIPPED)) } else { Cow::Borrowed(&changed) };
     let lost = if removed.is_empty() { Cow::Borrowed(&changed) } else { Cow::Owned(changed.union(&removed)) };
     let is_own = |entry: &Value| is_own(entry, identity);
     entries.retain_mut(|entry| {
-        let own = is_own(entry) && !won.is_empty();
+        let own = is_own(entry) && !gained.is_empty();
         let Some(Value::Object(fields)) = entry.get_mut("fieldsV1") else {
             return own;
         };
@@ -115,7 +116,7 @@ pub(super) fn record(
         }
         own || !fields.is_empty()
     });
-    if won.is_empty() {
+    if gained.is_empty() {
         return;
     }
     match entries.iter().position(is_own) {
@@ -123,12 +124,12 @@ pub(super) fn record(
             if let Value::Object(entry) = &mut entries[at] {
                 let fields = entry.entry("fieldsV1").or_insert_with(|| Value::Object(Map::new()));
                 if let Value::Object(fields) = fields {
-                    add(fields, &won);
+                    add(fields, &gained);
                 }
                 entry.insert("time".to_owned(), Value::from(now));
             }
         }
-        None => entries.push(identity.entry(&identity.api_version, won.to_fields_v1(), Some(now))),
+        None => entries.push(identity.entry(&identity.api_version, gained.to_fields_v1(), Some(now))),
     }
     entries.sort_by(|a, b| {
         let applies = text(a, "operation").cmp(text(b, "operation"));
@@ -156,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn few_fields_of_a_large_set_are_the_same_as_on_sets(a in any_set(), b in any_set()) {
+        fn in_place_few_fields_of_large_set_equal_set_operations(a in any_set(), b in any_set()) {
             let mut large = b.clone();
             for name in 0..100 {
                 large.insert(&[PathElement::field(&format!("z{name}"))]);
@@ -169,7 +170,7 @@ mod tests {
         }
 
         #[test]
-        fn same_as_on_sets(a in any_set(), b in any_set()) {
+        fn in_place_updates_equal_set_operations(a in any_set(), b in any_set()) {
             let Value::Object(fields) = a.to_fields_v1() else { unreachable!("sets are maps") };
             prop_assert_eq!(overlaps(&fields, &b), a.intersects(&b));
             let mut difference = fields.clone();

@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Who manages: entries with the same identity are one.
+/// Identity of a manager: entries with the same identity are merged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Identity {
     pub manager: String,
     pub applies: bool,
-    /// Empty for appliers: they are one whatever version they speak.
+    /// Empty for appliers: they are one manager in all versions.
     pub api_version: String,
     pub subresource: String,
 }
@@ -24,7 +24,7 @@ pub(super) struct Managed {
     /// RFC 3339; `None` if the entry has none.
     pub time: Option<String>,
     pub set: FieldSet,
-    /// The entry as it was stored, while nothing in it has changed.
+    /// The entry as stored, while unmodified.
     pub stored: Option<Value>,
 }
 
@@ -38,7 +38,7 @@ impl Identity {
         }
     }
 
-    /// An entry of this manager as it is stored; `fields` are in their `FieldsV1` form.
+    /// The stored form of an entry of this manager; `fields` are in their `FieldsV1` form.
     pub fn entry(&self, api_version: &str, fields: Value, time: Option<&str>) -> Value {
         let mut entry = Map::new();
         entry.insert("apiVersion".to_owned(), json!(api_version));
@@ -57,7 +57,7 @@ impl Identity {
         Value::Object(entry)
     }
 
-    /// As conflicts name a manager.
+    /// Name of a manager in conflict messages.
     pub fn show(&self) -> String {
         let mut text = show_str(&self.manager);
         if !self.subresource.is_empty() {
@@ -73,7 +73,7 @@ impl Identity {
 }
 
 impl Managed {
-    /// The entry as it is stored.
+    /// The stored form of the entry.
     fn into_value(self) -> Value {
         if let Some(stored) = self.stored {
             return stored;
@@ -89,10 +89,10 @@ impl Managed {
     }
 }
 
-/// Reads entries; the text of an error is the API's.
+/// Decodes entries; the error text is the API's.
 pub(super) fn decode(entries: Vec<Value>) -> Result<Vec<Managed>, String> {
     let mut out: Vec<Managed> = Vec::with_capacity(entries.len());
-    let mut places: HashMap<Identity, usize> = HashMap::new();
+    let mut positions: HashMap<Identity, usize> = HashMap::new();
     for (i, entry) in entries.into_iter().enumerate() {
         let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or("");
         let applies = match text("operation") {
@@ -129,10 +129,10 @@ pub(super) fn decode(entries: Vec<Value>) -> Result<Vec<Managed>, String> {
             set,
             stored: Some(entry),
         };
-        match places.entry(managed.identity.clone()) {
-            Entry::Occupied(place) => out[*place.get()] = managed,
-            Entry::Vacant(place) => {
-                place.insert(out.len());
+        match positions.entry(managed.identity.clone()) {
+            Entry::Occupied(index) => out[*index.get()] = managed,
+            Entry::Vacant(index) => {
+                index.insert(out.len());
                 out.push(managed);
             }
         }
@@ -140,7 +140,7 @@ pub(super) fn decode(entries: Vec<Value>) -> Result<Vec<Managed>, String> {
     Ok(out)
 }
 
-/// The entries in the order in which they are stored.
+/// The entries in stored order.
 pub(super) fn encode(mut managers: Vec<Managed>) -> Vec<Value> {
     managers.sort_by(|a, b| {
         let applies = b.identity.applies.cmp(&a.identity.applies);
@@ -153,12 +153,12 @@ pub(super) fn encode(mut managers: Vec<Managed>) -> Vec<Value> {
     managers.into_iter().map(Managed::into_value).collect()
 }
 
-/// The `managedFields` of an object, if they are there.
+/// The `managedFields` of an object, if any.
 pub(super) fn entries(object: &Value) -> Option<&Vec<Value>> {
     object.get("metadata").and_then(|m| m.get("managedFields")).and_then(Value::as_array)
 }
 
-/// Puts entries into an object; none means no field at all.
+/// Sets the entries of an object; none removes the field.
 pub(super) fn store(object: &mut Value, entries: Vec<Value>) {
     let metadata = crate::meta::metadata_mut(object);
     if entries.is_empty() {
@@ -168,11 +168,11 @@ pub(super) fn store(object: &mut Value, entries: Vec<Value>) {
     }
 }
 
-/// More than this many managers that update are folded together, oldest first.
+/// Limit of updating managers; more are merged, oldest first.
 pub(super) const MAX_UPDATERS: usize = 10;
-const FOLDED: &str = "ancient-changes";
+const MERGED_MANAGER: &str = "ancient-changes";
 
-/// Folds the oldest updating managers of one version into one.
+/// Merges the oldest updating managers of a version into one.
 pub(super) fn cap(managers: &mut Vec<Managed>) {
     let mut updaters: Vec<usize> = (0..managers.len()).filter(|at| !managers[*at].identity.applies).collect();
     let Some(mut surplus) = updaters.len().checked_sub(MAX_UPDATERS).filter(|surplus| *surplus > 0) else {
@@ -182,18 +182,18 @@ pub(super) fn cap(managers: &mut Vec<Managed>) {
         let key = |at: usize| (managers[at].time.as_deref().unwrap_or(""), &managers[at].identity);
         key(*a).cmp(&key(*b))
     });
-    // By version, the manager that stays, and those that are folded into it.
+    // By version, the manager that stays, and those that are merged into it.
     let mut folds: HashMap<String, (usize, Vec<usize>)> = HashMap::new();
     for at in updaters {
         if surplus == 0 {
             break;
         }
         match folds.entry(managers[at].api_version.clone()) {
-            Entry::Vacant(place) => {
-                place.insert((at, Vec::new()));
+            Entry::Vacant(index) => {
+                index.insert((at, Vec::new()));
             }
-            Entry::Occupied(mut place) => {
-                place.get_mut().1.push(at);
+            Entry::Occupied(mut index) => {
+                index.get_mut().1.push(at);
                 surplus -= 1;
             }
         }
@@ -201,9 +201,9 @@ pub(super) fn cap(managers: &mut Vec<Managed>) {
     let mut is_folded = vec![false; managers.len()];
     for (version, (first, folded)) in folds {
         let Some(last) = folded.last().copied() else { continue };
-        let bucket = Identity::new(FOLDED, false, &version, "");
+        let bucket = Identity::new(MERGED_MANAGER, false, &version, "");
         let known = managers.iter().position(|m| m.identity == bucket);
-        // A manager that has this name already, unless it is folded itself, takes the others in.
+        // Others are merged into an existing manager with this name, unless it is merged itself.
         let target = known.filter(|at| !folded.contains(at)).unwrap_or(first);
         let sets = folded.iter().map(|at| std::mem::take(&mut managers[*at].set)).collect();
         let time = managers[last].time.take();

@@ -1,10 +1,10 @@
 //! managedFields of creates, updates and patches.
 
 use super::compare::{Comparison, compare};
-use super::fresh::fields_of_new;
 use super::in_place;
 use super::managed::{self, Identity, Managed};
-use super::reset::{Reset, asks_to_forget};
+use super::new_object::fields_of_new;
+use super::reset::{Reset, clears_managers};
 use super::set::FieldSet;
 use super::strip::STRIPPED;
 use super::types::Type;
@@ -14,20 +14,20 @@ use crate::schema::SchemaRef;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
-/// The versions of a kind, for managers that speak another one than the request.
+/// The versions of a kind, for managers with another version than the request.
 pub trait Converter {
-    /// The object in another `apiVersion`; `None` where that version is not served.
+    /// The object in another `apiVersion`; `None` if that version is not served.
     fn convert(&self, object: &Value, api_version: &str) -> Option<Value>;
     /// The type in that version; `None` deduces it.
     fn schema(&self, api_version: &str) -> Option<SchemaRef<'_>>;
 }
 
-/// What a write is and through which door it comes.
+/// Attributes of a write, including its subresource.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The type of the objects; `None` deduces it from the values (custom resources without a schema).
     pub schema: Option<SchemaRef<'a>>,
-    /// `v1`, `apps/v1`: the version that the request speaks.
+    /// The version of the request: `v1`, `apps/v1`.
     pub api_version: &'a str,
     pub kind: &'a str,
     /// Empty for the main resource.
@@ -35,10 +35,10 @@ pub struct Context<'a> {
     pub reset: &'a Reset,
     /// The field manager's name; empty is `unknown`.
     pub manager: &'a str,
-    /// Now, as RFC 3339 in UTC with seconds.
+    /// The current time as RFC 3339 in UTC with seconds.
     pub now: &'a str,
-    /// For managers that speak another version of the kind. Entries of versions that are not served are dropped.
-    /// `None`: fields have the same paths in every version.
+    /// For managers with another version of the kind. Entries of versions that are not served are dropped. `None`:
+    /// fields have the same paths in every version.
     pub converter: Option<&'a dyn Converter>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Who a write is by: the field manager that the request names, else the start of its user agent.
+/// Manager of a write: the field manager of the request, or else the start of its user agent.
 pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
     if !field_manager.is_empty() {
         return field_manager.to_owned();
@@ -67,36 +67,36 @@ pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
 
 /// Writes `metadata.managedFields` of a new object that is created (`live` is `None`), updated or patched.
 ///
-/// If nothing but what nobody owns changed, the entries stay exactly what they were. Where a list has items without
-/// keys, fields have no names, and all managers are forgotten, as Kubernetes does.
+/// If only fields without owners changed, the entries stay unmodified. If a list has items without keys, fields
+/// cannot be named, and all managers are dropped, as in Kubernetes.
 pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     let requested = match new.get_mut("metadata") {
         Some(Value::Object(metadata)) => metadata.remove("managedFields"),
         _ => None,
     };
     let stored = live.and_then(managed::entries);
-    // What counts is what the request says if it says something sensible, else what is stored.
-    let mut asked = None;
+    // Entries of the request count if they are valid, else the stored ones.
+    let mut submitted = None;
     let mut entries = None;
     let main = context.subresource.is_empty();
     match requested {
-        Some(requested) if main && asks_to_forget(&requested) => asked = Some(Vec::new()),
+        Some(requested) if main && clears_managers(&requested) => submitted = Some(Vec::new()),
         Some(Value::Array(requested)) if Some(&requested) == stored => entries = Some(requested),
         Some(Value::Array(requested)) if main => {
-            asked = managed::decode(requested).ok().filter(|managers| !managers.is_empty());
+            submitted = managed::decode(requested).ok().filter(|managers| !managers.is_empty());
         }
         _ => {}
     }
     let is_live = live.is_some_and(|l| !meta::uid(l).is_empty());
-    let empty = asked.as_ref().map_or(stored.is_none_or(Vec::is_empty), Vec::is_empty);
+    let empty = submitted.as_ref().map_or(stored.is_none_or(Vec::is_empty), Vec::is_empty);
     if empty && is_live {
-        // Nobody tracks this object: it was told to forget its managers.
+        // This object is not tracked: a request has cleared its managers.
         managed::store(new, Vec::new());
         return;
     }
     let identity = Identity::new(context.manager, false, context.api_version, context.subresource);
-    if live.is_none() && asked.is_none() && entries.is_none() {
-        // A new object that nobody has managed before.
+    if live.is_none() && submitted.is_none() && entries.is_none() {
+        // A new object without managers.
         let fields = fields_of_new(context.ty(), new, context.reset).unwrap_or_default();
         let entry = |fields| identity.entry(context.api_version, Value::Object(fields), Some(context.now));
         managed::store(
@@ -111,7 +111,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
         managed::store(new, Vec::new());
         return;
     }
-    let mut managers = match asked {
+    let mut managers = match submitted {
         Some(managers) => managers,
         None => {
             let mut entries = entries.unwrap_or_else(|| stored.cloned().unwrap_or_default());
@@ -120,7 +120,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
                     managed::store(new, entries);
                     return;
                 }
-                if in_place::has_room(&entries, &identity) {
+                if in_place::has_capacity(&entries, &identity) {
                     let Comparison { added, modified, removed, .. } = comparison;
                     in_place::record(&mut entries, modified.merged(added), removed, &identity, context.now);
                     managed::store(new, entries);
@@ -135,7 +135,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, context: &Context<'_>) {
     managed::store(new, managed::encode(managers));
 }
 
-/// Whether every stored entry is of the version that the request speaks.
+/// Reports whether every stored entry has the version of the request.
 fn one_version(entries: &[Value], context: &Context<'_>) -> bool {
     let same = |entry: &Value| entry.get("apiVersion").and_then(Value::as_str) == Some(context.api_version);
     context.converter.is_none() || entries.iter().all(same)
@@ -150,7 +150,7 @@ pub(super) fn filtered(comparison: Comparison, reset: &Reset) -> Comparison {
     }
 }
 
-/// What changed, in every version that a manager speaks.
+/// Changes in every version that a manager uses.
 pub(super) struct Versions<'v, 'a> {
     old: &'v Value,
     new: &'v Value,
@@ -164,7 +164,7 @@ impl<'v, 'a> Versions<'v, 'a> {
         Self { old, new, context, known: vec![(context.api_version.to_owned(), Some(comparison))] }
     }
 
-    /// What the request itself changed.
+    /// Changes in the version of the request.
     pub fn own(&self) -> &Comparison {
         static EMPTY: LazyLock<Comparison> = LazyLock::new(Comparison::default);
         self.known[0].1.as_ref().unwrap_or(&EMPTY)
@@ -190,7 +190,7 @@ impl<'v, 'a> Versions<'v, 'a> {
     }
 }
 
-/// Takes changed fields from the others and gives them to who changed them.
+/// Moves changed fields from the other managers to the one that changed them.
 pub(super) fn record_update(
     managers: &mut Vec<Managed>,
     mut versions: Versions<'_, '_>,
@@ -199,11 +199,11 @@ pub(super) fn record_update(
 ) {
     take_from(managers, &mut versions);
     let own = versions.own();
-    let won = own.modified.union(&own.added).difference(&STRIPPED);
-    if !won.is_empty() {
+    let gained = own.modified.union(&own.added).difference(&STRIPPED);
+    if !gained.is_empty() {
         match managers.iter_mut().find(|m| m.identity == identity) {
             Some(manager) => {
-                manager.set = manager.set.union(&won);
+                manager.set = manager.set.union(&gained);
                 manager.time = Some(context.now.to_owned());
                 manager.stored = None;
             }
@@ -211,7 +211,7 @@ pub(super) fn record_update(
                 identity,
                 api_version: context.api_version.to_owned(),
                 time: Some(context.now.to_owned()),
-                set: won,
+                set: gained,
                 stored: None,
             }),
         }
@@ -219,7 +219,7 @@ pub(super) fn record_update(
     managed::cap(managers);
 }
 
-/// Managers lose what changed or went; who has nothing left goes.
+/// Removes changed and removed fields from the managers; drops managers without fields.
 pub(super) fn take_from(managers: &mut Vec<Managed>, versions: &mut Versions<'_, '_>) {
     managers.retain_mut(|manager| {
         let Some(comparison) = versions.of(&manager.api_version) else {
@@ -237,8 +237,8 @@ pub(super) fn take_from(managers: &mut Vec<Managed>, versions: &mut Versions<'_,
     });
 }
 
-/// Before the write: if old and new differ in the times of managedFields only, the old times come back, so that
-/// the write is a no-op and the resourceVersion stays.
+/// Before the write: if old and new differ only in the times of managedFields, restores the old times, so that the
+/// write is a no-op and the resourceVersion stays.
 pub fn restore_times(new: &mut Value, old: &Value) {
     let (Some(new_entries), Some(old_entries)) = (managed::entries(new), managed::entries(old)) else {
         return;
@@ -276,7 +276,7 @@ fn equal_but_managed_fields(a: &Value, b: &Value) -> bool {
         && without(metadata(a)) == without(metadata(b))
 }
 
-/// The set of one field, for callers that make their own entries.
+/// The set of one field, for callers that build their own entries.
 pub(super) fn field_set(path: &[&str]) -> FieldSet {
     FieldSet::of_fields(&[path])
 }

@@ -1,11 +1,11 @@
 //! Merges an applied object into a live one.
 
 use super::path::PathElement;
-use super::types::{Kind, Members, Type, as_list, as_map, item_element};
+use super::types::{Members, MergeType, Type, as_list, as_map, item_element};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The live object with what the applied one says. `None` where nothing is left.
+/// The live object with the applied one merged in. `None` if nothing is left.
 pub(super) fn merge(ty: Type<'_>, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
     let kind = match (live, applied) {
         (_, None) => ty.kind(live),
@@ -13,8 +13,8 @@ pub(super) fn merge(ty: Type<'_>, live: Option<&Value>, applied: Option<&Value>)
         _ => ty.kind(applied),
     };
     match kind {
-        Kind::Leaf => applied.or(live).cloned(),
-        Kind::Map(members) => {
+        MergeType::Leaf => applied.or(live).cloned(),
+        MergeType::Map(members) => {
             let (left, right) = (as_map(live), as_map(applied));
             if left.is_none_or(Map::is_empty) && right.is_none_or(Map::is_empty) {
                 return applied.or(live).cloned();
@@ -22,7 +22,7 @@ pub(super) fn merge(ty: Type<'_>, live: Option<&Value>, applied: Option<&Value>)
             let out = maps(members, left, right);
             (!out.is_empty()).then_some(Value::Object(out))
         }
-        Kind::Set | Kind::Keyed(_) => {
+        MergeType::Set | MergeType::Keyed(_) => {
             let (left, right) = (as_list(live), as_list(applied));
             if left.is_none_or(Vec::is_empty) && right.is_none_or(Vec::is_empty) {
                 return applied.or(live).cloned();
@@ -50,32 +50,33 @@ fn maps(
     out
 }
 
-/// Applied items come in the applied order; live items that are not applied keep their place between them.
-fn lists(kind: Kind<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
+/// Applied items are in the applied order; other live items retain their position between them.
+fn lists(kind: MergeType<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
     let item_type = match kind {
-        Kind::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
+        MergeType::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
         _ => Type::Deduced,
     };
     let index = |items: &[Value]| -> Vec<Option<PathElement>> {
         items.iter().map(|v| item_element(kind, v).ok()).collect()
     };
     let (left, right) = (index(live), index(applied));
-    // Where each element stands first, and how often.
-    let mut places: BTreeMap<&PathElement, (usize, usize)> = BTreeMap::new();
+    // First position and number of each element.
+    let mut positions: BTreeMap<&PathElement, (usize, usize)> = BTreeMap::new();
     for (at, element) in left.iter().enumerate() {
         if let Some(element) = element {
-            places.entry(element).or_insert((at, 0)).1 += 1;
+            positions.entry(element).or_insert((at, 0)).1 += 1;
         }
     }
     let wanted: BTreeSet<&PathElement> = right.iter().flatten().collect();
-    // A live item that has a twin is not merged into: the applied one replaces both.
-    let old_of = |element: &Option<PathElement>| match places.get(element.as_ref()?)? {
+    // A live item with a duplicate is not merged into: the applied one replaces both.
+    let old_of = |element: &Option<PathElement>| match positions.get(element.as_ref()?)? {
         (at, 1) => Some(&live[*at]),
         _ => None,
     };
     let in_right: Vec<bool> =
         left.iter().map(|e| e.as_ref().is_some_and(|element| wanted.contains(element))).collect();
-    let mut shared = right.iter().filter(|e| e.as_ref().is_some_and(|element| places.contains_key(element)));
+    let mut shared =
+        right.iter().filter(|e| e.as_ref().is_some_and(|element| positions.contains_key(element)));
     let mut next_shared = shared.next();
     let mut merged: BTreeSet<&Option<PathElement>> = BTreeSet::new();
     let mut out = Vec::with_capacity(live.len().max(applied.len()));
@@ -91,7 +92,7 @@ fn lists(kind: Kind<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
                 continue;
             }
             if in_right[l] && next_shared.is_some_and(|s| *s != left[l]) {
-                // It comes later in the applied order.
+                // It occurs later in the applied order.
                 l += 1;
                 continue;
             }

@@ -1,14 +1,14 @@
 //! Server-side apply: field sets, structured merge, managers.
 //!
-//! Two entry points keep `metadata.managedFields`: [`update()`] for create, update and patch, [`apply()`] for apply
-//! patches. Objects are decoded ones; `managedFields` of a request stay in the new object until then, even empty.
+//! Two entry points maintain `metadata.managedFields`: [`update()`] for create, update and patch, [`apply()`] for
+//! apply patches. Objects are decoded; `managedFields` of a request stay in the new object until then, even empty.
 
 mod compare;
-mod fresh;
 mod in_place;
 mod managed;
 mod manager;
 mod merge;
+mod new_object;
 mod overlay;
 mod path;
 pub mod reset;
@@ -26,7 +26,7 @@ pub use reset::Reset;
 pub use server_side::{ApplyError, Conflict, apply};
 pub use set::FieldSet;
 
-/// Where client-side apply keeps what it last applied.
+/// Annotation of client-side apply with the last applied object.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Merges a partial object into a whole one without asking who owns what: how admission policies change objects.
+//! Merges a partial object into a whole one without regard to owners, for mutating admission policies.
 
 use super::merge::merge;
 use super::types::Type;
@@ -6,10 +6,10 @@ use super::walk::validate;
 use crate::schema::{SchemaRef, Shape};
 use serde_json::Value;
 
-/// Objects are looked through this deep.
+/// Depth limit of the walk.
 const MAX_DEPTH: usize = 100;
 
-/// Why a partial object cannot be merged.
+/// Reason why a partial object cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OverlayError {
     #[error("failed to convert patch object to typed object: {0}")]
@@ -18,8 +18,8 @@ pub enum OverlayError {
     Atomic(String),
 }
 
-/// `live` with what `partial` says. Nothing that is replaced as a whole may be in it: whoever names a part of that would
-/// lose the rest.
+/// `live` with `partial` merged in. `partial` must not contain atomic values, as naming a part of one would drop the
+/// rest.
 pub fn overlay(schema: SchemaRef<'_>, live: &Value, partial: &Value) -> Result<Value, OverlayError> {
     let ty = Type::Known(schema);
     if let Some(problem) = validate(ty, partial) {

@@ -1,12 +1,12 @@
 //! One step of a field path: a field, a list item by key or by value, or an index.
 
-use crate::field::{show_str, show_word};
+use crate::field::{show_named, show_str};
 use serde_json::{Map, Value};
 use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-/// A step. The order of the variants is the order in which sets list them.
+/// A path element. The order of the variants is the order in sets.
 #[derive(Clone, Debug)]
 pub enum PathElement {
     Field(Arc<str>),
@@ -17,7 +17,7 @@ pub enum PathElement {
     Index(i64),
 }
 
-/// A path element that cannot be read; the text says why.
+/// A malformed path element, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PathElementError(pub String);
@@ -27,7 +27,7 @@ impl PathElement {
         Self::Field(Arc::from(name))
     }
 
-    /// Reads `f:name`, `k:{…}`, `v:…`, `i:0`. `None` for kinds of elements that are not known: they are skipped.
+    /// Parses `f:name`, `k:{…}`, `v:…`, `i:0`. `None` for unknown element types, which are skipped.
     pub fn parse(text: &str) -> Result<Option<Self>, PathElementError> {
         let bytes = text.as_bytes();
         if bytes.len() < 2 {
@@ -51,7 +51,7 @@ impl PathElement {
         }
     }
 
-    /// The form that stands in managedFields.
+    /// The form in managedFields.
     pub fn to_key(&self) -> String {
         match self {
             Self::Field(name) => ["f:", name].concat(),
@@ -88,7 +88,7 @@ impl PathElement {
 }
 
 impl fmt::Display for PathElement {
-    /// The form that stands in messages: `.name`, `[name="c"]`, `[="v"]`, `[0]`.
+    /// The form in messages: `.name`, `[name="c"]`, `[="v"]`, `[0]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Field(name) => write!(f, ".{name}"),
@@ -106,10 +106,10 @@ impl fmt::Display for PathElement {
     }
 }
 
-/// A JSON string; few of them need more than quotes.
+/// Appends a JSON string; few need escapes.
 fn push_text(out: &mut String, text: &str) {
     if text.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&')) {
-        out.push_str(&show_word(text));
+        out.push_str(&show_named(text));
         return;
     }
     out.push('"');

@@ -1,4 +1,4 @@
-//! Reset fields: what a subresource does not let its writers own, such as status on the main resource.
+//! Reset fields: fields that writers through a subresource cannot own, such as status on the main resource.
 
 use super::set::FieldSet;
 use serde_json::Value;
@@ -26,8 +26,8 @@ impl Reset {
     }
 }
 
-/// Whether a request's managedFields ask to forget all managers: an empty list, or one empty entry.
-pub(super) fn asks_to_forget(entries: &Value) -> bool {
+/// Reports whether a request's managedFields clear all managers: an empty list, or one empty entry.
+pub(super) fn clears_managers(entries: &Value) -> bool {
     match entries.as_array().map(Vec::as_slice) {
         Some([]) => true,
         Some([one]) => one.as_object().is_some_and(serde_json::Map::is_empty),

@@ -1,14 +1,13 @@
-//! managedFields of the scale subresource: the field that is `spec.replicas` there has a path of its own in the
-//! scaled object.
+//! managedFields of the scale subresource: its field `spec.replicas` has another path in the scaled object.
 
 use super::managed::{self, Managed};
 use super::manager::field_set;
 use serde_json::Value;
 
-/// The version that scale objects have.
+/// The version of scale objects.
 const SCALE_VERSION: &str = "autoscaling/v1";
 
-/// Entries of a scale object: who owns the replicas of the scaled one. `replicas` is their path there.
+/// Entries of a scale object: the owners of the scaled object's replicas, whose path there is `replicas`.
 pub fn to_scale(parent: &Value, replicas: &[&str]) -> Vec<Value> {
     let owned = field_set(replicas);
     let managers = managed::entries(parent).and_then(|e| managed::decode(e.clone()).ok()).unwrap_or_default();
@@ -61,7 +60,7 @@ pub fn to_parent(parent: &Value, scale: &Value, api_version: &str, replicas: &[&
     managed::encode(managers)
 }
 
-/// The same manager, whichever of the two objects' versions it speaks.
+/// The same manager, in either object's version.
 fn same_manager(scale: &Managed, parent: &Managed) -> bool {
     let (a, b) = (&scale.identity, &parent.identity);
     a.manager == b.manager && a.applies == b.applies && a.subresource == b.subresource

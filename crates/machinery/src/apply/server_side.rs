@@ -17,10 +17,10 @@ use crate::status::{Cause, Details, Status};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// A field that somebody else manages, with another value.
+/// A field that another manager owns, with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The manager as messages show it: `"kubectl" using v1`.
+    /// The manager in message form: `"kubectl" using v1`.
     pub manager: String,
     /// `.spec.replicas`.
     pub field: String,
@@ -30,10 +30,10 @@ pub struct Conflict {
 pub enum ApplyError {
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
-    /// The applied object cannot be one of this kind (400).
+    /// The applied object cannot be of this kind (400).
     #[error("{0}")]
     BadRequest(String),
-    /// The applied object does not fit the type (500 in Kubernetes).
+    /// The applied object does not match the type (500 in Kubernetes).
     #[error("{0}")]
     Internal(String),
 }
@@ -75,9 +75,9 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
-/// Applies `applied` to `live` (`None`: the object is new) and gives the merged object with its managedFields.
+/// Applies `applied` to `live` (`None`: the object is new) and returns the merged object with its managedFields.
 ///
-/// Defaults are the caller's: they are to be set on the result. If nothing changes, the result equals `live`.
+/// The caller sets defaults on the result. If nothing changes, the result equals `live`.
 pub fn apply(
     live: Option<&Value>,
     applied: &Value,
@@ -184,7 +184,7 @@ fn check_type(applied: &Value, context: &Context<'_>) -> Result<(), ApplyError> 
 type Path = Vec<PathElement>;
 type Merged = Result<(Value, Vec<Managed>), Vec<(String, Path)>>;
 
-/// Merges, prunes what the manager no longer names, and settles who owns what.
+/// Merges, prunes fields that the manager no longer applies, and updates ownership.
 fn merge_and_record(
     base: &Value,
     applied: &Value,
@@ -216,7 +216,7 @@ fn merge_and_record(
         }
     }
     take_from(&mut managers, &mut versions);
-    // A null changes nothing, but as in Kubernetes it is time to say so.
+    // A null changes nothing, but updates the time, as in Kubernetes.
     if merged != *base {
         own.time = Some(context.now.to_owned());
     }
@@ -241,7 +241,7 @@ fn merge_and_record(
     Ok((merged, managers))
 }
 
-/// Changed fields that others manage, by manager.
+/// Changed fields that other managers own, by manager.
 fn find_conflicts(managers: &[Managed], versions: &mut Versions<'_, '_>) -> Vec<(String, Path)> {
     let mut conflicts = Vec::new();
     let mut managers: Vec<&Managed> = managers.iter().collect();
@@ -262,21 +262,21 @@ fn find_conflicts(managers: &[Managed], versions: &mut Versions<'_, '_>) -> Vec<
     conflicts
 }
 
-/// Takes out what the manager applied last time and names no more, unless somebody else owns it.
+/// Removes fields that the manager applied last time and omits now, unless another manager owns them.
 fn prune(ty: Type<'_>, merged: &Value, last: &FieldSet, others: &[Managed], own: &FieldSet) -> Value {
     let last = with_parents(last, ty);
     let pruned = remove(ty, merged, &last);
     let merged_set = with_parents(&to_field_set(ty, merged), ty);
-    let kept = with_parents(&to_field_set(ty, &pruned), ty);
+    let retained = with_parents(&to_field_set(ty, &pruned), ty);
     let owned = std::iter::once(own).chain(others.iter().map(|m| &m.set)).cloned().collect();
     let owned = FieldSet::union_all(owned);
     let owned = with_parents(&owned, ty);
-    let pruned = remove(ty, merged, &merged_set.difference(&kept.union(&owned)));
-    let kept = with_parents(&to_field_set(ty, &pruned), ty);
-    remove(ty, merged, &merged_set.difference(&kept).intersection(&last))
+    let pruned = remove(ty, merged, &merged_set.difference(&retained.union(&owned)));
+    let retained = with_parents(&to_field_set(ty, &pruned), ty);
+    remove(ty, merged, &merged_set.difference(&retained).intersection(&last))
 }
 
-/// Conflicts with what client-side apply last applied are none, where it is still unchanged.
+/// Conflicts with fields of client-side apply are dropped, where these are unchanged since.
 fn allowed_conflicts(base: &Value, context: &Context<'_>) -> Option<FieldSet> {
     let text = meta::annotation(base, LAST_APPLIED).filter(|text| !text.is_empty())?;
     let last: Value = serde_json::from_str(text).ok()?;
@@ -292,7 +292,7 @@ fn allowed_conflicts(base: &Value, context: &Context<'_>) -> Option<FieldSet> {
     Some(set.difference(&changed.modified).difference(&changed.added).difference(&changed.removed))
 }
 
-/// Keeps client-side apply's annotation in step, so that going back to it works; dropped if it gets too big.
+/// Updates client-side apply's annotation, so that switching back works; dropped if it gets too large.
 fn set_last_applied(object: &mut Value, applied: &Value) {
     let mut applied = applied.clone();
     if let Some(metadata) = applied.get_mut("metadata").and_then(Value::as_object_mut) {

@@ -10,7 +10,7 @@ pub struct FieldSet {
     pub(super) entries: Vec<Entry>,
 }
 
-/// One element: whether the path ending here is in the set, and what is below it.
+/// One element: a flag that the path ending here is in the set, and the paths below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub element: PathElement,
@@ -26,6 +26,14 @@ impl Entry {
 
 impl FieldSet {
     /// A set of plain field paths: `[["metadata", "labels"], ["spec"]]`.
+    ///
+    /// ```
+    /// use machinery::apply::FieldSet;
+    ///
+    /// let all = FieldSet::of_fields(&[&["metadata", "labels"], &["spec"]]);
+    /// let left = all.difference(&FieldSet::of_fields(&[&["spec"]]));
+    /// assert_eq!(left.to_fields_v1(), serde_json::json!({"f:metadata": {"f:labels": {}}}));
+    /// ```
     pub fn of_fields(paths: &[&[&str]]) -> Self {
         let mut set = Self::default();
         for path in paths {
@@ -58,7 +66,7 @@ impl FieldSet {
         }
     }
 
-    /// Adds an entry that comes after all others, unless it is empty.
+    /// Adds an entry that sorts after all others, unless it is empty.
     pub(super) fn push(&mut self, element: impl FnOnce() -> PathElement, member: bool, children: FieldSet) {
         if member || !children.is_empty() {
             self.entries.push(Entry { element: element(), member, children });
@@ -69,7 +77,7 @@ impl FieldSet {
         self.entries.binary_search_by(|e| e.element.cmp(element)).ok().map(|at| &self.entries[at])
     }
 
-    /// The entry of a field, without making an element for the search.
+    /// The entry of a field, without allocating an element for the search.
     pub(super) fn field_entry(&self, name: &str) -> Option<&Entry> {
         self.entries
             .binary_search_by(|e| match &e.element {
@@ -127,7 +135,7 @@ impl FieldSet {
         })
     }
 
-    /// The union of two sets that nobody needs any more.
+    /// The union of two owned sets.
     #[must_use]
     pub fn merged(self, other: Self) -> Self {
         if other.is_empty() {
@@ -152,7 +160,7 @@ impl FieldSet {
         Self { entries }
     }
 
-    /// The union of many sets, in pairs: each path is looked at as often as the number of sets has digits.
+    /// The union of many sets, in pairs: each path is visited log2(n) times.
     #[must_use]
     pub fn union_all(mut sets: Vec<Self>) -> Self {
         while sets.len() > 1 {
@@ -169,8 +177,8 @@ impl FieldSet {
         sets.pop().unwrap_or_default()
     }
 
-    /// Entries of this set, each decided with its counterpart. The other set may be much larger: what stands between
-    /// counterparts is skipped by bisection.
+    /// Entries of this set, each filtered with its counterpart. The other set may be much larger: entries between
+    /// counterparts are skipped by bisection.
     fn select(&self, other: &Self, decide: &impl Fn(&Entry, Option<&Entry>) -> Option<Entry>) -> Self {
         let mut rest = other.entries.as_slice();
         let selected = self.entries.iter().filter_map(|entry| {
@@ -197,7 +205,7 @@ impl FieldSet {
         })
     }
 
-    /// Paths of this set that are not in the other; what lies below a path of the other stays.
+    /// Paths of this set that are not in the other; paths below one of the other set stay.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         self.select(other, &|a, b| {
@@ -212,7 +220,7 @@ impl FieldSet {
         })
     }
 
-    /// Like [`Self::difference`], but a path of the other set takes everything below it along.
+    /// Like [`Self::difference`], but a path of the other set also removes everything below it.
     #[must_use]
     pub fn recursive_difference(&self, other: &Self) -> Self {
         self.select(other, &|a, b| match b {
@@ -226,7 +234,7 @@ impl FieldSet {
         })
     }
 
-    /// The same of a set that nobody needs any more.
+    /// The same for an owned set.
     #[must_use]
     pub fn without(mut self, other: &Self) -> Self {
         if !self.entries.is_empty() && !other.entries.is_empty() {
@@ -253,12 +261,12 @@ impl FieldSet {
         Self { entries: entries.filter(|e| !e.is_empty()).collect() }
     }
 
-    /// Whether the two have a path in common.
+    /// Reports whether the two have a path in common.
     pub fn intersects(&self, other: &Self) -> bool {
         !self.intersection(other).is_empty()
     }
 
-    /// Every path: at each level first those that end there, then those that go deeper.
+    /// Every path: at each level first those that end there, then those that continue.
     pub fn for_each(&self, mut f: impl FnMut(&[&PathElement])) {
         let mut prefix = Vec::new();
         self.walk(&mut prefix, &mut f);
@@ -294,13 +302,13 @@ impl FieldSet {
         Value::Object(map)
     }
 
-    /// Reads `fieldsV1`; elements of unknown kinds are skipped.
+    /// Parses `fieldsV1`; elements of unknown types are skipped.
     pub fn from_fields_v1(fields: &Value) -> Result<Self, PathElementError> {
         read(fields).map(|(set, _)| set)
     }
 }
 
-/// The set below a node, and whether the node itself is in it.
+/// The set below a node; the flag is true if the node itself is in the set.
 fn read(fields: &Value) -> Result<(FieldSet, bool), PathElementError> {
     let map = match fields {
         Value::Object(map) => map,
@@ -320,14 +328,14 @@ fn read(fields: &Value) -> Result<(FieldSet, bool), PathElementError> {
         let (children, member) = read(value)?;
         set.entries.push(Entry { element, member, children });
     }
-    // Stored maps come in the order of their texts, which is nearly the order of elements.
+    // Stored maps are sorted by text, which is nearly the order of elements.
     if !set.entries.is_sorted_by(|a, b| a.element < b.element) {
         set.entries.sort_by(|a, b| a.element.cmp(&b.element));
-        // Of several texts for one element the last counts.
-        set.entries.dedup_by(|later, kept| {
-            let same = later.element == kept.element;
+        // Of several texts for one element the last wins.
+        set.entries.dedup_by(|later, earlier| {
+            let same = later.element == earlier.element;
             if same {
-                std::mem::swap(later, kept);
+                std::mem::swap(later, earlier);
             }
             same
         });
@@ -347,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip() {
+    fn fields_v1_round_trips() {
         let fields = json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}},
             "f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}}},
             "f:finalizers": {"v:\"a/b\"": {}}, "f:x": {"i:0": {}}}});
@@ -367,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn recursive_difference_takes_children() {
+    fn recursive_difference_removes_children() {
         let all = set(json!({"f:spec": {"f:a": {}}, "f:status": {"f:b": {}}}));
         let status = FieldSet::of_fields(&[&["status"]]);
         assert_eq!(all.recursive_difference(&status).to_fields_v1(), json!({"f:spec": {"f:a": {}}}));
@@ -391,7 +399,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn algebra(a in any_set(), b in any_set()) {
+        fn set_operations_satisfy_identities(a in any_set(), b in any_set()) {
             prop_assert_eq!(a.union(&b), b.union(&a));
             prop_assert_eq!(a.intersection(&b), b.intersection(&a));
             prop_assert_eq!(a.union(&a), a.clone());

@@ -3,7 +3,7 @@
 use super::set::FieldSet;
 use std::sync::LazyLock;
 
-/// Fields of metadata that the system writes; sorted.
+/// System-managed fields of metadata; sorted.
 pub(super) const METADATA: [&str; 9] = [
     "clusterName",
     "creationTimestamp",

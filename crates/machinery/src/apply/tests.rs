@@ -101,7 +101,7 @@ fn created(mut object: Value, manager: &'static str) -> Value {
 }
 
 #[test]
-fn names_of_managers() {
+fn manager_name_defaults_to_user_agent_prefix() {
     for (field_manager, user_agent, want) in [
         ("explicit", "curl", "explicit"),
         ("", "kubectl/v1.36.0 (linux/amd64) kubernetes/abc", "kubectl"),
@@ -120,7 +120,7 @@ fn fields(object: &Value, manager: &str) -> Value {
 }
 
 #[test]
-fn creating_owns_what_is_set() {
+fn create_owns_set_fields() {
     let object = created(
         thing(
             json!({"data": {"a": "1"}, "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}, "args": ["x"]},
@@ -138,7 +138,7 @@ fn creating_owns_what_is_set() {
 }
 
 #[test]
-fn updates_move_ownership() {
+fn update_moves_ownership_of_changed_fields() {
     let live = created(thing(json!({"data": {"a": "1", "b": "2"}})), "one");
     let mut new = live.clone();
     new["data"] = json!({"a": "9", "c": "3"});
@@ -148,7 +148,7 @@ fn updates_move_ownership() {
 }
 
 #[test]
-fn updates_that_change_nothing_keep_the_entries() {
+fn update_without_change_retains_entries() {
     let live = created(thing(json!({"data": {"a": "1"}})), "one");
     let mut new = live.clone();
     new["metadata"]["resourceVersion"] = json!("2");
@@ -157,14 +157,14 @@ fn updates_that_change_nothing_keep_the_entries() {
     later.now = "2027-01-01T00:00:00Z";
     update(Some(&live), &mut new, &later);
     assert_eq!(new["metadata"]["managedFields"], live["metadata"]["managedFields"]);
-    // Without entries in the request the stored ones count.
+    // Without entries in the request the stored ones are used.
     new["metadata"].as_object_mut().unwrap().remove("managedFields");
     update(Some(&live), &mut new, &later);
     assert_eq!(new["metadata"]["managedFields"], live["metadata"]["managedFields"]);
 }
 
 #[test]
-fn managers_can_be_forgotten() {
+fn empty_managed_fields_clear_managers() {
     let live = created(thing(json!({"data": {"a": "1"}})), "one");
     for reset in [json!([]), json!([{}])] {
         let mut new = live.clone();
@@ -181,7 +181,7 @@ fn managers_can_be_forgotten() {
 }
 
 #[test]
-fn many_updaters_are_folded() {
+fn updaters_beyond_limit_are_merged() {
     let mut live = created(thing(json!({"data": {"k0": "0"}})), "m0");
     for i in 1..=12 {
         let mut new = live.clone();
@@ -200,7 +200,7 @@ fn many_updaters_are_folded() {
 }
 
 #[test]
-fn times_come_back_when_nothing_else_changed() {
+fn no_op_write_restores_times() {
     let old = created(thing(json!({"data": {"a": "1"}})), "one");
     let mut new = old.clone();
     new["metadata"]["managedFields"][0]["time"] = json!("2030-01-01T00:00:00Z");
@@ -228,7 +228,7 @@ fn applied(
 }
 
 #[test]
-fn conflicts_and_force() {
+fn apply_conflict_is_overridden_by_force() {
     let live = applied(None, json!({"data": {"a": "1", "b": "2"}}), "m1", false).unwrap();
     let status = Status::from(applied(Some(&live), json!({"data": {"a": "9"}}), "m2", false).unwrap_err());
     assert_eq!((status.code, status.reason), (409, "Conflict"));
@@ -250,7 +250,7 @@ fn conflicts_and_force() {
 }
 
 #[test]
-fn omission_removes_unless_shared() {
+fn apply_omitted_field_is_removed_unless_shared() {
     let live = applied(None, json!({"data": {"a": "1", "b": "2"}}), "m1", false).unwrap();
     let shared = applied(Some(&live), json!({"data": {"b": "2"}}), "m2", false).unwrap();
     let left = applied(Some(&shared), json!({}), "m1", false).unwrap();
@@ -261,7 +261,7 @@ fn omission_removes_unless_shared() {
 }
 
 #[test]
-fn lists_by_key_and_sets() {
+fn apply_merges_keyed_lists_and_sets() {
     let live = applied(None, json!({"spec": {"ports": [{"port": 80, "name": "web"}]}}), "m1", false).unwrap();
     let both =
         applied(Some(&live), json!({"spec": {"ports": [{"port": 53, "protocol": "UDP"}]}}), "m2", false)
@@ -288,7 +288,7 @@ fn lists_by_key_and_sets() {
 }
 
 #[test]
-fn refused_configurations() {
+fn apply_invalid_configurations_are_rejected() {
     let refused = |config: Value| apply(None, &config, false, &context("m")).unwrap_err();
     assert_eq!(
         refused(json!({"apiVersion": "v2", "kind": "Thing"})),
@@ -334,7 +334,7 @@ fn client_side_apply_migrates() {
 }
 
 #[test]
-fn doors_reset_fields() {
+fn subresources_reset_fields() {
     let main = Reset::of_fields(&[&["status"]]);
     let context = Context { reset: &main, ..context("m") };
     let mut object = thing(json!({"spec": {"replicas": 1}, "status": {"ready": 1}}));
@@ -343,7 +343,7 @@ fn doors_reset_fields() {
 }
 
 #[test]
-fn scale_entries() {
+fn scale_entries_map_to_scaled_object() {
     let parent = created(thing(json!({"spec": {"replicas": 1, "args": ["a"]}})), "m");
     let mut scale = json!({"metadata": {}});
     scale["metadata"]["managedFields"] = Value::Array(scale::to_scale(&parent, &["spec", "replicas"]));
@@ -357,7 +357,7 @@ fn scale_entries() {
 }
 
 #[test]
-fn objects_without_a_schema() {
+fn object_without_schema_has_deduced_types() {
     let context = Context { schema: None, ..context("m") };
     let mut object = thing(json!({"spec": {"list": [{"a": 1}], "map": {"b": {"c": 1}}}}));
     update(None, &mut object, &context);
@@ -368,7 +368,7 @@ fn objects_without_a_schema() {
 }
 
 #[test]
-fn items_without_keys_make_managers_be_forgotten() {
+fn items_without_keys_clear_managers() {
     let mut object = thing(json!({"spec": {"replicas": 1, "ports": [5]}}));
     update(None, &mut object, &context("m"));
     assert_eq!(object["metadata"].get("managedFields"), None);
@@ -389,7 +389,7 @@ fn config() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Objects of many shapes, sensible or not: always-written fields with zero values, duplicate items, unknown fields.
+/// Objects of many shapes, valid or not: always-written fields with zero values, duplicate items, unknown fields.
 fn anything() -> impl Strategy<Value = Value> {
     let spec = prop::sample::select(vec![
         json!(null),
@@ -419,9 +419,9 @@ fn anything() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn a_creator_owns_what_differs_from_nothing(object in anything(), typed in any::<bool>(), door in 0..3u8) {
+    fn create_fields_equal_comparison_with_empty_object(object in anything(), typed in any::<bool>(), endpoint in 0..3u8) {
         let ty = if typed { super::types::Type::Known(things()) } else { super::types::Type::Deduced };
-        let reset = match door {
+        let reset = match endpoint {
             0 => Reset::Nothing,
             1 => Reset::of_fields(&[&["status"]]),
             _ => Reset::Exclude(FieldSet::of_fields(&[&["spec"], &["metadata", "labels"], &["data", "a"]])),
@@ -429,10 +429,10 @@ proptest! {
         let comparison = super::compare::compare(ty, &json!({}), &object, true);
         let comparison = super::manager::filtered(comparison, &reset);
         let changed = comparison.modified.union(&comparison.added).difference(&super::strip::STRIPPED);
-        match super::fresh::fields_of_new(ty, &object, &reset) {
+        match super::new_object::fields_of_new(ty, &object, &reset) {
             None => prop_assert!(comparison.broken),
-            // What a door does not let in is not looked at.
-            Some(_) if comparison.broken => prop_assert!(door != 0),
+            // Reset fields are not compared.
+            Some(_) if comparison.broken => prop_assert!(endpoint != 0),
             Some(fields) => prop_assert_eq!(Value::Object(fields), changed.to_fields_v1()),
         }
     }
@@ -448,7 +448,7 @@ proptest! {
     }
 
     #[test]
-    fn an_owner_gets_what_it_applies(first in config(), second in config()) {
+    fn apply_result_contains_applied_values(first in config(), second in config()) {
         let live = applied(None, first, "m", true).unwrap();
         let object = applied(Some(&live), second.clone(), "m", true).unwrap();
         let data = |o: &Value| o.get("data").and_then(Value::as_object).cloned().unwrap_or_default();

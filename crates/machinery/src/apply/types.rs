@@ -1,4 +1,4 @@
-//! What a place in an object is to server-side apply: a leaf, a struct, a map, a set or a list with keys.
+//! Merge behaviour of a value in server-side apply: a leaf, a struct, a map, a set or a list with keys.
 
 use super::path::PathElement;
 use crate::schema::{Field, ListType, Presence, SchemaRef, Shape};
@@ -12,9 +12,9 @@ pub enum Type<'a> {
     Deduced,
 }
 
-/// How a value merges.
+/// Merge behaviour of a value.
 #[derive(Clone, Copy)]
-pub(super) enum Kind<'a> {
+pub(super) enum MergeType<'a> {
     /// Replaced as a whole.
     Leaf,
     /// A struct or map: merges member by member.
@@ -25,7 +25,7 @@ pub(super) enum Kind<'a> {
     Keyed(SchemaRef<'a>),
 }
 
-/// Where the members of a struct or map get their types from.
+/// Source of the types of a struct's or map's members.
 #[derive(Clone, Copy)]
 pub(super) enum Members<'a> {
     Struct(SchemaRef<'a>),
@@ -41,28 +41,28 @@ static ZERO_DURATION: LazyLock<Value> = LazyLock::new(|| Value::from("0s"));
 pub(super) static NULL: Value = Value::Null;
 
 impl<'a> Type<'a> {
-    /// How a value of this type merges. Deduced types look at the value.
-    pub(super) fn kind(self, value: Option<&Value>) -> Kind<'a> {
+    /// Merge behaviour of a value of this type. Deduced types depend on the value.
+    pub(super) fn kind(self, value: Option<&Value>) -> MergeType<'a> {
         let schema = match self {
             Type::Known(schema) if schema.shape() != Shape::Any => schema,
-            // Built-in free-form data is replaced as a whole; that of custom resources merges.
-            Type::Known(schema) if !schema.node().preserve_unknown => return Kind::Leaf,
+            // Free-form data of built-in kinds is replaced as a whole; that of custom resources merges.
+            Type::Known(schema) if !schema.node().preserve_unknown => return MergeType::Leaf,
             _ => {
                 return match value {
-                    Some(Value::Object(_)) => Kind::Map(Members::Every(Type::Deduced)),
-                    _ => Kind::Leaf,
+                    Some(Value::Object(_)) => MergeType::Map(Members::Every(Type::Deduced)),
+                    _ => MergeType::Leaf,
                 };
             }
         };
         if schema.is_atomic() {
-            return Kind::Leaf;
+            return MergeType::Leaf;
         }
         match schema.shape() {
-            Shape::Object => Kind::Map(Members::Struct(schema)),
-            Shape::Map => Kind::Map(Members::Every(schema.element().map_or(Type::Deduced, Type::Known))),
-            Shape::List if schema.list_type() == ListType::Set => Kind::Set,
-            Shape::List => Kind::Keyed(schema),
-            _ => Kind::Leaf,
+            Shape::Object => MergeType::Map(Members::Struct(schema)),
+            Shape::Map => MergeType::Map(Members::Every(schema.element().map_or(Type::Deduced, Type::Known))),
+            Shape::List if schema.list_type() == ListType::Set => MergeType::Set,
+            Shape::List => MergeType::Keyed(schema),
+            _ => MergeType::Leaf,
         }
     }
 }
@@ -82,7 +82,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// What a struct's field is when it is absent: fields that are always written have their zero value.
+/// Value of an absent struct field: the zero value for fields that are always written.
 pub(super) fn zero(schema: SchemaRef<'_>, field: &Field) -> Option<&'static Value> {
     if field.presence != Presence::Always {
         return None;
@@ -102,9 +102,9 @@ pub(super) fn zero(schema: SchemaRef<'_>, field: &Field) -> Option<&'static Valu
 }
 
 /// The path element of a list's item.
-pub(super) fn item_element(kind: Kind<'_>, item: &Value) -> Result<PathElement, String> {
+pub(super) fn item_element(kind: MergeType<'_>, item: &Value) -> Result<PathElement, String> {
     match kind {
-        Kind::Keyed(list) => keyed_element(list, item),
+        MergeType::Keyed(list) => keyed_element(list, item),
         _ => match item {
             Value::Object(_) => {
                 Err("associative list without keys has an element that's a map type".to_owned())

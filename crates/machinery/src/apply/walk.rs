@@ -1,26 +1,26 @@
-//! Walks over one object with its type: its field set, removal of fields, checks of what is applied.
+//! Walks over one object with its type: its field set, removal of fields, validation of applied objects.
 
 use super::path::PathElement;
 use super::set::{Entry, FieldSet};
-use super::types::{Kind, Members, Type, as_list, as_map, item_element};
+use super::types::{Members, MergeType, Type, as_list, as_map, item_element};
 use crate::field::show_str;
 use crate::patch::show_plain;
 use crate::schema::Shape;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Every field that an applied object names.
+/// Every field of an applied object.
 pub(super) fn to_field_set(ty: Type<'_>, value: &Value) -> FieldSet {
     let mut set = FieldSet::default();
     collect(ty, value, &mut set);
     set
 }
 
-/// Collects what is below a value; says whether the value itself is a member.
+/// Collects the fields below a value; returns whether the value itself is a member.
 fn collect(ty: Type<'_>, value: &Value, set: &mut FieldSet) -> bool {
     match ty.kind(Some(value)) {
-        Kind::Leaf => true,
-        Kind::Map(members) => {
+        MergeType::Leaf => true,
+        MergeType::Map(members) => {
             for (name, value) in as_map(Some(value)).into_iter().flatten() {
                 let mut children = FieldSet::default();
                 let leaf = collect(members.of(name), value, &mut children);
@@ -30,13 +30,13 @@ fn collect(ty: Type<'_>, value: &Value, set: &mut FieldSet) -> bool {
             }
             false
         }
-        kind @ (Kind::Set | Kind::Keyed(_)) => {
+        kind @ (MergeType::Set | MergeType::Keyed(_)) => {
             let items = as_list(Some(value)).into_iter().flatten();
             let mut elements: Vec<(PathElement, &Value)> =
                 items.filter_map(|v| Some((item_element(kind, v).ok()?, v))).collect();
             elements.sort_by(|a, b| a.0.cmp(&b.0));
             let item_type = match kind {
-                Kind::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
+                MergeType::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
                 _ => Type::Deduced,
             };
             let mut elements = elements.into_iter().peekable();
@@ -56,7 +56,7 @@ fn collect(ty: Type<'_>, value: &Value, set: &mut FieldSet) -> bool {
     }
 }
 
-/// The set with every declared field on the way to a path a member of its own.
+/// The set with every declared field on a path as a member of its own.
 pub(super) fn with_parents(set: &FieldSet, ty: Type<'_>) -> FieldSet {
     let schema = match ty {
         Type::Known(schema) => Some(schema),
@@ -88,30 +88,30 @@ pub(super) fn with_parents(set: &FieldSet, ty: Type<'_>) -> FieldSet {
     FieldSet { entries: entries.collect() }
 }
 
-/// A copy of the value without the fields of the set. What becomes empty by it becomes null.
+/// A copy of the value without the fields of the set. Values that become empty are replaced by null.
 pub(super) fn remove(ty: Type<'_>, value: &Value, set: &FieldSet) -> Value {
     match ty.kind(Some(value)) {
-        Kind::Leaf => match value {
+        MergeType::Leaf => match value {
             Value::Object(_) | Value::Array(_) => Value::Null,
             scalar => scalar.clone(),
         },
-        Kind::Map(members) => {
+        MergeType::Map(members) => {
             let mut out = Map::new();
             for (name, value) in as_map(Some(value)).into_iter().flatten() {
-                let kept = match set.field_entry(name) {
+                let retained = match set.field_entry(name) {
                     Some(entry) if entry.member => continue,
                     Some(entry) if !entry.children.is_empty() => {
                         remove(members.of(name), value, &entry.children)
                     }
                     _ => value.clone(),
                 };
-                out.insert(name.clone(), kept);
+                out.insert(name.clone(), retained);
             }
             if out.is_empty() { Value::Null } else { Value::Object(out) }
         }
-        kind @ (Kind::Set | Kind::Keyed(_)) => {
+        kind @ (MergeType::Set | MergeType::Keyed(_)) => {
             let item_type = match kind {
-                Kind::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
+                MergeType::Keyed(list) => list.element().map_or(Type::Deduced, Type::Known),
                 _ => Type::Deduced,
             };
             let mut out = Vec::new();
@@ -130,7 +130,7 @@ pub(super) fn remove(ty: Type<'_>, value: &Value, set: &FieldSet) -> Value {
     }
 }
 
-/// Drops null fields of structs: they are what an absent field is.
+/// Drops null fields of structs: they are equal to absent ones.
 pub(super) fn without_nulls(ty: Type<'_>, value: &mut Value) {
     let Type::Known(schema) = ty else {
         return;
@@ -156,10 +156,10 @@ pub(super) fn without_nulls(ty: Type<'_>, value: &mut Value) {
     }
 }
 
-/// Errors of an applied object beyond this many are not looked for.
+/// Limit of errors reported for an applied object.
 const MAX_ERRORS: usize = 1000;
 
-/// What is wrong with an applied object: unknown fields, wrong types, items without keys, duplicates.
+/// Errors of an applied object: unknown fields, wrong types, items without keys, duplicates.
 pub(super) fn validate(ty: Type<'_>, value: &Value) -> Option<String> {
     let mut errors = Vec::new();
     check(ty, value, &mut String::new(), &mut errors);
@@ -238,7 +238,7 @@ fn check(ty: Type<'_>, value: &Value, path: &mut String, errors: &mut Vec<String
     }
 }
 
-/// A value as it would stand in Go's source.
+/// Formats a value as Go source.
 fn as_source(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),
@@ -275,7 +275,7 @@ fn check_items(ty: Type<'_>, items: &[Value], path: &mut String, errors: &mut Ve
     let mut seen: BTreeSet<PathElement> = BTreeSet::new();
     for (i, item) in items.iter().enumerate() {
         let element = match kind {
-            Kind::Set | Kind::Keyed(_) => match item_element(kind, item) {
+            MergeType::Set | MergeType::Keyed(_) => match item_element(kind, item) {
                 Ok(element) => element,
                 Err(text) => {
                     errors.push(format!("{path}: element {i}: {text}"));

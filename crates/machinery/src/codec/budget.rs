@@ -1,7 +1,7 @@
-//! The memory that decoding one body may take: a multiple of the body, estimated before it is allocated.
+//! Memory budget for decoding one body: a multiple of the body, estimated before allocation.
 //!
-//! A value in memory is larger than its text: `{"a":1}` takes some 80 times as much. Bodies that people and programs write
-//! have long texts and few small maps; the limit is several times above them.
+//! A value in memory is larger than its text: `{"a":1}` takes some 80 times as much. Typical bodies have long texts
+//! and few small maps; the limit is several times above them.
 
 use serde_json::Value;
 
@@ -12,13 +12,13 @@ pub(crate) const MAP_BYTES: usize = 640;
 
 const FACTOR: usize = 32;
 const FLOOR: usize = 1 << 20;
-/// Limit for any body. An object of the size that the store takes stays below it.
+/// Limit for any body. An object of the size that the store accepts stays below it.
 const CEILING: usize = 48 << 20;
 
-/// Structs without any field of their own that one value may have filled with zero values.
+/// Limit of structs without submitted fields that one value may have filled with zero values.
 pub(crate) const MAX_FILLED: usize = (16 << 20) / MAP_BYTES;
 
-/// The memory that decoding a body of this many bytes may take.
+/// Memory budget for a body of this many bytes.
 pub const fn of_body(bytes: usize) -> usize {
     let wanted = FLOOR.saturating_add(bytes.saturating_mul(FACTOR));
     if wanted < CEILING { wanted } else { CEILING }
@@ -51,7 +51,7 @@ pub fn text_length(value: &Value) -> usize {
     }
 }
 
-/// The body would take more memory than its size allows for.
+/// The body would take more memory than its size allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the body takes too much memory when decoded: it has too many small values for its size")]
 pub struct BudgetExceeded;
@@ -77,7 +77,7 @@ impl Budget {
         Self { left }
     }
 
-    /// Accounts for memory that is about to be allocated.
+    /// Accounts for memory before it is allocated.
     pub fn spend(&mut self, bytes: usize) -> Result<(), BudgetExceeded> {
         self.left = self.left.checked_sub(bytes).ok_or(BudgetExceeded)?;
         Ok(())

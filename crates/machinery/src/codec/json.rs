@@ -1,41 +1,49 @@
-//! JSON: one pass that finds duplicate and unknown fields, in document order, with Kubernetes' error texts.
+//! JSON in one pass that detects duplicate and unknown fields, in document order, with Kubernetes' error texts.
 
 use super::budget::{Budget, BudgetExceeded, MAP_BYTES, VALUE_BYTES};
 use super::path::{Path, Step};
 use super::typed::{Emptied, Findings, TypeError, add_absent, keep, zero, zero_entry};
-use super::{leaf, text};
+use super::{json_writer, leaf};
 use crate::schema::{SchemaRef, Shape};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// Why bytes are not the JSON that was expected.
+/// Decoding error of JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
-    /// Not JSON at all.
+    /// The input is not valid JSON.
     #[error("{0}")]
     Syntax(String),
-    /// JSON, but not of the type.
+    /// JSON, but of another type.
     #[error(transparent)]
     Type(#[from] TypeError),
     #[error(transparent)]
     Budget(#[from] BudgetExceeded),
 }
 
-/// A value, and what strict field validation objects to (`duplicate field "spec.replicas"`), in document order.
+/// A value, and the errors of strict field validation (`duplicate field "spec.replicas"`), in document order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
     pub value: Value,
     pub strict: Vec<String>,
-    /// Lists and maps without entries that a type leaves out.
+    /// Empty lists and maps that a type omits.
     pub emptied: Vec<Emptied>,
 }
 
-/// Reads JSON of no particular type. Of duplicate keys the last one counts.
+/// Decodes untyped JSON. Of duplicate keys the last one wins.
+///
+/// ```
+/// use machinery::codec::json;
+///
+/// let decoded = json::decode(br#"{"kind": "Pod", "spec": {"nodeName": "n1"}}"#).expect("an object");
+/// assert_eq!(decoded.value["spec"]["nodeName"], "n1");
+/// assert_eq!(json::encode(&decoded.value), br#"{"kind":"Pod","spec":{"nodeName":"n1"}}"#);
+/// ```
 pub fn decode(bytes: &[u8]) -> Result<Decoded, JsonError> {
     read(bytes, None)
 }
 
-/// Reads JSON of a type; the value comes out as [`super::typed::normalize`] would leave it.
+/// Decodes typed JSON; the value is normalized as by [`super::typed::normalize`].
 pub fn decode_typed(bytes: &[u8], schema: SchemaRef<'_>) -> Result<Decoded, JsonError> {
     read(bytes, Some(schema))
 }
@@ -43,12 +51,12 @@ pub fn decode_typed(bytes: &[u8], schema: SchemaRef<'_>) -> Result<Decoded, Json
 /// Writes compact JSON with sorted keys.
 pub fn encode(value: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
-    text::write_value(&mut out, value);
+    json_writer::write_value(&mut out, value);
     out
 }
 
 fn read(bytes: &[u8], schema: Option<SchemaRef<'_>>) -> Result<Decoded, JsonError> {
-    // Nearly all text is sound, which is quicker to tell than to look for what is not.
+    // Nearly all text is valid; a check for that is faster than a search for invalid bytes.
     let checked = std::str::from_utf8(bytes);
     let broken = checked.err().and_then(|e| Some((e.valid_up_to(), *bytes.get(e.valid_up_to())?)));
     let input = checked.map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
@@ -74,29 +82,29 @@ fn read(bytes: &[u8], schema: Option<SchemaRef<'_>>) -> Result<Decoded, JsonErro
     Ok(Decoded { value, strict: report.strict, emptied: report.emptied })
 }
 
-/// Whether `null` leaves a value of such a type as it is.
-fn keeps_what_it_holds(shape: Shape) -> bool {
+/// True if `null` leaves a value of this shape unchanged.
+fn ignores_null(shape: Shape) -> bool {
     matches!(
         shape,
         Shape::Object | Shape::String | Shape::Int32 | Shape::Int64 | Shape::Number | Shape::Boolean
     )
 }
 
-/// Where a space cannot stand: the end of a text there is told as one.
-const SPACE_REFUSED: [&str; 6] =
+/// Contexts that do not allow a space: there, the end of input is reported as one.
+const SPACE_IS_ERROR: [&str; 6] =
     ["in literal", "in numeric literal", "after decimal point", "in exponent", "in string escape", "in \\u"];
 
-/// What a syntax error says: `invalid character 'x' looking for beginning of value`.
+/// The error is the message of a syntax error: `invalid character 'x' looking for beginning of value`.
 type Syntax<T> = Result<T, String>;
 
 struct Reader<'i> {
     input: &'i str,
-    /// Where the bytes stop being text, and the first of those that are none.
+    /// Offset at which the input stops being UTF-8, and the first invalid byte.
     broken: Option<(usize, u8)>,
     at: usize,
     depth: usize,
     findings: Findings,
-    /// What the struct or map to be read next already holds: its field was there before.
+    /// Content of the struct or map to be read next, if its field occurred before.
     resumed: Option<Map<String, Value>>,
     budget: Budget,
     is_exceeded: bool,
@@ -126,19 +134,21 @@ impl<'i> Reader<'i> {
         let byte = match (self.peek(), self.broken) {
             (_, Some((at, byte))) if at == self.at => byte,
             (Some(byte), _) => byte,
-            // Go's reader takes the end for a space, which only some places mind.
-            (None, _) if SPACE_REFUSED.iter().any(|refuses| context.starts_with(refuses)) => b' ',
+            // Go's reader treats the end of input as a space, which is an error only in some contexts.
+            (None, _) if SPACE_IS_ERROR.iter().any(|refuses| context.starts_with(refuses)) => b' ',
             (None, _) => return Err("unexpected end of JSON input".to_owned()),
         };
         let shown = match byte {
             b'\'' => "\\'".to_owned(),
             b'"' => "\"".to_owned(),
-            byte => super::quote(char::from(byte).encode_utf8(&mut [0; 4])).trim_matches('"').to_owned(),
+            byte => {
+                crate::field::show_str(char::from(byte).encode_utf8(&mut [0; 4])).trim_matches('"').to_owned()
+            }
         };
         Err(format!("invalid character '{shown}' {context}"))
     }
 
-    /// Accounts for memory that is about to be allocated; the reader stops where there is none left.
+    /// Accounts for memory before it is allocated; the reader stops when the budget is exceeded.
     fn spend(&mut self, bytes: usize) -> Syntax<()> {
         self.budget.spend(bytes).map_err(|exceeded| {
             self.is_exceeded = true;
@@ -186,7 +196,7 @@ impl<'i> Reader<'i> {
         }
     }
 
-    /// A scalar where a union stands is judged by the union's own rules.
+    /// Applies the union's own rules to a scalar in place of a union.
     fn ignore_union(&mut self, schema: Option<SchemaRef<'_>>, path: &Path<'_>, mut value: Value) -> Value {
         if let Some(schema) = schema.filter(|schema| schema.node().union.is_some()) {
             super::typed::walk(&mut value, schema, path, &mut self.findings);
@@ -194,7 +204,7 @@ impl<'i> Reader<'i> {
         value
     }
 
-    /// An object or array one level down, read by `inner` if its type is one.
+    /// An object or array one level down, read by `inner` if its type matches.
     fn nested<'s>(
         &mut self,
         schema: Option<SchemaRef<'s>>,
@@ -208,7 +218,7 @@ impl<'i> Reader<'i> {
         self.depth += 1;
         let value = match schema {
             Some(schema) if schema.shape() == Shape::Any => {
-                // Types that take their JSON as it is do not look into it; plain values are looked through.
+                // Named types retain their JSON unread, without strict errors; untyped values are checked.
                 let opaque = usize::from(!schema.node().name.is_empty());
                 self.findings.quiet += opaque;
                 let value = inner(self, None, path)?;
@@ -239,7 +249,7 @@ impl<'i> Reader<'i> {
         Ok(value)
     }
 
-    /// Reads on for the syntax only.
+    /// Continues with a syntax check only.
     fn discard<'s>(
         &mut self,
         inner: fn(&mut Self, Option<SchemaRef<'s>>, &Path<'_>) -> Syntax<Value>,
@@ -299,7 +309,7 @@ impl<'i> Reader<'i> {
         Ok(Value::Object(map))
     }
 
-    /// A key of a struct. `fresh`: all keys before it were read just now.
+    /// A key of a struct. `fresh`: all earlier keys belong to the current occurrence.
     fn field(
         &mut self,
         map: &mut Map<String, Value>,
@@ -334,7 +344,7 @@ impl<'i> Reader<'i> {
         }
         let is_null = held && self.peek() == Some(b'n');
         let mut value = self.value(Some(of_field), &path.then(Step::Field(&field.name, schema)))?;
-        if is_null && !field.pointer && keeps_what_it_holds(of_field.shape()) {
+        if is_null && !field.pointer && ignores_null(of_field.shape()) {
             return Ok(());
         }
         if keep(field, of_field, &mut value) {
@@ -346,7 +356,7 @@ impl<'i> Reader<'i> {
         Ok(())
     }
 
-    /// A field that was there before: structs and maps are read on top of what they hold.
+    /// A repeated field: structs and maps are merged into the earlier value.
     fn resume(&mut self, map: &mut Map<String, Value>, key: &str, schema: SchemaRef<'_>) {
         self.skip_space();
         if self.peek() == Some(b'{') && matches!(schema.shape(), Shape::Object | Shape::Map) {
@@ -357,7 +367,7 @@ impl<'i> Reader<'i> {
         }
     }
 
-    /// A key of a map, or of an object of no particular type. `fresh`: all keys were read just now.
+    /// A key of a map or of an untyped object. `fresh`: all keys belong to the current occurrence.
     fn entry(
         &mut self,
         map: &mut Map<String, Value>,
@@ -413,14 +423,15 @@ impl<'i> Reader<'i> {
 
     fn literal(
         &mut self,
-        word: &str,
+        keyword: &str,
         schema: Option<SchemaRef<'_>>,
         path: &Path<'_>,
         value: Option<bool>,
     ) -> Syntax<Value> {
-        for expected in word.bytes() {
+        for expected in keyword.bytes() {
             if self.peek() != Some(expected) {
-                return self.unexpected(&format!("in literal {word} (expecting '{}')", char::from(expected)));
+                return self
+                    .unexpected(&format!("in literal {keyword} (expecting '{}')", char::from(expected)));
             }
             self.at += 1;
         }
@@ -472,7 +483,7 @@ impl<'i> Reader<'i> {
         let mut owned = String::new();
         loop {
             let start = self.at;
-            self.at += text::plain_length(&self.input.as_bytes()[start..]);
+            self.at += json_writer::plain_length(&self.input.as_bytes()[start..]);
             let run = &self.input[start..self.at];
             match self.peek() {
                 Some(b'"') => {
@@ -511,7 +522,7 @@ impl<'i> Reader<'i> {
         Ok(escaped)
     }
 
-    /// After `\u`. A lone surrogate reads as the replacement character.
+    /// After `\u`. A lone surrogate decodes to the replacement character.
     fn unicode_escape(&mut self) -> Syntax<char> {
         let first = self.hex4()?;
         if !(0xd800..0xdc00).contains(&first) {

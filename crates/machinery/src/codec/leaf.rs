@@ -1,19 +1,19 @@
-//! Scalars: from what a document says to the one form Kubernetes writes.
+//! Converts scalars of a document to the canonical form that Kubernetes writes.
 
 use super::time;
 use crate::quantity;
 use crate::schema::{SchemaRef, Shape};
 use serde_json::{Number, Value};
 
-/// Why a scalar does not fit its type.
+/// Reason why a scalar does not match its type.
 pub(crate) enum Problem {
-    /// `cannot unmarshal <what> into … of type <of>`; reading goes on, the first one is reported.
+    /// `cannot unmarshal <what> into … of type <of>`; decoding continues, the first one is reported.
     Type { what: String, of: String },
     /// Another message that is reported if it is the first.
     Text(String),
-    /// The same as `Type`, but reading stops.
+    /// The same as `Type`, but decoding stops.
     FatalType { what: String, of: &'static str },
-    /// A message that stops reading.
+    /// A message that stops decoding.
     Fatal(String),
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn boolean(schema: SchemaRef<'_>, value: bool) -> Leaf {
     }
 }
 
-/// An array or object where a scalar should be.
+/// An array or object in place of a scalar.
 pub(crate) fn container(schema: SchemaRef<'_>, what: &str) -> Problem {
     mismatch(schema, what)
 }
@@ -54,7 +54,7 @@ pub(crate) fn string(schema: SchemaRef<'_>, text: String) -> Leaf {
     }
 }
 
-/// A number by its text.
+/// A number from its text.
 pub(crate) fn number(schema: SchemaRef<'_>, text: &str) -> Leaf {
     let out_of_range = || Problem::Type { what: format!("number {text}"), of: schema.type_name() };
     match schema.shape() {
@@ -73,7 +73,7 @@ pub(crate) fn number(schema: SchemaRef<'_>, text: &str) -> Leaf {
     }
 }
 
-/// A number of no particular type: an integer if it is one that fits, else a float.
+/// An untyped number: an integer if it is one that fits, else a float.
 pub(crate) fn any_number(text: &str) -> Leaf {
     if let Ok(integer) = text.parse::<i64>() {
         return Ok(Value::from(integer));
@@ -84,7 +84,7 @@ pub(crate) fn any_number(text: &str) -> Leaf {
     }
 }
 
-/// A float as Go would write it: whole numbers have no fraction.
+/// A float in Go's format: whole numbers have no fraction.
 pub(crate) fn float(number: f64) -> Value {
     #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and within range")]
     if number.fract() == 0.0 && number.abs() < 9.0e18 {
@@ -93,7 +93,7 @@ pub(crate) fn float(number: f64) -> Value {
     Number::from_f64(number).map_or(Value::Null, Value::Number)
 }
 
-/// A number's text as Go would write it.
+/// A number's text in Go's format.
 pub(crate) fn number_text(number: &Number) -> String {
     match number.as_f64() {
         Some(float) if number.is_f64() => {
@@ -113,7 +113,7 @@ pub(crate) fn number_text(number: &Number) -> String {
     }
 }
 
-/// Spaces around a quantity do not count; other blanks are escaped in JSON, and so do.
+/// Spaces around a quantity are ignored; other whitespace is escaped in JSON, and is an error.
 fn quantity(text: String) -> Leaf {
     let canonical = match quantity::canonical(text.trim_matches(' ')) {
         Ok(canonical) => canonical,
@@ -125,7 +125,7 @@ fn quantity(text: String) -> Leaf {
     Ok(Value::String(canonical.into_owned()))
 }
 
-/// A time; year 1 is the same as none.
+/// A time; year 1 is the zero value.
 fn instant(text: String, micros: bool) -> Leaf {
     if time::is_canonical(&text, micros) {
         return Ok(Value::String(text));
@@ -144,7 +144,7 @@ fn duration(text: String) -> Leaf {
     }
 }
 
-/// Checks base64 and drops line breaks and stray bits; canonical text is kept.
+/// Checks base64 and drops line breaks and stray bits; canonical text is retained.
 fn base64(text: String) -> Leaf {
     match scan_base64(text.as_bytes()) {
         Ok(true) => Ok(Value::String(text)),
@@ -188,7 +188,7 @@ fn sextet(byte: u8) -> Option<u8> {
     }
 }
 
-/// The bytes that stand for six bits.
+/// The base64 alphabet.
 const SEXTETS: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -199,7 +199,7 @@ const SEXTETS: [bool; 256] = {
     table
 };
 
-/// Whether base64 text is seen to be canonical: nothing but the alphabet, padding where it belongs, no stray bits.
+/// True if base64 text is canonical by a cheap test: only the alphabet, correct padding, no stray bits.
 fn is_plain_base64(text: &[u8]) -> bool {
     let Some(body) = text.len().checked_sub(2).map(|two| &text[..two]) else { return false };
     let (body, stray) = match &text[body.len()..] {
@@ -211,7 +211,7 @@ fn is_plain_base64(text: &[u8]) -> bool {
     text.len().is_multiple_of(4) && canonical_end && body.iter().all(|byte| SEXTETS[usize::from(*byte)])
 }
 
-/// Whether base64 text is canonical, or the offset Go blames.
+/// Checks that base64 text is canonical; the error is the offset that Go reports.
 fn scan_base64(text: &[u8]) -> Result<bool, usize> {
     if is_plain_base64(text) {
         return Ok(true);
@@ -281,7 +281,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn base64_blames_the_byte_that_kubernetes_blames() {
+    fn base64_error_reports_offset_of_kubernetes() {
         for (text, want) in [
             ("aGk=", Ok(true)),
             ("aGk", Err(0)),
@@ -307,13 +307,13 @@ mod tests {
         }
 
         #[test]
-        fn what_is_encoded_is_plain(bytes in prop::collection::vec(any::<u8>(), 1..40)) {
+        fn encoded_base64_is_plain(bytes in prop::collection::vec(any::<u8>(), 1..40)) {
             prop_assert!(is_plain_base64(encode_base64(&bytes).as_bytes()));
         }
     }
 
     #[test]
-    fn floats_read_like_kubernetes() {
+    fn floats_decode_like_kubernetes() {
         for (text, want) in
             [("1.0", "1"), ("1e3", "1000"), ("0.5", "0.5"), ("1e25", "1e+25"), ("1.5e-9", "1.5e-9")]
         {

@@ -1,4 +1,4 @@
-//! Where a walk through an object stands: a chain of stack frames, turned into text only for messages.
+//! Current position of a walk through an object: a chain of stack frames, converted to text only for messages.
 
 use crate::schema::SchemaRef;
 
@@ -48,8 +48,8 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Struct and fields as type errors name them: `PodSpec.spec.hostname`. Indexes and map keys are left
-    /// out, embedded structs are named. `None` outside any struct.
+    /// Struct and fields in the form of type errors: `PodSpec.spec.hostname`. Indexes and map keys are omitted,
+    /// embedded structs are named. `None` outside any struct.
     pub(crate) fn go_field(&self) -> Option<String> {
         let mut steps = Vec::new();
         let mut at = Some(self);
@@ -80,7 +80,7 @@ fn short_name(full: &str) -> &str {
     full.rsplit('.').next().unwrap_or(full)
 }
 
-/// Writes the embedded structs that a field comes from, outermost first.
+/// Writes the embedded structs of a field, outermost first.
 fn push_embedding(text: &mut String, owner: SchemaRef<'_>, name: &str) {
     if matches!(name, "kind" | "apiVersion") && !owner.node().gvks.is_empty() {
         push_name(text, "TypeMeta");

@@ -1,13 +1,13 @@
-//! Values that were merged as plain data (strategic merges, applies) on their way into a type. Kubernetes reads them
-//! by other rules than a body, and finds other words for what does not fit.
+//! Converts values that were merged as plain data (strategic merges, applies) to a type. Kubernetes decodes them by
+//! other rules than a body, with other error texts.
 
 use super::leaf::{self, Problem};
 use super::typed::TypeError;
 use crate::schema::{SchemaRef, Shape};
 use serde_json::Value;
 
-/// Brings plain data into what [`super::typed::normalize`] takes: numbers that are too large for their type lose
-/// their upper bits.
+/// Converts plain data to the input form of [`super::typed::normalize`]: numbers that are too large for their type
+/// lose their upper bits.
 pub fn restore(value: &mut Value, schema: SchemaRef<'_>) -> Result<(), TypeError> {
     walk(value, schema).map_err(|message| TypeError { message })
 }
@@ -43,20 +43,10 @@ fn walk(value: &mut Value, schema: SchemaRef<'_>) -> Result<(), String> {
             let Some(element) = schema.element() else { return Ok(()) };
             items.iter_mut().try_for_each(|value| walk(value, element))
         }
-        Shape::Bytes => match value {
-            Value::String(text) => match leaf::string(schema, std::mem::take(text)) {
-                Ok(read) => {
-                    *value = read;
-                    Ok(())
-                }
-                Err(problem) => Err(format!("error decoding from json: {}", words(problem))),
-            },
-            Value::Array(_) => Ok(()),
-            other => Err(format!("cannot restore slice from {}", kind(other))),
-        },
+        Shape::Bytes => bytes(value, schema),
         Shape::String => match value {
             Value::String(_) => Ok(()),
-            // A whole number could be a letter.
+            // In Go a whole number converts to a character.
             Value::Number(number) if !number.is_f64() => {
                 Err(format!("cannot convert int64 to {}", schema.type_name()))
             }
@@ -68,21 +58,15 @@ fn walk(value: &mut Value, schema: SchemaRef<'_>) -> Result<(), String> {
         },
         Shape::Number if value.is_number() => Ok(()),
         Shape::Number => Err("unrecognized type: float64".to_owned()),
-        Shape::Int32 | Shape::Int64 => {
-            let name = if schema.shape() == Shape::Int32 { "int32" } else { "int64" };
-            let Value::Number(number) = &*value else { return Err(format!("unrecognized type: {name}")) };
-            let whole = match (number.as_i64(), number.as_f64()) {
-                (Some(whole), _) => whole,
-                (None, Some(float)) if float.trunc() == float => truncated(float),
-                _ => return Err(format!("cannot convert float64 to {name}")),
-            };
-            *value = match schema.shape() {
-                Shape::Int32 => Value::from(low_half(whole)),
-                _ => Value::from(whole),
-            };
+        Shape::Int32 => {
+            *value = low_half(whole_number(value, "int32")?).into();
             Ok(())
         }
-        // These read themselves from JSON, whatever they are part of.
+        Shape::Int64 => {
+            *value = whole_number(value, "int64")?.into();
+            Ok(())
+        }
+        // These decode themselves from JSON, in any context.
         Shape::Time | Shape::MicroTime | Shape::Duration | Shape::Quantity | Shape::IntOrString => {
             let read = match &*value {
                 Value::String(text) => leaf::string(schema, text.clone()),
@@ -91,15 +75,39 @@ fn walk(value: &mut Value, schema: SchemaRef<'_>) -> Result<(), String> {
                 Value::Array(_) => Err(leaf::container(schema, "array")),
                 _ => Err(leaf::container(schema, "object")),
             };
-            read.map(|_| ()).map_err(words)
+            read.map(|_| ()).map_err(problem_text)
         }
     }
 }
 
-/// Whole numbers of 64 bits are between this and its negative.
+fn bytes(value: &mut Value, schema: SchemaRef<'_>) -> Result<(), String> {
+    match value {
+        Value::String(text) => match leaf::string(schema, std::mem::take(text)) {
+            Ok(read) => {
+                *value = read;
+                Ok(())
+            }
+            Err(problem) => Err(format!("error decoding from json: {}", problem_text(problem))),
+        },
+        Value::Array(_) => Ok(()),
+        other => Err(format!("cannot restore slice from {}", kind(other))),
+    }
+}
+
+/// A number for a field of the type `name`.
+fn whole_number(value: &Value, name: &str) -> Result<i64, String> {
+    let Value::Number(number) = value else { return Err(format!("unrecognized type: {name}")) };
+    match (number.as_i64(), number.as_f64()) {
+        (Some(whole), _) => Ok(whole),
+        (None, Some(float)) if float.trunc() == float => Ok(truncated(float)),
+        _ => Err(format!("cannot convert float64 to {name}")),
+    }
+}
+
+/// Bound of 64-bit whole numbers, positive and negative.
 const RANGE: f64 = 9_223_372_036_854_775_808.0;
 
-/// A float as a whole number; what is out of range becomes the smallest one, as on most processors.
+/// A float as a whole number; out-of-range values become the smallest one, as on most processors.
 fn truncated(float: f64) -> i64 {
     #[expect(clippy::cast_possible_truncation, reason = "checked to be within range")]
     let whole = float as i64;
@@ -111,7 +119,7 @@ fn low_half(whole: i64) -> i32 {
     whole as i32
 }
 
-fn words(problem: Problem) -> String {
+fn problem_text(problem: Problem) -> String {
     match problem {
         Problem::Type { what, of } => format!("json: cannot unmarshal {what} into Go value of type {of}"),
         Problem::FatalType { what, of } => {

@@ -1,4 +1,4 @@
-//! Times and durations as Go reads and writes them, with its error texts.
+//! Times and durations in Go's formats, with its error texts.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ pub struct Instant {
     pub nanos: u32,
 }
 
-/// Year 1, which counts as no time at all.
+/// Year 1, Go's zero time.
 pub const ZERO: Instant = Instant { seconds: -62_135_596_800, nanos: 0 };
 
 const SECONDS: &str = "2006-01-02T15:04:05Z07:00";
 const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
 
-/// Reads RFC 3339; `micros` asks for exactly six digits of fraction, else any fraction is fine.
+/// Parses RFC 3339; `micros` requires exactly six digits of fraction, else any fraction is accepted.
 pub fn parse(text: &str, micros: bool) -> Result<Instant, String> {
     let layout = if micros { MICROS } else { SECONDS };
     let mut reader = Reader { rest: text, text, layout };
@@ -26,7 +26,7 @@ pub fn parse(text: &str, micros: bool) -> Result<Instant, String> {
     reader.literal("-")?;
     let day = reader.digits(2, "02")?;
     reader.literal("T")?;
-    // Go takes an hour of one digit too.
+    // Go accepts a single-digit hour too.
     let short = reader.rest.as_bytes().get(1).is_some_and(|b| !b.is_ascii_digit());
     let hour = reader.digits(if short { 1 } else { 2 }, "15")?;
     reader.range(hour, 0..=23, "hour")?;
@@ -49,7 +49,7 @@ pub fn parse(text: &str, micros: bool) -> Result<Instant, String> {
     Ok(Instant { seconds, nanos })
 }
 
-/// A text in double quotes as Go's package for times shows it: bytes it has no letter for as numbers.
+/// A text in double quotes as in errors of Go's time package: unprintable bytes as numbers.
 fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -125,8 +125,8 @@ impl Reader<'_> {
         }
         let taken = if micros { 6 } else { digits };
         let mut nanos = 0;
-        for place in 0..9 {
-            nanos = nanos * 10 + if place < taken { u32::from(bytes[1 + place] - b'0') } else { 0 };
+        for digit in 0..9 {
+            nanos = nanos * 10 + if digit < taken { u32::from(bytes[1 + digit] - b'0') } else { 0 };
         }
         self.rest = &self.rest[1 + taken..];
         Ok(nanos)
@@ -186,15 +186,15 @@ pub fn format(instant: Instant, micros: bool) -> String {
     text
 }
 
-/// A number with leading zeros; `place` is the value of its first digit.
-fn push_digits(text: &mut String, number: u64, mut place: u64) {
-    while place > 0 {
-        text.push(char::from(b'0' + u8::try_from(number / place % 10).unwrap_or(0)));
-        place /= 10;
+/// Appends a number with leading zeros; `digit` is the value of its first digit.
+fn push_digits(text: &mut String, number: u64, mut digit: u64) {
+    while digit > 0 {
+        text.push(char::from(b'0' + u8::try_from(number / digit % 10).unwrap_or(0)));
+        digit /= 10;
     }
 }
 
-/// Whether a text is already what [`format`] writes: nothing to do then.
+/// True if a text is already in the form of [`format`].
 pub(crate) fn is_canonical(text: &str, micros: bool) -> bool {
     let bytes = text.as_bytes();
     let length = if micros { 27 } else { 20 };
@@ -204,7 +204,7 @@ pub(crate) fn is_canonical(text: &str, micros: bool) -> bool {
     is_plain(bytes) || parse(text, micros).is_ok_and(|instant| instant != ZERO)
 }
 
-/// Whether a text of the right length is seen to be a time: one of the first 28 days of a month, and not in the year 1.
+/// True if a text of the right length is canonical by a cheap test: day 1 to 28, and not in year 1.
 fn is_plain(bytes: &[u8]) -> bool {
     let two = |at: usize| match (bytes[at].wrapping_sub(b'0'), bytes[at + 1].wrapping_sub(b'0')) {
         (tens @ 0..=9, ones @ 0..=9) => tens * 10 + ones,
@@ -264,7 +264,7 @@ const UNITS: &[(&str, i64)] = &[
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads a duration such as `1h15m30.5s` into nanoseconds.
+/// Parses a duration such as `1h15m30.5s` into nanoseconds.
 pub fn parse_duration(text: &str) -> Result<i64, String> {
     let invalid = || format!("time: invalid duration {}", quote(text));
     let (negative, mut rest) = match text.strip_prefix(['-', '+']) {
@@ -309,7 +309,7 @@ pub fn parse_duration(text: &str) -> Result<i64, String> {
     i64::try_from(total).map_err(|_| invalid())
 }
 
-/// Writes nanoseconds the way Go does: `1h15m30.5s`, `1.5ms`, `0s`.
+/// Formats nanoseconds as Go does: `1h15m30.5s`, `1.5ms`, `0s`.
 pub fn format_duration(nanos: i64) -> String {
     if nanos == 0 {
         return "0s".to_owned();
@@ -353,7 +353,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn times() {
+    fn times_parse_with_go_errors() {
         let canonical = |text: &str, micros| parse(text, micros).map(|t| format(t, micros));
         assert_eq!(canonical("2024-02-29T12:00:00Z", false), Ok("2024-02-29T12:00:00Z".to_owned()));
         assert_eq!(canonical("2024-02-29T12:00:00.999+02:00", false), Ok("2024-02-29T10:00:00Z".to_owned()));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_parse_with_go_errors() {
         for (text, want) in [
             ("1h", "1h0m0s"),
             ("90m", "1h30m0s"),
@@ -407,7 +407,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_seen_to_be_canonical_is(
+        fn cheap_canonical_test_has_no_false_positives(
             text in "(000[01]|[0-9]{4})-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9](\\.[0-9]{6})?Z",
         ) {
             let micros = text.len() == 27;
@@ -423,7 +423,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_reads_or_errs(text in "\\PC{0,40}") {
+        fn any_text_parses_without_panic(text in "\\PC{0,40}") {
             let _ = (parse(&text, true), parse(&text, false), parse_duration(&text));
         }
     }

@@ -1,32 +1,32 @@
-//! What a type makes of a value: the effect of reading it into Kubernetes' struct and writing it out again.
+//! Converts a value to the form of its type: the effect of decoding it into Kubernetes' struct and encoding it again.
 //!
-//! Unknown fields go (and are reported), zero values stay or go as the field's [`Presence`] says, scalars get
-//! their canonical form, and what does not fit its type is an error in Kubernetes' words.
+//! Unknown fields are dropped (and reported), zero values are retained or dropped according to the field's
+//! [`Presence`], scalars get their canonical form, and a mismatch is an error with Kubernetes' text.
 
 use super::budget::{BudgetExceeded, MAX_FILLED};
 use super::leaf::{self, Problem};
 use super::path::{Path, Step};
-use crate::member;
+use crate::map;
 use crate::schema::{Field, Presence, SchemaRef, Shape, Union};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// Why a value does not fit its type, in the words Kubernetes uses.
+/// Mismatch of a value and its type, with Kubernetes' message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct TypeError {
     pub message: String,
 }
 
-/// What was found on the way.
+/// Findings of a conversion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What strict field validation objects to, in order: `unknown field "spec.foo"`.
+    /// Errors of strict field validation, in order: `unknown field "spec.foo"`.
     pub strict: Vec<String>,
     pub emptied: Vec<Emptied>,
 }
 
-/// A list or map without entries that was left out. It is as good as absent, but messages show what was given.
+/// An empty list or map that was omitted. It is equal to an absent one, but messages show the submitted value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emptied {
     /// `spec.template.metadata.labels`
@@ -34,7 +34,7 @@ pub struct Emptied {
     pub is_list: bool,
 }
 
-/// Brings a value into the form of its type, in place.
+/// Converts a value to the form of its type, in place.
 pub fn normalize(value: &mut Value, schema: SchemaRef<'_>) -> Result<Report, TypeError> {
     let mut findings = Findings::default();
     walk(value, schema, &Path::ROOT, &mut findings);
@@ -44,8 +44,8 @@ pub fn normalize(value: &mut Value, schema: SchemaRef<'_>) -> Result<Report, Typ
     findings.finish()
 }
 
-/// The same, as storing leaves it: Kubernetes keeps its own kinds in protobuf, which knows no empty lists and maps, so
-/// fields that are always written come back as `null`.
+/// The same in stored form: Kubernetes stores its own kinds in protobuf, which has no empty lists and maps, so fields
+/// that are always written are read back as `null`.
 pub fn normalize_for_storage(value: &mut Value, schema: SchemaRef<'_>) -> Result<Report, TypeError> {
     let mut findings = Findings::default();
     Walk { findings: &mut findings, for_storage: true }.value(value, schema, &Path::ROOT);
@@ -55,26 +55,26 @@ pub fn normalize_for_storage(value: &mut Value, schema: SchemaRef<'_>) -> Result
     findings.finish()
 }
 
-/// The same for a part of a value, findings shared with whoever reads the whole.
+/// The same for a part of a value, with shared findings.
 pub(crate) fn walk(value: &mut Value, schema: SchemaRef<'_>, path: &Path<'_>, findings: &mut Findings) {
     Walk { findings, for_storage: false }.value(value, schema, path);
 }
 
-/// Errors on the way; shared by the walk over values and the JSON reader.
+/// Errors of a conversion; shared by the walk over values and the JSON reader.
 #[derive(Default)]
 pub(crate) struct Findings {
     strict: Vec<String>,
     seen: HashSet<String>,
-    /// Above zero inside values whose reader does not look for unknown or duplicate fields.
+    /// Above zero inside values in which unknown and duplicate fields are not reported.
     pub(crate) quiet: usize,
     emptied: Vec<Emptied>,
     saved: Option<String>,
     fatal: Option<String>,
-    /// Structs that consist of zero values only.
+    /// Number of structs that consist of zero values only.
     filled: usize,
 }
 
-/// Strict errors beyond this many are dropped, as Kubernetes does.
+/// Limit of strict errors, as in Kubernetes; more are dropped.
 const MAX_STRICT: usize = 100;
 
 impl Findings {
@@ -93,7 +93,7 @@ impl Findings {
         self.object_to("duplicate field", path, name);
     }
 
-    /// Notes what is left out though it was given.
+    /// Records an omitted value that was submitted.
     pub(crate) fn left_out(&mut self, value: &Value, schema: SchemaRef<'_>, path: &Path<'_>, name: &str) {
         let is_list = value.is_array();
         let is_container = is_list || value.is_object();
@@ -107,7 +107,7 @@ impl Findings {
         if self.quiet > 0 || self.strict.len() >= MAX_STRICT {
             return;
         }
-        let message = format!("{what} {}", super::quote(&path.dotted(name)));
+        let message = format!("{what} {}", crate::field::show_str(&path.dotted(name)));
         if self.seen.insert(message.clone()) {
             self.strict.push(message);
         }
@@ -133,7 +133,7 @@ impl Findings {
         }
     }
 
-    /// Notes a struct that is about to be made of zero values; whether there may be one more.
+    /// Counts a struct that will be filled with zero values; returns false beyond the limit.
     fn fill(&mut self) -> bool {
         self.filled += 1;
         let fits = self.filled <= MAX_FILLED;
@@ -148,7 +148,7 @@ impl Findings {
     }
 }
 
-/// The value of a type that nothing was said about.
+/// Zero value of a type.
 pub fn zero(schema: SchemaRef<'_>) -> Value {
     let node = schema.node();
     match node.shape {
@@ -167,7 +167,7 @@ pub fn zero(schema: SchemaRef<'_>) -> Value {
     }
 }
 
-/// The value of a map's key that nothing was said about: bytes are there, but none.
+/// Zero value of a map entry: for bytes, an empty string.
 pub(crate) fn zero_entry(schema: SchemaRef<'_>) -> Value {
     match schema.shape() {
         Shape::Bytes => Value::String(String::new()),
@@ -175,18 +175,18 @@ pub(crate) fn zero_entry(schema: SchemaRef<'_>) -> Value {
     }
 }
 
-/// Writes the fields that are always written and not there.
+/// Adds missing fields that are always written.
 pub(crate) fn add_absent(map: &mut Map<String, Value>, schema: SchemaRef<'_>) {
     for index in &schema.node().always {
         let field = &schema.fields()[usize::from(*index)];
-        if member::get(map, &field.name).is_none() {
+        if map::get(map, &field.name).is_none() {
             let value = if field.pointer { Value::Null } else { zero(schema.of_field(field)) };
             map.insert(field.name.as_ref().to_owned(), value);
         }
     }
 }
 
-/// Whether a field's value is written; a `null` that stands for a zero value becomes that.
+/// Reports whether a field's value is written; replaces a `null` that stands for a zero value.
 pub(crate) fn keep(field: &Field, schema: SchemaRef<'_>, value: &mut Value) -> bool {
     if value.is_null() {
         return match field.presence {
@@ -213,7 +213,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// What most values are: text and flags that are kept as they are.
+/// Fast path for most values: text and flags are retained unmodified.
 fn is_plain(shape: Shape, value: &Value) -> bool {
     match (shape, value) {
         (Shape::String | Shape::IntOrString, Value::String(text)) => !text.is_empty(),
@@ -223,7 +223,7 @@ fn is_plain(shape: Shape, value: &Value) -> bool {
 }
 
 /// Turns an empty list or map into `null`.
-fn forget_empty(value: &mut Value, schema: SchemaRef<'_>) {
+fn null_if_empty(value: &mut Value, schema: SchemaRef<'_>) {
     let empty = match &*value {
         Value::Array(items) => items.is_empty(),
         Value::Object(map) => map.is_empty(),
@@ -252,7 +252,7 @@ impl Walk<'_> {
             (Shape::Duration, Value::Null) => {
                 self.findings.problem(Problem::Fatal("time: invalid duration \"\"".to_owned()), path);
             }
-            // What most values are: there is nothing to do for them.
+            // Fast path: most values need no change.
             (_, Value::Null)
             | (Shape::String | Shape::IntOrString, Value::String(_))
             | (Shape::Boolean, Value::Bool(_)) => {}
@@ -286,7 +286,7 @@ impl Walk<'_> {
             if self.findings.is_fatal() {
                 break;
             }
-            let kept = match schema.field_decl(key) {
+            let retained = match schema.field_decl(key) {
                 Some(field) => {
                     let of_field = schema.of_field(field);
                     if is_plain(of_field.shape(), value) {
@@ -298,17 +298,17 @@ impl Walk<'_> {
                     if !(field.pointer && value.is_null()) {
                         self.value(value, of_field, &path);
                     }
-                    let kept = keep(field, of_field, value);
-                    if !kept {
+                    let retained = keep(field, of_field, value);
+                    if !retained {
                         self.findings.left_out(value, of_field, parent, key);
                     }
                     if field.presence == Presence::Always {
                         always += 1;
                         if self.for_storage {
-                            forget_empty(value, of_field);
+                            null_if_empty(value, of_field);
                         }
                     }
-                    kept
+                    retained
                 }
                 None if schema.preserves_unknown() => true,
                 None => {
@@ -316,14 +316,14 @@ impl Walk<'_> {
                     false
                 }
             };
-            if !kept {
+            if !retained {
                 dropped.push(key.clone());
             }
         }
         for key in dropped {
             map.remove(&key);
         }
-        // What is always written is never dropped.
+        // Always-written fields are never dropped.
         if always < schema.node().always.len() && (!map.is_empty() || self.findings.fill()) {
             add_absent(map, schema);
         }
@@ -349,11 +349,11 @@ impl Walk<'_> {
         }
     }
 
-    /// A custom resource's schema where something simpler may stand in its place.
+    /// A custom resource's schema with a simpler alternative.
     fn union(&mut self, value: &mut Value, union: Union, schema: SchemaRef<'_>, path: &Path<'_>) {
         let Some(element) = schema.element() else { return };
         self.findings.quiet += 1;
-        // Such types are kept as JSON.
+        // Such types are stored as JSON.
         let for_storage = std::mem::replace(&mut self.for_storage, false);
         match (union, &mut *value) {
             (_, Value::Object(_)) => self.value(value, element, path),
@@ -388,7 +388,7 @@ impl Walk<'_> {
     }
 }
 
-/// What Go calls a JSON value in type errors.
+/// Go's name of a JSON value in type errors.
 pub(crate) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

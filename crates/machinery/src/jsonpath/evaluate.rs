@@ -5,9 +5,9 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// Values that one step may find: recursive descents multiply.
-const MAX_FOUND: usize = 100_000;
-/// Ranges nest this deep.
+/// Limit of the results of one step: recursive descents multiply.
+const MAX_RESULTS: usize = 100_000;
+/// Nesting limit of ranges.
 const MAX_RANGES: usize = 64;
 
 type Values<'v> = Vec<Found<'v>>;
@@ -45,15 +45,15 @@ impl Evaluation {
         }
         let mut at = 0;
         while let Some(node) = nodes.get(at) {
-            let words = if let Node::List(words) = node { words.as_slice() } else { &[] };
-            if words.contains(&Node::End) {
+            let operands = if let Node::List(operands) = node { operands.as_slice() } else { &[] };
+            if operands.contains(&Node::End) {
                 if ranges == 0 {
                     return fail("not in range, nothing to end");
                 }
                 return Ok(Some(at));
             }
             let found = self.walk(vec![value.clone()], node)?;
-            if !words.contains(&Node::Range) {
+            if !operands.contains(&Node::Range) {
                 results.push(found);
                 check(results.len())?;
                 at += 1;
@@ -62,7 +62,7 @@ impl Evaluation {
             let body = nodes.get(at + 1..).unwrap_or(&[]);
             let mut end = None;
             if found.is_empty() {
-                // The body is evaluated on nothing, to find its end.
+                // Evaluates the body on null, to find its end.
                 end = self.run(body, Cow::Owned(Value::Null), ranges + 1, &mut Vec::new())?;
             }
             for value in found {
@@ -102,7 +102,7 @@ impl Evaluation {
             }
             Node::Range => values,
             Node::End => Vec::new(),
-            Node::Unknown(word) => return fail(format!("unrecognized identifier {word}")),
+            Node::Unknown(identifier) => return fail(format!("unrecognized identifier {identifier}")),
         };
         check(found.len())?;
         Ok(found)
@@ -166,7 +166,7 @@ impl Evaluation {
 }
 
 fn check(count: usize) -> Result<(), EvaluateError> {
-    if count > MAX_FOUND { fail("too many results") } else { Ok(()) }
+    if count > MAX_RESULTS { fail("too many results") } else { Ok(()) }
 }
 
 fn single<'f>(values: &'f [Found<'_>]) -> Result<Option<&'f Value>, EvaluateError> {
@@ -177,7 +177,7 @@ fn single<'f>(values: &'f [Found<'_>]) -> Result<Option<&'f Value>, EvaluateErro
     }
 }
 
-/// The parts of a value. Those of a string are its bytes.
+/// The children of a value. Those of a string are its bytes.
 fn children(value: Found<'_>) -> Values<'_> {
     match value {
         Cow::Borrowed(Value::Object(fields)) => fields.values().map(Cow::Borrowed).collect(),
@@ -190,7 +190,7 @@ fn children(value: Found<'_>) -> Values<'_> {
     }
 }
 
-/// A value and all values below it that have parts.
+/// A value and all values below it that have children.
 fn descend<'v>(value: Found<'v>, found: &mut Values<'v>) -> Result<(), EvaluateError> {
     if let Value::String(text) = value.as_ref() {
         if !text.is_empty() {
@@ -217,9 +217,9 @@ fn elements(values: Values<'_>, slice: Slice) -> Result<Values<'_>, EvaluateErro
             return fail(format!("{} is not array or slice", type_name(&value)));
         };
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
-        let given = slice.start.unwrap_or(0);
-        let start = if given < 0 { given.saturating_add(length) } else { given };
-        let end = if slice.is_index { given.saturating_add(1) } else { slice.end.unwrap_or(length) };
+        let specified = slice.start.unwrap_or(0);
+        let start = if specified < 0 { specified.saturating_add(length) } else { specified };
+        let end = if slice.is_index { specified.saturating_add(1) } else { slice.end.unwrap_or(length) };
         let is_last = end == 0 && slice.is_index;
         let end = if end < 0 || is_last { end.saturating_add(length) } else { end };
         if start == end {

@@ -1,4 +1,4 @@
-//! JSONPath as kubectl and client-go understand it: text with paths in braces.
+//! JSONPath in the dialect of kubectl and client-go: text with paths in braces.
 //!
 //! `{.spec.replicas}`, `{.items[*].metadata.name}`, `{range .items[?(@.kind=="Pod")]}{.metadata.name}{"\n"}{end}`. A
 //! [`Template`] is parsed once and evaluated on any number of values. Printer columns and selectable fields of custom
@@ -16,6 +16,16 @@ use serde_json::Value;
 use std::borrow::Cow;
 
 /// A parsed template.
+///
+/// ```
+/// use machinery::jsonpath::{Missing, Template};
+/// use serde_json::json;
+///
+/// let template = Template::parse("{range .items[*]}{.name} {end}")?;
+/// let value = json!({"items": [{"name": "a"}, {"name": "b"}]});
+/// assert_eq!(template.execute(&value, Missing::Error)?, "a b ");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     nodes: Vec<Node>,
@@ -40,7 +50,7 @@ pub enum Missing {
     Allow,
 }
 
-/// A value that a path leads to, or one that the template makes.
+/// A value that a path selects, or one that the template creates.
 pub type Found<'v> = Cow<'v, Value>;
 
 impl Template {
@@ -48,7 +58,7 @@ impl Template {
         Ok(Self { nodes: parse::parse(text)? })
     }
 
-    /// The results of every part of the template, in order. Parts in a range have results for every round.
+    /// The results of every part of the template, in order. Parts in a range have results for every iteration.
     pub fn results<'v>(
         &'v self,
         value: &'v Value,
@@ -92,7 +102,7 @@ pub(crate) enum Node {
     Union(Vec<Vec<Node>>),
     Range,
     End,
-    /// A word that means nothing.
+    /// An unrecognized identifier.
     Unknown(Box<str>),
 }
 
@@ -101,7 +111,7 @@ pub(crate) enum Node {
 pub(crate) struct Slice {
     pub start: Option<i64>,
     pub end: Option<i64>,
-    /// The end is not written: the slice is one element.
+    /// The end is omitted: the slice is one element.
     pub is_index: bool,
     pub step: Option<i64>,
 }

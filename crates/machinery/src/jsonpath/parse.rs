@@ -3,7 +3,7 @@
 use super::{Filter, Node, Operator, ParseError, Slice};
 use serde_json::Value;
 
-/// Paths inside unions and filters nest this deep.
+/// Nesting limit of paths inside unions and filters.
 const MAX_DEPTH: usize = 16;
 
 pub(super) fn parse(text: &str) -> Result<Vec<Node>, ParseError> {
@@ -31,7 +31,7 @@ fn parse_at(text: &str, depth: usize) -> Result<Vec<Node>, ParseError> {
     Ok(nodes)
 }
 
-/// Parses what stands inside one pair of braces.
+/// Parses the content of one pair of braces.
 fn parse_action(text: &str, depth: usize) -> Result<Vec<Node>, ParseError> {
     match parse_at(&format!("{{{text}}}"), depth + 1)?.into_iter().next() {
         Some(Node::List(nodes)) => Ok(nodes),
@@ -86,7 +86,7 @@ impl<'t> Parser<'t> {
             }
             match rest.chars().next() {
                 None | Some('\r' | '\n') => return fail("unclosed action"),
-                // The current value is where every path begins.
+                // Every path begins at the current value.
                 Some(' ' | '@' | '$') => {
                     self.take(1);
                 }
@@ -97,7 +97,7 @@ impl<'t> Parser<'t> {
                     nodes.push(self.field());
                 }
                 Some(c) if matches!(c, '+' | '-') || c.is_numeric() => nodes.push(self.number()?),
-                Some(c) if is_alphanumeric(c) => nodes.push(self.word()),
+                Some(c) if is_alphanumeric(c) => nodes.push(self.identifier()),
                 Some(c) => {
                     return fail(format!("unrecognized character in action: U+{:04X} '{c}'", u32::from(c)));
                 }
@@ -106,7 +106,7 @@ impl<'t> Parser<'t> {
     }
 
     /// `range`, `end`, `true`, `false`.
-    fn word(&mut self) -> Node {
+    fn identifier(&mut self) -> Node {
         let end = self.rest().find(is_terminator).unwrap_or(self.rest().len());
         match self.take(end) {
             "range" => Node::Range,
@@ -234,7 +234,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// The sides and the operator of a comparison.
+/// The operands and the operator of a comparison.
 fn comparison(text: &str) -> Option<(&str, &str, &str)> {
     let is_operator = |c: char| matches!(c, '!' | '<' | '>' | '=');
     let start = text.find(is_operator).filter(|start| *start > 0)?;
@@ -268,7 +268,7 @@ fn is_alphanumeric(c: char) -> bool {
     c == '_' || c.is_alphanumeric()
 }
 
-/// A string without its escapes, which are Go's.
+/// Decodes the escapes of a string, which are Go's.
 fn unquote(text: &str, quote: char) -> Option<String> {
     let mut out = String::new();
     let mut chars = text.chars();

@@ -128,7 +128,7 @@ fn paths_select_fields_text_and_quotes() {
 }
 
 #[test]
-fn templates_that_are_not_closed_do_not_parse() {
+fn unclosed_templates_are_rejected() {
     for (template, want) in [
         ("{.a", "unclosed action"),
         ("{.a\n}", "unclosed action"),
@@ -280,7 +280,7 @@ fn simple_paths_name_their_fields() {
 }
 
 #[test]
-fn templates_that_multiply_are_cut_off() {
+fn multiplying_templates_are_limited() {
     let mut value = json!({"x": 1});
     for _ in 0..60 {
         value = json!({"a": value, "b": [1, 2, 3]});

@@ -1,4 +1,4 @@
-//! Names that must fit into DNS.
+//! DNS names.
 
 use super::{framed, is_lower_alnum, max_bytes_error, max_len_error, pattern_error};
 use crate::field::{ErrorList, FieldError, Path};
@@ -27,7 +27,7 @@ fn underscore_label_ok(text: &[u8]) -> bool {
     framed(text, is_lower_alnum, |b| b == b'-' || b == b'_' || is_lower_alnum(b), is_lower_alnum)
 }
 
-/// A prefix may end in a dash: what generation adds makes the name whole.
+/// A prefix may end in a dash, since generateName appends a suffix.
 fn mask_trailing_dash(name: &str, prefix: bool) -> std::borrow::Cow<'_, [u8]> {
     let bytes = name.as_bytes();
     if prefix && bytes.len() > 1 && bytes.ends_with(b"-") {
@@ -68,12 +68,12 @@ fn subdomain_errors(text: &[u8], too_long: fn(usize) -> String) -> Vec<String> {
     errors
 }
 
-/// Refuses what is no DNS-1123 label; `prefix` allows a trailing dash (generateName).
+/// Rejects strings that are not DNS-1123 labels; `prefix` allows a trailing dash (generateName).
 pub fn dns_label(name: &str, prefix: bool) -> Vec<String> {
     label_errors(&mask_trailing_dash(name, prefix))
 }
 
-/// Refuses what is no DNS subdomain; `prefix` allows a trailing dash (generateName).
+/// Rejects strings that are not DNS subdomains; `prefix` allows a trailing dash (generateName).
 pub fn dns_subdomain(name: &str, prefix: bool) -> Vec<String> {
     subdomain_errors(&mask_trailing_dash(name, prefix), max_len_error)
 }
@@ -83,7 +83,7 @@ pub fn dns_subdomain_in_bytes(name: &str) -> Vec<String> {
     subdomain_errors(name.as_bytes(), max_bytes_error)
 }
 
-/// Refuses what is no DNS-1035 label (starts with a letter); `prefix` allows a trailing dash.
+/// Rejects strings that are not DNS-1035 labels (starting with a letter); `prefix` allows a trailing dash.
 pub fn dns1035_label(name: &str, prefix: bool) -> Vec<String> {
     let text = mask_trailing_dash(name, prefix);
     let mut errors = Vec::new();
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_and_subdomains() {
+    fn labels_and_subdomains_are_validated() {
         for good in ["a", "a-b", "0a", "a0-9z"] {
             assert!(dns_label(good, false).is_empty(), "{good}");
         }
@@ -192,12 +192,12 @@ mod tests {
         assert_eq!(dns1035_label("0a", false).len(), 1);
         assert!(wildcard_dns_subdomain("*.a.b").is_empty());
         assert_eq!(wildcard_dns_subdomain("a.b").len(), 1);
-        // A multi-byte character before the dash must not be cut.
+        // A multi-byte character before the dash must not be split.
         assert_eq!(dns_subdomain("é-", true).len(), 1);
     }
 
     #[test]
-    fn message_of_a_bad_subdomain() {
+    fn invalid_subdomain_message_matches_kubernetes() {
         assert_eq!(
             dns_subdomain("Bad_Name!", false)[0],
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"

@@ -1,7 +1,7 @@
-//! Names, labels, annotations, addresses: what Kubernetes accepts, with its messages.
+//! Validation of names, labels, annotations and addresses, with Kubernetes' messages.
 //!
-//! Checks of a single string return the texts of what is wrong (none: fine); checks of a field or of a whole
-//! `metadata` return field errors.
+//! Checks of a single string return error texts (none: valid); checks of a field or of a whole `metadata` return
+//! field errors.
 
 mod dns;
 mod ip;
@@ -15,12 +15,12 @@ pub use object_meta::*;
 pub use qualified::*;
 pub use text::*;
 
-/// `must be no more than N characters`, as the older checks word it (they count bytes all the same).
+/// `must be no more than N characters`, the text of older checks (which count bytes too).
 pub fn max_len_error(length: usize) -> String {
     format!("must be no more than {length} characters")
 }
 
-/// `must be no more than N bytes`, as labels and the newer checks word it.
+/// `must be no more than N bytes`, the text of labels and newer checks.
 pub fn max_bytes_error(length: usize) -> String {
     format!("must be no more than {length} bytes")
 }
@@ -30,7 +30,7 @@ pub fn range_error(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
 
-/// A rule in words, with examples and the pattern that stands for it.
+/// A rule as text, with examples and its pattern.
 pub fn pattern_error(message: &str, pattern: &str, examples: &[&str]) -> String {
     if examples.is_empty() {
         return format!("{message} (regex used for validation is '{pattern}')");
@@ -50,7 +50,7 @@ pub fn pattern_error(message: &str, pattern: &str, examples: &[&str]) -> String 
     text
 }
 
-/// Whether every byte is of a class, and the first and last of (usually narrower) classes.
+/// Reports whether every byte is of a class, and the first and last of (usually narrower) classes.
 fn framed(text: &[u8], first: fn(u8) -> bool, middle: fn(u8) -> bool, last: fn(u8) -> bool) -> bool {
     match text {
         [] => false,

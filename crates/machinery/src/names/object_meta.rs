@@ -1,39 +1,37 @@
-//! The rules of `metadata` that hold for every kind.
+//! Validation of `metadata`, common to all kinds.
 
-use super::{
-    dns_label, max_bytes_error, qualified_name, validate_annotations, validate_label_name, validate_labels,
-};
+use super::{dns_label, qualified_name, validate_annotations, validate_label_name, validate_labels};
 use crate::field::{ErrorBudget, ErrorList, FieldError, Path};
 use crate::gvk::split_api_version;
-use crate::member;
+use crate::map;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// How long a field manager's name may be.
+/// Length limit of a field manager's name.
 pub const FIELD_MANAGER_MAX: usize = 128;
 const SUBRESOURCE_MAX: usize = 256;
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 const IMMUTABLE: &str = "field is immutable";
 
-/// Checks names: the texts of what is wrong; the flag says it is a prefix (generateName).
+/// Validates names and returns error texts; the flag is true for a prefix (generateName).
 pub type NameFn = fn(&str, bool) -> Vec<String>;
 
 static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
 
 fn map<'a>(meta: &'a Value, field: &str) -> &'a Map<String, Value> {
-    member::of(meta, field).and_then(Value::as_object).unwrap_or(&EMPTY)
+    map::of(meta, field).and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    member::of(value, field).and_then(Value::as_str).unwrap_or("")
+    map::of(value, field).and_then(Value::as_str).unwrap_or("")
 }
 
 fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
-    member::of(value, field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    map::of(value, field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn generation(meta: &Value) -> i64 {
-    member::of(meta, "generation").and_then(Value::as_i64).unwrap_or(0)
+    map::of(meta, "generation").and_then(Value::as_i64).unwrap_or(0)
 }
 
 /// `metadata` of a new object; `meta` is the metadata itself, `path` usually `metadata`. Names are already generated.
@@ -43,7 +41,7 @@ pub fn validate_object_meta(meta: &Value, namespaced: bool, name_fn: NameFn, pat
     errors
 }
 
-/// The same for kinds that do not ask whether finalizers have a domain.
+/// The same for kinds that accept finalizers without a domain.
 pub fn validate_generic_object_meta(
     meta: &Value,
     namespaced: bool,
@@ -101,7 +99,7 @@ pub fn validate_object_meta_update(new: &Value, old: &Value, path: &Path<'_>) ->
     errors
 }
 
-/// The same for kinds that do not ask whether finalizers have a domain.
+/// The same for kinds that accept finalizers without a domain.
 pub fn validate_generic_object_meta_update(new: &Value, old: &Value, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     if old.get("deletionTimestamp").is_some_and(|t| !t.is_null()) {
@@ -137,7 +135,7 @@ pub fn validate_generic_object_meta_update(new: &Value, old: &Value, path: &Path
     errors
 }
 
-/// Finalizers without a domain are those that Kubernetes knows.
+/// The standard finalizers, which have no domain.
 pub fn validate_finalizers_are_standard(meta: &Value, path: &Path<'_>) -> ErrorList {
     let path = path.child("finalizers");
     let names = list(meta, "finalizers").iter().enumerate().take_while(|_| !ErrorBudget::is_spent());
@@ -171,7 +169,7 @@ pub fn validate_finalizers(finalizers: &[Value], path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// An object that is being deleted takes no new finalizers.
+/// An object that is being deleted accepts no new finalizers.
 pub fn validate_no_new_finalizers(new: &[Value], old: &[Value], path: &Path<'_>) -> ErrorList {
     let known: HashSet<&str> = old.iter().filter_map(Value::as_str).collect();
     let mut extra: Vec<&str> = new.iter().filter_map(Value::as_str).filter(|f| !known.contains(f)).collect();
@@ -188,7 +186,7 @@ pub fn validate_no_new_finalizers(new: &[Value], old: &[Value], path: &Path<'_>)
     vec![FieldError::forbidden(path, detail)]
 }
 
-/// Every reference is complete, none is to an Event, and one at most is the controller.
+/// Every reference is complete, none is to an Event, and at most one is the controller.
 pub fn validate_owner_references(references: &[Value], path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let mut first_controller: Option<String> = None;
@@ -233,7 +231,7 @@ fn validate_owner_reference(reference: &Value, path: &Path<'_>, errors: &mut Err
     }
 }
 
-/// A reference as JSON with the fields in the order of the type, which is not the alphabet's.
+/// A reference as JSON with the fields in declaration order, which is not alphabetical.
 fn show_owner_reference(reference: &Value) -> String {
     let mut fields: Vec<String> = ["apiVersion", "kind", "name", "uid"]
         .iter()
@@ -247,7 +245,7 @@ fn show_owner_reference(reference: &Value) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// Operation, type, manager and subresource of every entry; its fields are read by server-side apply.
+/// Operation, type, manager and subresource of every entry; server-side apply parses its fields.
 pub fn validate_managed_fields(entries: &[Value], path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
@@ -283,7 +281,7 @@ pub fn validate_field_manager(manager: &str, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// Letters, marks, numbers, punctuation, symbols and the plain space; close to Unicode's word on it.
+/// Letters, marks, numbers, punctuation, symbols and the ASCII space; close to Unicode's definition.
 pub(crate) fn is_printable(c: char) -> bool {
     match c {
         ' '..='~' => true,
@@ -345,14 +343,6 @@ fn validate_condition(condition: &Value, path: &Path<'_>) -> ErrorList {
     errors
 }
 
-/// `Invalid value: …: must be no more than N bytes` for a string that is too long, as newer kinds report it.
-pub fn validate_max_bytes(value: &str, max: usize, path: &Path<'_>) -> ErrorList {
-    if value.len() <= max {
-        return Vec::new();
-    }
-    vec![FieldError::invalid_str(path, value, max_bytes_error(max))]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn new_objects() {
+    fn create_metadata_is_validated() {
         assert!(create(json!({"name": "a", "namespace": "b"})).is_empty());
         assert_eq!(
             create(json!({"namespace": "b"})),
@@ -388,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn one_controller() {
+    fn owner_references_allow_one_controller() {
         let reference = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "u", "controller": true});
         let errors = validate_owner_references(&[reference("a"), reference("b")], &Path::new("refs"));
         assert_eq!(
@@ -398,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn updates() {
+    fn update_metadata_is_validated() {
         let old = json!({"name": "a", "uid": "1", "resourceVersion": "1", "deletionTimestamp": "t", "generation": 2});
         let new = json!({"name": "a", "uid": "2", "finalizers": ["x/y"], "generation": 1});
         let errors: Vec<String> = validate_object_meta_update(&new, &old, &Path::new("metadata"))
@@ -418,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn managers() {
+    fn managed_fields_entries_are_validated() {
         let path = Path::new("metadata");
         let path = path.child("managedFields");
         let entries = [json!({"manager": "a\u{7}", "operation": "x", "fieldsType": "v2"})];

@@ -5,7 +5,7 @@ use crate::field::{ErrorBudget, ErrorList, FieldError, Path};
 use serde_json::{Map, Value};
 
 pub const LABEL_VALUE_MAX: usize = 63;
-/// Keys and values of all annotations of an object together.
+/// Size limit of all annotations of an object, keys and values.
 pub const ANNOTATIONS_MAX: usize = 256 * 1024;
 
 const NAME: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
@@ -53,7 +53,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     errors
 }
 
-/// What a label's value may be.
+/// Validates a label's value.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > LABEL_VALUE_MAX {
@@ -85,7 +85,7 @@ pub fn validate_labels(labels: &Map<String, Value>, path: &Path<'_>) -> ErrorLis
     errors
 }
 
-/// Keys of annotations (upper case is fine) and the size of them all.
+/// Validates the keys of annotations (upper case is accepted) and their total size.
 pub fn validate_annotations(annotations: &Map<String, Value>, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     let mut size = 0;
@@ -107,7 +107,7 @@ pub fn validate_annotations(annotations: &Map<String, Value>, path: &Path<'_>) -
     errors
 }
 
-/// A `LabelSelector` object. `allow_invalid_values` lets old objects keep bad values.
+/// A `LabelSelector` object. `allow_invalid_values` accepts invalid values of old objects.
 pub fn validate_label_selector(selector: &Value, allow_invalid_values: bool, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
     if let Some(labels) = selector.get("matchLabels").and_then(Value::as_object) {
@@ -146,7 +146,7 @@ pub fn validate_label_selector_requirement(
         }
         other => {
             let detail = "not a valid selector operator";
-            errors.push(FieldError::invalid_word(&path.child("operator"), other, detail));
+            errors.push(FieldError::invalid_named(&path.child("operator"), other, detail));
         }
     }
     let key = requirement.get("key").and_then(Value::as_str).unwrap_or("");
@@ -183,7 +183,7 @@ pub fn domain_prefixed_path(path: &Path<'_>, text: &str) -> ErrorList {
     errors
 }
 
-/// `example.com/key`: a qualified name whose prefix is there.
+/// `example.com/key`: a qualified name with a prefix.
 pub fn domain_prefixed_key(path: &Path<'_>, key: &str) -> ErrorList {
     if key.is_empty() {
         return vec![FieldError::required(path, "")];
@@ -202,7 +202,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn qualified_names() {
+    fn qualified_names_are_validated() {
         for good in ["a", "A_b.c-1", "example.com/x", "1"] {
             assert!(qualified_name(good).is_empty(), "{good}");
         }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_have_a_total_size() {
+    fn annotations_total_size_is_limited() {
         let path = Path::new("metadata");
         let path = path.child("annotations");
         let map = json!({"UPPER/Case": "x".repeat(ANNOTATIONS_MAX)});
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors() {
+    fn label_selectors_are_validated() {
         let path = Path::new("spec");
         let path = path.child("selector");
         let selector =

@@ -1,22 +1,33 @@
-//! JSON patch (RFC 6902), with the habits of the library that Kubernetes uses: negative indices count from the
-//! end, `replace` adds a missing member, a missing `value` is null.
+//! JSON patch (RFC 6902), with the deviations of Kubernetes' library: negative indices count from the end, `replace`
+//! adds a missing member, a missing `value` is null.
 
 use super::{PatchError, depth};
 use crate::codec::budget::{Budget, footprint};
 use serde_json::Value;
 
-/// Operations that one patch may have.
+/// Limit of operations in one patch.
 const MAX_OPERATIONS: usize = 10_000;
-/// How much `copy` may add in total: the size of a request body.
+/// Limit of the bytes that `copy` adds in total: the size of a request body.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
-/// Memory that copies may take: text of that size as maps of many small values takes more.
+/// Memory limit of copies: text of that size as maps of many small values takes more.
 const MAX_COPIED_MEMORY: usize = 32 << 20;
-/// Items of lists that insertions and removals may move in total.
+/// Limit of list items that insertions and removals move in total.
 const MAX_MOVED: usize = 100_000_000;
-/// Patched objects may not nest deeper: everything that walks them relies on it.
+/// Nesting limit of patched objects, which all code that walks them relies on.
 const MAX_DEPTH: usize = 256;
 
-/// Carries out the operations of `patch` in order.
+/// Applies the operations of `patch` in order.
+///
+/// ```
+/// use machinery::patch::json_patch;
+/// use serde_json::json;
+///
+/// let mut object = json!({"spec": {"replicas": 1}});
+/// let patch = json!([{"op": "test", "path": "/spec/replicas", "value": 1},
+///                    {"op": "replace", "path": "/spec/replicas", "value": 3}]);
+/// json_patch::apply(&mut object, &patch).expect("applies");
+/// assert_eq!(object, json!({"spec": {"replicas": 3}}));
+/// ```
 pub fn apply(object: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let operations = operations(patch, "jsonpatch.Patch", "jsonpatch.Operation", "")?;
     if operations.len() > MAX_OPERATIONS {
@@ -27,7 +38,7 @@ pub fn apply(object: &mut Value, patch: &Value) -> Result<(), PatchError> {
     }
     let mut work = Work { copied: 0, memory: Budget::bytes(MAX_COPIED_MEMORY), moved: 0 };
     for operation in operations {
-        carry_out(object, operation, &mut work).map_err(PatchError::Unprocessable)?;
+        apply_operation(object, operation, &mut work).map_err(PatchError::Unprocessable)?;
         if work.moved > MAX_MOVED {
             let why = format!("a JSON patch may move at most {MAX_MOVED} items of lists");
             return Err(PatchError::TooLarge(why));
@@ -36,17 +47,17 @@ pub fn apply(object: &mut Value, patch: &Value) -> Result<(), PatchError> {
     Ok(())
 }
 
-/// Work that the operations of one patch have done.
+/// Work done by the operations of one patch.
 struct Work {
-    /// Bytes of JSON that were copied.
+    /// Bytes of JSON copied.
     copied: usize,
-    /// Memory that copies may still take.
+    /// Remaining memory for copies.
     memory: Budget,
-    /// Items of lists that were moved.
+    /// List items moved.
     moved: usize,
 }
 
-/// What strict or warning field validation says about the patch itself: types of members, unknown members.
+/// Errors of strict or warning field validation in the patch itself: types of members, unknown members.
 pub fn validate(patch: &Value) -> Result<Vec<String>, PatchError> {
     let prefix = "error decoding patch: ";
     let operations = operations(patch, "[]handlers.jsonPatchOp", "handlers.jsonPatchOp", prefix)?;
@@ -95,7 +106,7 @@ fn operations<'a>(patch: &'a Value, list: &str, item: &str, prefix: &str) -> Res
     }
 }
 
-fn carry_out(object: &mut Value, operation: &Value, work: &mut Work) -> Result<(), String> {
+fn apply_operation(object: &mut Value, operation: &Value, work: &mut Work) -> Result<(), String> {
     let kind = operation.get("op").and_then(Value::as_str).unwrap_or("unknown");
     let pointer = |member: &str| {
         operation.get(member).and_then(Value::as_str).ok_or_else(|| match member {
@@ -145,8 +156,8 @@ fn missing(kind: &str, what: &str, path: &str) -> String {
     format!("{kind} operation does not apply: doc is missing {what}: {path}: missing value")
 }
 
-/// The object or list that holds what a pointer names, and the last token. What stands before the first slash
-/// is ignored, so `data/a` is `/a`.
+/// The object or list that contains the target of a pointer, and the last token. Text before the first slash is
+/// ignored, so `data/a` is `/a`.
 fn find<'a>(object: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
     let (_, rest) = path.split_once('/')?;
     let (parents, last) = rest.rsplit_once('/').map_or((None, rest), |(p, l)| (Some(p), l));
@@ -308,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_beyond_memory_budget_are_refused() {
+    fn copies_beyond_memory_budget_are_rejected() {
         // 8 bytes of text that take 700 bytes of memory each.
         let small = Value::Array(vec![json!({"a": 1}); 20_000]);
         let object = json!({"l": small});
@@ -321,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn insertions_that_move_too_many_items_are_refused() {
+    fn insertions_that_move_too_many_items_are_rejected() {
         let object = json!({"l": vec![Value::Null; 500_000]});
         let insert = json!({"op": "add", "path": "/l/0", "value": null});
         assert!(patched(&object, Value::Array(vec![insert.clone(); 10])).is_ok());
@@ -356,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_do_not_apply() {
+    fn inapplicable_operations_are_errors() {
         let object = json!({"a": {"b": 1}, "l": [1]});
         for patch in [
             json!([{"op": "remove", "path": "/a/zz"}]),
@@ -378,21 +389,21 @@ mod tests {
     }
 
     #[test]
-    fn limits() {
+    fn patch_limits_are_enforced() {
         let operation = json!({"op": "test", "path": "/a", "value": 1});
         let many = Value::Array(vec![operation; MAX_OPERATIONS + 1]);
         assert_eq!(
             patched(&json!({}), many).unwrap_err().to_string(),
             "The allowed maximum operations in a JSON patch is 10000, got 10001"
         );
-        // Every copy nests the object into itself: one level deeper each time.
+        // Every copy nests the object in itself, one level deeper each time.
         let copies: Vec<Value> =
             (0..300).map(|_| json!({"op": "copy", "from": "/a", "path": "/a/b"})).collect();
         assert!(patched(&json!({"a": {}}), Value::Array(copies)).is_err());
     }
 
     #[test]
-    fn shape_of_the_patch() {
+    fn malformed_patch_reports_decoding_errors() {
         let refused = |patch| validate(&patch).unwrap_err().to_string();
         assert_eq!(
             refused(json!({"op": "add"})),
@@ -410,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(
+        fn json_patch_of_any_value_never_panics(
             op in "(add|remove|replace|move|copy|test)",
             from in "(/?(a|b|l|0|1|-|-1|~1|~)){0,4}",
             path in "(/?(a|b|l|0|1|-|-1|~1|~)){0,4}",

@@ -1,9 +1,19 @@
-//! JSON merge patch (RFC 7386), with the habits of the library that Kubernetes uses.
+//! JSON merge patch (RFC 7386), with the deviations of Kubernetes' library.
 
 use super::PatchError;
 use serde_json::{Map, Value};
 
 /// Merges `patch` into `object`.
+///
+/// ```
+/// use machinery::patch::merge;
+/// use serde_json::json;
+///
+/// let mut object = json!({"labels": {"a": "1", "b": "2"}});
+/// merge::apply(&mut object, &json!({"labels": {"a": null, "c": "3"}}))?;
+/// assert_eq!(object, json!({"labels": {"b": "2", "c": "3"}}));
+/// # Ok::<(), machinery::patch::PatchError>(())
+/// ```
 pub fn apply(object: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let fields = match patch {
         Value::Object(fields) => fields,
@@ -34,7 +44,7 @@ fn merge(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
                 target.remove(key);
             }
             (Some(Value::Object(current)), Value::Object(fields)) => merge(current, fields),
-            // An object that gives way to a list takes the list as it is, nulls inside included.
+            // An object that is replaced by a list takes the list unmodified, including nulls.
             (Some(current @ Value::Object(_)), list) => *current = list.clone(),
             (_, new) => {
                 target.insert(key.clone(), without_nulls(new));
@@ -60,7 +70,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn merges() {
+    fn merge_patch_cases_match_rfc7386() {
         for (object, patch, want) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
@@ -79,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_object() {
+    fn merge_patch_non_object_is_rejected() {
         let error = apply(&mut json!({}), &Value::Null).unwrap_err();
         assert_eq!(error.to_string(), "Invalid JSON Patch");
         assert!(apply(&mut json!({}), &json!([])).is_err());

@@ -1,7 +1,7 @@
 //! JSON patch, JSON merge patch, strategic merge patch.
 //!
-//! Each has one entry point, `apply(&mut object, &patch, …)`; on an error the object is left half patched and
-//! must be thrown away.
+//! Each has one entry point, `apply(&mut object, &patch, …)`; after an error the object is partly patched and must be
+//! discarded.
 
 pub mod json_patch;
 pub mod merge;
@@ -10,16 +10,16 @@ pub mod strategic;
 use crate::status::{Details, Status};
 use serde_json::Value;
 
-/// Why a patch was refused, by how the API reports it.
+/// Reason why a patch was rejected, by its API response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// The patch itself is malformed (400).
     #[error("{0}")]
     BadRequest(String),
-    /// The patch does not fit the object (422). The API hides the text from clients.
+    /// The patch does not match the object (422). The API hides the text from clients.
     #[error("{0}")]
     Unprocessable(String),
-    /// More work than a patch may ask for (413).
+    /// The patch exceeds the work limits (413).
     #[error("{0}")]
     TooLarge(String),
     /// A failure that Kubernetes reports without a reason (500).
@@ -41,7 +41,7 @@ impl From<PatchError> for Status {
     }
 }
 
-/// A value as Kubernetes' messages print maps and lists: `map[a:1 b:[x y]]`.
+/// A value in the Go format of Kubernetes' messages: `map[a:1 b:[x y]]`.
 pub fn show_plain(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -58,7 +58,7 @@ pub fn show_plain(value: &Value) -> String {
     }
 }
 
-/// How deep a value nests.
+/// Nesting depth of a value.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),

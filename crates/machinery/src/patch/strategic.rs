@@ -1,4 +1,4 @@
-//! Strategic merge patch: a merge patch that knows which lists merge by key, from the schema.
+//! Strategic merge patch: a merge patch in which the schema defines the lists that merge by key.
 //!
 //! Directives: `$patch: replace|delete|merge`, `$retainKeys`, `$deleteFromPrimitiveList/<field>`,
 //! `$setElementOrder/<field>`.
@@ -26,7 +26,7 @@ pub fn apply(object: &mut Value, patch: &Value, schema: SchemaRef<'_>) -> Result
     merge_map(target, patch.clone(), Type(Some(schema)))
 }
 
-/// How a field merges.
+/// Patch strategy of a field.
 struct Strategy<'a> {
     merge: bool,
     replace: bool,
@@ -34,7 +34,7 @@ struct Strategy<'a> {
     merge_key: &'a str,
 }
 
-/// The type that a map or list is merged under; `None` below free-form data, where every merge is plain.
+/// The type for merging a map or list; `None` below free-form data, where every merge is plain.
 #[derive(Clone, Copy)]
 struct Type<'a>(Option<SchemaRef<'a>>);
 
@@ -148,7 +148,7 @@ fn merge_map(
     Ok(())
 }
 
-/// A new value without what only directs merging; `None` if all of it does.
+/// A new value without directives; `None` if it consists of directives only.
 fn without_directives(value: Value, drop_nulls: bool) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(DIRECTIVE) => None,
@@ -165,7 +165,7 @@ fn without_directives(value: Value, drop_nulls: bool) -> Option<Value> {
     }
 }
 
-/// `$retainKeys`: the keys that stay; everything else goes from the original.
+/// `$retainKeys`: the keys that stay; all others are removed from the original.
 fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), PatchError> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else {
         return Ok(());
@@ -173,18 +173,18 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     let malformed = || PatchError::BadRequest("invalid patch format of retainKeys".to_owned());
     let keys = keys.as_array().ok_or_else(malformed)?;
     let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
-    let kept = |key: &str| keys.contains(key);
+    let is_retained = |key: &str| keys.contains(key);
     for (key, value) in patch.iter() {
         let directive = key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER);
-        if !value.is_null() && !directive && !kept(key) {
+        if !value.is_null() && !directive && !is_retained(key) {
             return Err(malformed());
         }
     }
-    original.retain(|key, _| kept(key));
+    original.retain(|key, _| is_retained(key));
     Ok(())
 }
 
-/// `$setElementOrder/<field>`: merges the field's list and puts it into the given order.
+/// `$setElementOrder/<field>`: merges the field's list and sorts it into the specified order.
 fn set_element_orders(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,

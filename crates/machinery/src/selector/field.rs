@@ -11,14 +11,14 @@ pub struct Term {
     pub equal: bool,
 }
 
-/// All terms hold; none matches everything.
+/// A conjunction of terms; without terms it matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
     pub terms: Vec<Term>,
 }
 
 impl FieldSelector {
-    /// Reads a selector as it stands in a query; backslash escapes `\`, `,` and `=` in values.
+    /// Parses a selector from a query; backslash escapes `\`, `,` and `=` in values.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut parts = split_terms(text);
         parts.sort_unstable();
@@ -32,12 +32,12 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// `field=value` alone.
+    /// The selector `field=value`.
     pub fn one(field: &str, value: &str) -> Self {
         Self { terms: vec![Term { field: field.to_owned(), value: value.to_owned(), equal: true }] }
     }
 
-    /// An absent field counts as the empty string.
+    /// An absent field equals the empty string.
     pub fn matches<'a>(&self, lookup: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.terms.iter().all(|t| (lookup(&t.field).unwrap_or("") == t.value) == t.equal)
     }
@@ -46,7 +46,7 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// The value that a field must have, if a term says so.
+    /// The value that a field must have, if a term requires one.
     pub fn requires(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|t| t.equal && t.field == field).map(|t| t.value.as_str())
     }
@@ -66,7 +66,7 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// Refuses fields that the kind does not offer: the caller words the error for the first one.
+    /// Rejects fields that the kind does not support; the caller creates the error for the first one.
     pub fn unsupported(&self, supported: impl Fn(&str) -> bool) -> Option<&str> {
         self.terms.iter().map(|t| t.field.as_str()).find(|f| !supported(f))
     }
@@ -105,7 +105,7 @@ fn split_terms(text: &str) -> Vec<&str> {
     terms
 }
 
-/// Field, whether it must be equal, value. The first operator splits.
+/// Field, true for equality, value. The first operator splits.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     let bytes = term.as_bytes();
     for (i, b) in bytes.iter().enumerate() {
@@ -147,7 +147,7 @@ fn unescape(value: &str) -> Result<String, ParseError> {
     Ok(out)
 }
 
-/// A value with what parsing would take for syntax escaped.
+/// Escapes characters of a value that parsing would treat as syntax.
 pub fn escape(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     for c in value.chars() {
@@ -165,7 +165,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn parses() {
+    fn field_selectors_are_parsed() {
         for (text, want) in [
             ("", ""),
             ("a=b", "a=b"),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn matches_and_requires() {
+    fn field_selector_matches_and_returns_required_value() {
         let selector = FieldSelector::parse("metadata.name=x,status.phase!=Running").unwrap();
         assert!(selector.matches(|f| (f == "metadata.name").then_some("x")));
         assert!(!selector.matches(|f| Some(if f == "metadata.name" { "x" } else { "Running" })));
@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics_and_round_trips(text in "\\PC{0,30}") {
+        fn field_selector_of_any_text_round_trips(text in "\\PC{0,30}") {
             if let Ok(selector) = FieldSelector::parse(&text) {
                 prop_assert_eq!(FieldSelector::parse(&selector.to_string()).map(|s| s.terms.len()), Ok(selector.terms.len()));
             }

@@ -31,14 +31,14 @@ pub struct Requirement {
     pub values: Vec<String>,
 }
 
-/// All requirements hold. `Nothing` matches no object at all (a null selector).
+/// A conjunction of requirements. `Nothing` matches no object at all (a null selector).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelSelector {
     All(Vec<Requirement>),
     Nothing,
 }
 
-/// Where labels are looked up.
+/// Source of labels.
 pub trait Labels {
     fn label(&self, key: &str) -> Option<&str>;
 }
@@ -61,14 +61,20 @@ impl<K: AsRef<str>, V: AsRef<str>> Labels for [(K, V)] {
     }
 }
 
-/// Values of one requirement that an error names, at most.
+/// Limit of a requirement's values in an error.
 const MAX_ERRORS: usize = 100;
 
 impl LabelSelector {
-    /// Matches every object.
-    pub const EVERYTHING: LabelSelector = LabelSelector::All(Vec::new());
-
-    /// Reads a selector as it stands in a query.
+    /// Parses a selector from a query.
+    ///
+    /// ```
+    /// use machinery::selector::LabelSelector;
+    ///
+    /// let selector = LabelSelector::parse("app=web,tier in (front, back),!legacy")?;
+    /// assert!(selector.matches(&[("app", "web"), ("tier", "back")][..]));
+    /// assert!(!selector.matches(&[("app", "web")][..]));
+    /// # Ok::<(), machinery::selector::ParseError>(())
+    /// ```
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut requirements = Parser::new(text).parse()?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
@@ -149,7 +155,7 @@ impl fmt::Display for LabelSelector {
 }
 
 impl Requirement {
-    /// Key and value of a requirement that only one value meets.
+    /// Key and value of a requirement that only one value satisfies.
     pub fn only_value(&self) -> Option<(&str, &str)> {
         match (self.operator, self.values.as_slice()) {
             (Operator::In | Operator::Equals | Operator::DoubleEquals, [value]) => Some((&self.key, value)),
@@ -287,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn error_texts() {
+    fn error_texts_match_kubernetes() {
         let table = [
             ("tier>=1", "unable to parse requirement: found '=', expected: identifier"),
             (
@@ -324,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn matching() {
+    fn requirements_match_labels() {
         let labels = json!({"env": "prod", "tier": "2"});
         let labels = labels.as_object().unwrap();
         let pairs = [("env", "prod"), ("tier", "2")];
@@ -353,7 +359,18 @@ mod tests {
     }
 
     #[test]
-    fn from_objects() {
+    fn selectors_match_vectors() {
+        for vector in vectors::selectors() {
+            let labels: Vec<(&str, &str)> =
+                vector.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            let selector = LabelSelector::from_object(Some(&vector.selector));
+            let matches = selector.is_ok_and(|selector| selector.matches(&labels[..]));
+            assert_eq!(matches, vector.matches, "{}", vector.name);
+        }
+    }
+
+    #[test]
+    fn label_selector_objects_are_converted() {
         let object = json!({"matchLabels": {"b": "1"}, "matchExpressions": [
             {"key": "a", "operator": "In", "values": ["y", "x"]}, {"key": "c", "operator": "DoesNotExist"}]});
         assert_eq!(LabelSelector::from_object(Some(&object)).unwrap().to_string(), "a in (x,y),b=1,!c");
@@ -366,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "\\PC{0,40}") {
+        fn label_selector_parse_of_any_text_never_panics(text in "\\PC{0,40}") {
             let _ = LabelSelector::parse(&text);
         }
 

@@ -6,7 +6,7 @@ pub mod label;
 pub use field::FieldSelector;
 pub use label::LabelSelector;
 
-/// A selector that cannot be understood; the text is what the API reports.
+/// A malformed selector, with the API's error text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseError(pub String);

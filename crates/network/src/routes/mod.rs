@@ -1,6 +1,6 @@
-//! Pods reach pods of other nodes: plain routes to nodes on the same link, a VXLAN tunnel to those behind others.
+//! Routes between the pods of different nodes: plain routes to nodes on the same link, a VXLAN tunnel to others.
 //!
-//! Watches nodes; writes routes of this machine. Every packet between pods keeps its addresses.
+//! Watches nodes; writes routes of this machine. Packets between pods keep their addresses.
 
 mod plan;
 
@@ -11,96 +11,97 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use base::tasks::TaskGroup;
+use ipnet::IpNet;
 use objects::core::v1::Node;
 use objects::networking::v1::ServiceCIDR;
-use runtime::{Cache, Haste, Informers, Kept, keep};
+use runtime::{Batching, Cache, ExternalState, Informers, reconcile};
 use sys::netlink::{Netlink, Peer, Route, Way};
 use tokio::sync::Notify;
 
-pub use plan::{Machine, Plan, View, hardware, peer, plan, range};
+pub use plan::{Machine, RoutePlan, View, hardware, peer, plan};
 
-/// By this number the kernel knows whose routes they are.
+/// Routing protocol number that marks Ferry's routes.
 const OWNER: u8 = 176;
 const TUNNEL: &str = "ferry-vxlan";
 const TUNNEL_NETWORK: u32 = 1;
 const TUNNEL_PORT: u16 = 4789;
-/// What a tunnel's headers take of a packet.
+/// Overhead of the tunnel headers per packet.
 const TUNNEL_HEADERS: u32 = 50;
 
-/// Why routes could not be set.
+/// Failure to set routes.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    #[error("talking to the kernel")]
+    #[error("failed to open netlink socket")]
     Open(#[source] io::Error),
-    #[error("listing routes")]
+    #[error("failed to list routes")]
     List(#[source] io::Error),
-    #[error("setting the route to {}/{}", .0.0, .0.1)]
-    Set((IpAddr, u8), #[source] io::Error),
-    #[error("removing the route to {}/{}", .0.0, .0.1)]
-    Remove((IpAddr, u8), #[source] io::Error),
-    #[error("making the tunnel")]
+    #[error("failed to set route to {0}")]
+    Set(IpNet, #[source] io::Error),
+    #[error("failed to remove route to {0}")]
+    Remove(IpNet, #[source] io::Error),
+    #[error("failed to create tunnel")]
     Tunnel(#[source] io::Error),
-    #[error("telling the tunnel of the node at {0}")]
+    #[error("failed to add tunnel peer {0}")]
     Peer(IpAddr, #[source] io::Error),
 }
 
-/// Keeps the routes of the node `name` until `tasks` stop.
+/// Maintains the routes of the node `name` until `tasks` stop.
 pub fn run(name: String, informers: Informers, tasks: TaskGroup) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let (nodes, ranges) = (informers.of::<Node>(), informers.of::<ServiceCIDR>());
         let changed = Arc::new(Notify::new());
-        let told = Arc::clone(&changed);
+        let notify = Arc::clone(&changed);
         nodes.on_event(move |change| {
-            // Heartbeats change nothing that matters here.
+            // Heartbeats are irrelevant here.
             if change.old().is_none_or(|old| View::of(old) != View::of(change.object())) {
-                told.notify_one();
+                notify.notify_one();
             }
         });
-        let told = Arc::clone(&changed);
-        ranges.on_event(move |_| told.notify_one());
-        keep(Routes { name, nodes, ranges, changed, peers: BTreeSet::new() }, &tasks).await;
+        let notify = Arc::clone(&changed);
+        ranges.on_event(move |_| notify.notify_one());
+        reconcile(Routes { name, nodes, ranges, changed, peers: BTreeSet::new() }, &tasks).await;
     })
 }
 
-/// The routes of a node.
+/// Routes of a node.
 struct Routes {
     name: String,
     nodes: Cache<Node>,
     ranges: Cache<ServiceCIDR>,
     changed: Arc<Notify>,
-    /// The nodes that the tunnel knows.
+    /// Peers of the tunnel.
     peers: BTreeSet<Peer>,
 }
 
-impl Kept for Routes {
+impl ExternalState for Routes {
     type Error = RouteError;
 
     fn name(&self) -> &'static str {
         "routes to other nodes"
     }
 
-    async fn known(&mut self) {
+    async fn ready(&mut self) {
         self.nodes.synced().await;
         self.ranges.synced().await;
     }
 
-    fn bring(&mut self, _: bool) -> Result<(), RouteError> {
+    fn apply(&mut self, _: bool) -> Result<(), RouteError> {
         let views: Vec<View> = self.nodes.all().iter().map(|node| View::of(node)).collect();
         let ranges = self.ranges.all();
         let texts =
             ranges.iter().flat_map(|one| one.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten()));
-        let services: Vec<(IpAddr, u8)> = texts.filter_map(|text| range(text)).collect();
+        let services: Vec<IpNet> = texts.filter_map(|text| text.trim().parse().ok()).collect();
         let own = views.iter().find(|view| view.name == self.name);
         own.map_or(Ok(()), |own| apply(own, &views, &services, &mut self.peers))
     }
 
-    async fn changed(&mut self) -> Haste {
+    async fn changed(&mut self) -> Batching {
         self.changed.notified().await;
-        Haste::None
+        Batching::None
     }
 }
 
-/// Takes away the routes and the tunnel.
+/// Removes the routes and the tunnel.
 pub fn remove() -> Result<(), RouteError> {
     let mut netlink = Netlink::open().map_err(RouteError::Open)?;
     for route in netlink.routes(Some(OWNER)).map_err(RouteError::List)? {
@@ -129,22 +130,19 @@ impl Machine for Kernel {
     }
 }
 
-fn apply(
-    own: &View,
-    all: &[View],
-    services: &[(IpAddr, u8)],
-    peers: &mut BTreeSet<Peer>,
-) -> Result<(), RouteError> {
+fn apply(own: &View, all: &[View], services: &[IpNet], peers: &mut BTreeSet<Peer>) -> Result<(), RouteError> {
     let mut netlink = Netlink::open().map_err(RouteError::Open)?;
     let present = netlink.routes(None).map_err(RouteError::List)?;
-    let default =
-        |ipv4| present.iter().any(|route| route.destination.1 == 0 && route.destination.0.is_ipv4() == ipv4);
+    let default = |ipv4| {
+        let mut destinations = present.iter().map(|route| route.destination);
+        destinations.any(|to| to.prefix_len() == 0 && to.addr().is_ipv4() == ipv4)
+    };
     let default_routes = [default(true), default(false)];
     let loopback = netlink.link("lo").map_err(RouteError::List)?.map_or(1, |link| link.index);
     let mut kernel = Kernel { netlink, default_routes, loopback };
     let plan = plan(own, all, services, &mut kernel);
     let mut netlink = kernel.netlink;
-    let mut wanted: BTreeMap<(IpAddr, u8), Route> =
+    let mut wanted: BTreeMap<IpNet, Route> =
         plan.routes.iter().map(|route| (route.destination, route.clone())).collect();
     tunnels(&mut netlink, &plan, peers, &mut wanted)?;
     for route in netlink.routes(Some(OWNER)).map_err(RouteError::List)? {
@@ -152,7 +150,7 @@ fn apply(
             Some(same) if *same == route => {
                 wanted.remove(&route.destination);
             }
-            // It is replaced below.
+            // Replaced below.
             Some(_) => {}
             None => netlink
                 .remove_route(&route, OWNER)
@@ -165,12 +163,12 @@ fn apply(
     Ok(())
 }
 
-/// Makes the tunnel and tells it of its peers, if there are any; their pods are wanted through it.
+/// Creates the tunnel with its peers, if there are any; routes to their pods use it.
 fn tunnels(
     netlink: &mut Netlink,
-    plan: &Plan,
+    plan: &RoutePlan,
     peers: &mut BTreeSet<Peer>,
-    wanted: &mut BTreeMap<(IpAddr, u8), Route>,
+    wanted: &mut BTreeMap<IpNet, Route>,
 ) -> Result<(), RouteError> {
     let Some((local, inside)) = &plan.tunnel_from else {
         if !peers.is_empty() {

@@ -1,17 +1,18 @@
-//! Which routes a node needs so that its pods and those of other nodes reach each other. Pure.
+//! Computes the routes a node needs to connect its pods with those of other nodes. Pure.
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use objects::core::v1::Node;
 use sys::netlink::{Peer, Route, Way};
 
-/// A node, as far as routes are concerned.
+/// A node, reduced to its routing data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     pub name: String,
     pub addresses: Vec<IpAddr>,
-    /// The addresses of its pods.
-    pub ranges: Vec<(IpAddr, u8)>,
+    /// Its pod ranges.
+    pub ranges: Vec<IpNet>,
 }
 
 impl View {
@@ -27,7 +28,7 @@ impl View {
                 .filter(|address| address.type_ == "InternalIP")
                 .filter_map(|address| address.address.parse().ok())
                 .collect(),
-            ranges: ranges.iter().filter_map(|text| range(text)).collect(),
+            ranges: ranges.iter().filter_map(|text| text.trim().parse().ok()).collect(),
         }
     }
 
@@ -36,56 +37,48 @@ impl View {
     }
 }
 
-/// `10.244.1.0/24`, as address and prefix length.
-#[must_use]
-pub fn range(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, prefix) = text.trim().split_once('/')?;
-    let (address, prefix): (IpAddr, u8) = (address.parse().ok()?, prefix.parse().ok()?);
-    (prefix <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, prefix))
-}
-
-/// What the kernel says about this machine.
+/// Kernel facts about this machine.
 pub trait Machine {
-    /// Which way a packet would go.
+    /// Route lookup.
     fn way_to(&mut self, address: IpAddr) -> Option<Way>;
-    /// Whether packets to anywhere have a way, by family.
+    /// True if a default route exists, by family.
     fn has_default_route(&self, ipv4: bool) -> bool;
-    /// The number of the loopback interface.
+    /// Index of the loopback interface.
     fn loopback(&self) -> u32;
 }
 
-/// What there should be.
+/// Desired routes and tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct RoutePlan {
     pub routes: Vec<Route>,
-    /// Ranges of pods behind tunnels, and the tunnels' other ends.
-    pub tunnels: Vec<((IpAddr, u8), Peer)>,
-    /// Where tunnels begin on this node: its own address, and its addresses inside.
+    /// Pod ranges behind tunnels, and the tunnels' remote endpoints.
+    pub tunnels: Vec<(IpNet, Peer)>,
+    /// Local tunnel endpoint: underlay address and overlay addresses.
     pub tunnel_from: Option<(IpAddr, Vec<IpAddr>)>,
 }
 
-/// Plans for the node `own`. Packets to `services` that this machine sends itself need a way too, or the kernel refuses
-/// them before the proxy sees them.
-pub fn plan(own: &View, others: &[View], services: &[(IpAddr, u8)], machine: &mut dyn Machine) -> Plan {
-    let mut plan = Plan::default();
+/// Plans for the node `own`. Locally sent packets to `services` need a route too, or the kernel rejects them before
+/// the proxy sees them.
+pub fn plan(own: &View, others: &[View], services: &[IpNet], machine: &mut dyn Machine) -> RoutePlan {
+    let mut plan = RoutePlan::default();
     for &destination in services {
-        if !machine.has_default_route(destination.0.is_ipv4()) {
+        if !machine.has_default_route(destination.addr().is_ipv4()) {
             plan.routes.push(Route {
                 destination,
                 gateway: None,
                 interface: machine.loopback(),
-                source: own.address_like(destination.0),
+                source: own.address_like(destination.addr()),
                 gateway_on_link: false,
             });
         }
     }
     for other in others.iter().filter(|other| other.name != own.name) {
         for &destination in &other.ranges {
-            // Two nodes that say they have the same addresses cannot both be reached; ours are ours.
+            // Two nodes with the same range cannot both be reached; the node's own range takes precedence.
             if own.ranges.contains(&destination) {
                 continue;
             }
-            let Some(address) = other.address_like(destination.0) else { continue };
+            let Some(address) = other.address_like(destination.addr()) else { continue };
             if own.addresses.contains(&address) {
                 continue;
             }
@@ -97,7 +90,7 @@ pub fn plan(own: &View, others: &[View], services: &[(IpAddr, u8)], machine: &mu
                     source: None,
                     gateway_on_link: false,
                 }),
-                Some(_) => plan.tunnels.push((destination, peer(address, destination.0))),
+                Some(_) => plan.tunnels.push((destination, peer(address, destination.addr()))),
                 None => {}
             }
         }
@@ -105,13 +98,13 @@ pub fn plan(own: &View, others: &[View], services: &[(IpAddr, u8)], machine: &mu
     if let Some((_, first)) = plan.tunnels.first()
         && let Some(local) = own.address_like(first.machine)
     {
-        plan.tunnel_from = Some((local, own.ranges.iter().map(|(network, _)| *network).collect()));
+        plan.tunnel_from = Some((local, own.ranges.iter().map(IpNet::addr).collect()));
     }
     plan
 }
 
-/// The other end of a tunnel: the first address of the node's pods, which no pod has, and a hardware address that both
-/// sides can tell from the node's own.
+/// Tunnel endpoint: the first address of the node's pod range, which no pod has, and a MAC address that both sides
+/// derive from the node's address.
 #[must_use]
 pub fn peer(machine: IpAddr, inside: IpAddr) -> Peer {
     Peer { machine, inside, hardware: hardware(machine) }
@@ -126,7 +119,7 @@ pub fn hardware(machine: IpAddr) -> [u8; 6] {
             [o[12], o[13], o[14], o[15]]
         }
     };
-    // Locally administered, for one.
+    // Locally administered, unicast.
     [0x0e, 0xfe, last[0], last[1], last[2], last[3]]
 }
 
@@ -159,11 +152,11 @@ mod tests {
 
     fn view(name: &str, address: &str, pods: &str) -> View {
         let addresses = address.parse().into_iter().collect();
-        View { name: name.into(), addresses, ranges: range(pods).into_iter().collect() }
+        View { name: name.into(), addresses, ranges: pods.parse().into_iter().collect() }
     }
 
     #[test]
-    fn near_nodes_by_routes_and_far_ones_by_tunnels() {
+    fn near_nodes_get_routes_far_nodes_get_tunnels() {
         let own = view("a", "172.30.0.1", "10.244.0.0/24");
         let others = [
             own.clone(),
@@ -173,36 +166,28 @@ mod tests {
             view("thief", "172.30.0.5", "10.244.0.0/24"),
             view("myself", "172.30.0.1", "10.244.7.0/24"),
         ];
-        let services = range("10.96.0.0/12").expect("a range");
+        let services = "10.96.0.0/12".parse().expect("a range");
         let plan = plan(&own, &others, &[services], &mut Fake { default: true });
         let got: Vec<String> = plan
             .routes
             .iter()
-            .map(|route| format!("{}/{} via {:?}", route.destination.0, route.destination.1, route.gateway))
+            .map(|route| format!("{} via {:?}", route.destination, route.gateway))
             .collect();
         assert_eq!(got, ["10.244.1.0/24 via Some(172.30.0.2)"]);
         let [(destination, peer)] = &plan.tunnels[..] else { panic!("one tunnel: {plan:?}") };
         assert_eq!(
-            (destination.0, peer.inside),
+            (destination.addr(), peer.inside),
             (IpAddr::from([10, 244, 2, 0]), IpAddr::from([10, 244, 2, 0]))
         );
         assert_eq!(plan.tunnel_from, Some(([172, 30, 0, 1].into(), vec![[10, 244, 0, 0].into()])));
     }
 
     #[test]
-    fn services_need_a_way_where_there_is_none() {
+    fn service_range_without_default_route_gets_route() {
         let own = view("a", "172.30.0.1", "10.244.0.0/24");
-        let services = range("10.96.0.0/12").expect("a range");
+        let services = "10.96.0.0/12".parse().expect("a range");
         let plan = plan(&own, &[], &[services], &mut Fake { default: false });
         let [route] = &plan.routes[..] else { panic!("one route: {plan:?}") };
         assert_eq!((route.interface, route.source), (1, Some([172, 30, 0, 1].into())));
-    }
-
-    #[test]
-    fn ranges() {
-        assert_eq!(range("10.244.1.0/24"), Some(([10, 244, 1, 0].into(), 24)));
-        for bad in ["", "10.0.0.0", "10.0.0.0/33", "x/8"] {
-            assert_eq!(range(bad), None, "{bad}");
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! Real packets between two nodes, in network namespaces that end with the test: on one link, and with a router between.
+//! Real packets between two nodes, in network namespaces that end with the test: on one link, and with a router
+//! between.
 
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::test_namespaces::Space;
+use crate::test_namespaces::NetworkNamespace;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -15,15 +16,21 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn view(number: u8, address: &str) -> View {
-    let ranges = vec![(IpAddr::from([10, 244, number, 0]), 24)];
+    let ranges = vec![format!("10.244.{number}.0/24").parse().expect("a range")];
     View { name: format!("node-{number}"), addresses: vec![ip(address)], ranges }
 }
 
-/// A node with a cable to `other`, an address, and pods behind a bridge.
-fn connect(node: &Space, other: &Space, link: &'static str, address: &'static str, pods: u8) {
+/// A node with a link to `other`, an address, and pods behind a bridge.
+fn connect(
+    node: &NetworkNamespace,
+    other: &NetworkNamespace,
+    link: &'static str,
+    address: &'static str,
+    pods: u8,
+) {
     let peer = Arc::clone(&node.0);
     other.within(move |netlink| {
-        netlink.add_pair(link, "eth0", peer.as_fd(), 1500).expect("a cable");
+        netlink.add_pair(link, "eth0", peer.as_fd(), 1500).expect("a veth pair");
         netlink.set_up(link).expect("up");
     });
     node.within(move |netlink| {
@@ -35,8 +42,8 @@ fn connect(node: &Space, other: &Space, link: &'static str, address: &'static st
     });
 }
 
-/// Whether a pod's address of the first node is seen, unchanged, by one of the second.
-fn reaches(one: &Space, two: &Space) {
+/// Returns true if a pod of the second node sees the unchanged address of a pod of the first.
+fn reaches(one: &NetworkNamespace, two: &NetworkNamespace) {
     let server = two.within(|_| UdpSocket::bind("10.244.2.1:9000").expect("a server"));
     server.set_read_timeout(Some(PATIENCE)).expect("a limit");
     one.within(|_| {
@@ -49,8 +56,8 @@ fn reaches(one: &Space, two: &Space) {
 
 #[test]
 fn nodes_on_one_link_get_routes() {
-    let (Some(one), Some(two)) = (Space::new(), Space::new()) else {
-        return println!("skipped: no right to make network namespaces");
+    let (Some(one), Some(two)) = (NetworkNamespace::new(), NetworkNamespace::new()) else {
+        return println!("skipped: no permission to create network namespaces");
     };
     connect(&one, &two, "to-one", "172.30.0.1", 1);
     two.within(|netlink| {
@@ -63,9 +70,9 @@ fn nodes_on_one_link_get_routes() {
     for (space, number) in [(&one, 0), (&two, 1)] {
         let all = all.clone();
         space.within(move |netlink| {
-            let services = [(ip("10.96.0.0"), 12)];
+            let services = ["10.96.0.0/12".parse().expect("a range")];
             let mut peers = BTreeSet::new();
-            // Done again, nothing changes.
+            // Idempotent.
             for _ in 0..2 {
                 apply(&all[number], &all, &services, &mut peers).expect("routes");
             }
@@ -81,8 +88,10 @@ fn nodes_on_one_link_get_routes() {
 
 #[test]
 fn nodes_behind_a_router_get_a_tunnel() {
-    let (Some(one), Some(two), Some(router)) = (Space::new(), Space::new(), Space::new()) else {
-        return println!("skipped: no right to make network namespaces");
+    let (Some(one), Some(two), Some(router)) =
+        (NetworkNamespace::new(), NetworkNamespace::new(), NetworkNamespace::new())
+    else {
+        return println!("skipped: no permission to create network namespaces");
     };
     connect(&one, &router, "to-one", "192.168.1.2", 1);
     connect(&two, &router, "to-two", "192.168.2.2", 2);
@@ -104,7 +113,7 @@ fn nodes_behind_a_router_get_a_tunnel() {
         });
     }
     reaches(&one, &two);
-    // The other node leaves: so does the tunnel.
+    // The tunnel is removed with the other node.
     one.within(move |netlink| {
         let mut peers = BTreeSet::from([peer(ip("192.168.2.2"), ip("10.244.2.0"))]);
         apply(&all[0], &all[..1], &[], &mut peers).expect("no tunnel");

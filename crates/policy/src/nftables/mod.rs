@@ -1,13 +1,14 @@
 //! The planner's chains and sets in the kernel, one table per family.
 //!
-//! What is forwarded passes two chains: what an address may send, then what an address may receive. Each knows the
-//! addresses of this node's pods under policies by a map, so other packets cost a lookup or two. Packets between a node
-//! and its own pods are never forwarded. Services were translated before: policies see the pods behind them.
+//! Forwarded packets pass two chains: egress of the source address, then ingress of the destination address. Each
+//! looks up the addresses of this node's pods under policies in a map, so other packets cost a lookup or two. Packets
+//! between a node and its own pods are never forwarded. Services have been translated before: policies see the pods
+//! behind them.
 
 mod rules;
 mod sets;
 
-use sys::nftables::keys::address;
+use sys::netlink::octets;
 use sys::nftables::{Batch, Element, Family, NftError, Tables, Verdict};
 
 use crate::model::Direction;
@@ -16,19 +17,19 @@ use crate::state::{Difference, Dispatch};
 /// The table, one per family.
 pub const TABLE: &str = "ferry-policy";
 
-/// Gives plans to the kernel.
+/// Applies plans to the kernel.
 #[derive(Debug)]
 pub struct Nftables {
     tables: Tables,
 }
 
 impl Nftables {
-    /// In the network namespace of the caller.
+    /// Rules in the network namespace of the caller.
     pub fn open() -> Result<Self, NftError> {
         Ok(Self { tables: Tables::open(TABLE)? })
     }
 
-    /// Puts `whole` in place of whatever is there.
+    /// Replaces all rules by those of `whole`.
     pub fn replace(&self, whole: &Difference) -> Result<(), NftError> {
         self.tables.replace(|batch, family| {
             sets::add_fixed(batch, family);
@@ -46,7 +47,7 @@ impl Nftables {
     }
 }
 
-/// In this order nothing ever leads to what is not there.
+/// The order ensures that no entry or rule refers to a missing chain or set.
 fn change(batch: &mut Batch, family: Family, difference: &Difference) {
     for set in &difference.new_sets {
         sets::add(batch, family, set);
@@ -89,7 +90,7 @@ fn dispatch(family: Family, direction: Direction, all: &[Dispatch]) -> Vec<Eleme
     let ours = all.iter().filter(|one| one.direction == direction && Family::of(one.address) == family);
     ours.map(|one| {
         let group = rules::group_name(one.direction, one.group);
-        Element::Verdict(address(one.address), Verdict::Goto(group))
+        Element::Verdict(octets(one.address), Verdict::Goto(group))
     })
     .collect()
 }

@@ -1,4 +1,4 @@
-//! Chains: the two that every forwarded packet passes, the groups of pods, and what policies let through.
+//! Chains: the two that every forwarded packet passes, the groups of pods, and the rules of policies.
 
 use sys::nftables::{Base, Batch, Chain, CtKey, Expr, Family, Hook, MetaKey, Register, Verdict};
 
@@ -8,15 +8,15 @@ use crate::state::{Group, Id, PeerSet, PolicyChain, PortMatch, Step};
 
 const R0: Register = Register(0);
 const FORWARD: u32 = 2;
-/// Behind the translation of services; what goes out is looked at before what comes in.
+/// After the translation of services; egress is checked before ingress.
 const EGRESS: i32 = 10;
 const INGRESS: i32 = 11;
-/// Packets of connections that were let through, and errors about them.
+/// Packets of established connections, and errors about them.
 const STATE_ESTABLISHED_OR_RELATED: u32 = 2 | 4;
 const ICMP_V6: u8 = 58;
-/// Router and neighbour discovery: pods of one bridge find each other by it, whatever policies say.
+/// Router and neighbour discovery, which pods on one bridge need regardless of policies.
 const DISCOVERY: (u8, u8) = (133, 137);
-/// What of a policy's name goes into the name of its chain.
+/// Length of a policy's name within the name of its chain.
 const LONGEST_LABEL: usize = 80;
 
 fn base_name(direction: Direction) -> &'static str {
@@ -26,7 +26,7 @@ fn base_name(direction: Direction) -> &'static str {
     }
 }
 
-/// The chains that the kernel calls.
+/// Base chains.
 pub fn add_base(batch: &mut Batch, family: Family) {
     for (direction, priority) in [(Direction::Egress, EGRESS), (Direction::Ingress, INGRESS)] {
         let name = base_name(direction);
@@ -67,7 +67,7 @@ pub fn add_base(batch: &mut Batch, family: Family) {
             let open = [destination_and_port(family, sets::OPEN.to_owned()), vec![accept]].concat();
             batch.add_rule(name, &open);
         }
-        // The pod that the policies are about is at the other end than its peers.
+        // The selected pod is at the opposite end of its peers.
         let pod = match direction {
             Direction::Ingress => Direction::Egress,
             Direction::Egress => Direction::Ingress,
@@ -77,7 +77,7 @@ pub fn add_base(batch: &mut Batch, family: Family) {
     }
 }
 
-/// The address of the peer: where a packet comes from, or goes to.
+/// Address of the peer: source or destination of a packet.
 fn address(family: Family, direction: Direction, to: Register) -> Expr {
     let offset = match (family, direction) {
         (Family::Ipv4, Direction::Ingress) => 12,
@@ -93,7 +93,7 @@ pub fn group_name(direction: Direction, id: Id) -> String {
     format!("{}-group-{id}", base_name(direction))
 }
 
-/// A name that tells a person which policy it is.
+/// Chain name that identifies the policy for humans.
 fn policy_name(direction: Direction, policy: &Name, id: Id) -> String {
     let label = format!("{}/{}", policy.namespace, policy.name);
     let label: String = label.chars().take(LONGEST_LABEL).collect();
@@ -104,7 +104,7 @@ fn ports_chain(policy: &str, at: usize) -> String {
     format!("{policy}-ports-{at}")
 }
 
-/// Whatever no policy of the group lets through ends here.
+/// Drops packets that no policy of the group allows.
 pub fn add_group(batch: &mut Batch, group: &Group) {
     let name = group_name(group.direction, group.id);
     batch.add_chain(&Chain { name: &name, hook: None });
@@ -121,13 +121,13 @@ pub fn remove_group(batch: &mut Batch, group: &Group) {
     batch.remove_chain(&name);
 }
 
-/// Whether the ports of a step get a chain of their own: several peers lead to several ports.
+/// True if the ports of a step get a separate chain: several peers with several ports.
 fn has_ports_chain(step: &Step) -> bool {
     let several = |count: Option<usize>| count.is_some_and(|count| count > 1);
     several(step.peers.as_ref().map(Vec::len)) && several(step.ports.as_ref().map(Vec::len))
 }
 
-/// What a policy lets through.
+/// Allow rules of a policy.
 pub fn add_policy(batch: &mut Batch, family: Family, chain: &PolicyChain) {
     let name = policy_name(chain.direction, &chain.policy, chain.id);
     batch.add_chain(&Chain { name: &name, hook: None });

@@ -2,21 +2,22 @@
 
 use std::net::IpAddr;
 
-use sys::nftables::keys::{Part, address, protocol_and_port};
+use sys::netlink::octets;
+use sys::nftables::keys::{Part, protocol_and_port};
 use sys::nftables::{Batch, Element, Family, Set, Value};
 
 use crate::model::Direction;
 use crate::ranges::Ranges;
 use crate::state::{Entry, Id, NewSet, SetKey};
 
-/// Pairs of equal addresses: a pod that speaks to itself.
+/// Pairs of equal addresses: a pod that connects to itself.
 pub const SELVES: &str = "selves";
 /// Addresses, protocols and ports that pods may always reach.
 pub const OPEN: &str = "open";
 
 const PORT: [Part; 3] = [Part::Address, Part::Protocol, Part::Port];
 
-/// The map from the addresses of pods to what they may receive, or send.
+/// The map from pod addresses to their ingress or egress chains.
 pub fn dispatch_map(direction: Direction) -> &'static str {
     match direction {
         Direction::Ingress => "ingress-pods",
@@ -24,7 +25,7 @@ pub fn dispatch_map(direction: Direction) -> &'static str {
     }
 }
 
-/// Makes the sets that are always there, empty.
+/// Creates the permanent sets, empty.
 pub fn add_fixed(batch: &mut Batch, family: Family) {
     batch.add_set(&Set::plain(SELVES, family, &[Part::Address, Part::Address], Value::Nothing));
     batch.add_set(&Set::plain(OPEN, family, &PORT, Value::Nothing));
@@ -57,7 +58,7 @@ pub fn block_name(id: Id) -> String {
     format!("block-{id}")
 }
 
-/// Blocks are there in the table of their family only.
+/// Address blocks exist in the table of their family only.
 #[must_use]
 pub fn exists(family: Family, key: &SetKey) -> bool {
     match key {
@@ -66,7 +67,7 @@ pub fn exists(family: Family, key: &SetKey) -> bool {
     }
 }
 
-/// Makes a set with all its elements.
+/// Creates a set with all its elements.
 pub fn add(batch: &mut Batch, family: Family, set: &NewSet) {
     if !exists(family, &set.key) {
         return;
@@ -86,8 +87,8 @@ pub fn add(batch: &mut Batch, family: Family, set: &NewSet) {
 
 fn bounds(ranges: &Ranges) -> Vec<Element> {
     let both = |(first, behind): (IpAddr, Option<IpAddr>)| {
-        let end = behind.map(|behind| Element::IntervalEnd(address(behind)));
-        [Some(Element::Key(address(first))), end]
+        let end = behind.map(|behind| Element::IntervalEnd(octets(behind)));
+        [Some(Element::Key(octets(first))), end]
     };
     ranges.bounds().flat_map(both).flatten().collect()
 }
@@ -95,9 +96,9 @@ fn bounds(ranges: &Ranges) -> Vec<Element> {
 /// The elements of entries of a family.
 pub fn elements(family: Family, entries: &[Entry]) -> Vec<Element> {
     let element = |entry: &Entry| match entry {
-        Entry::Address(one) => Element::Key(address(*one)),
+        Entry::Address(one) => Element::Key(octets(*one)),
         Entry::Port(one, protocol, port) => {
-            let mut key = address(*one);
+            let mut key = octets(*one);
             key.extend(protocol_and_port(*protocol as u8, *port));
             Element::Key(key)
         }
@@ -107,5 +108,5 @@ pub fn elements(family: Family, entries: &[Entry]) -> Vec<Element> {
 
 pub fn selves(family: Family, addresses: &[IpAddr]) -> Vec<Element> {
     let ours = addresses.iter().filter(|one| Family::of(**one) == family);
-    ours.map(|one| Element::Key([address(*one), address(*one)].concat())).collect()
+    ours.map(|one| Element::Key([octets(*one), octets(*one)].concat())).collect()
 }

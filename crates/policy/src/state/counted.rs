@@ -1,9 +1,9 @@
-//! Things that are there as long as somebody uses them, and what came and went since the last look.
+//! Reference-counted items, and those added and removed since the last call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// Never given twice.
+/// Never reused.
 pub type Id = u64;
 
 #[derive(Clone, Debug)]
@@ -13,10 +13,10 @@ struct Held<K, V> {
     uses: usize,
 }
 
-/// Things with their numbers and keys.
+/// Items with their numbers and keys.
 pub type Entries<K, V> = Vec<(Id, K, V)>;
 
-/// Things by their key, counted.
+/// Items by key, reference-counted.
 #[derive(Clone, Debug)]
 pub struct Counted<K, V> {
     ids: HashMap<K, Id>,
@@ -39,14 +39,14 @@ impl<K, V> Default for Counted<K, V> {
 }
 
 impl<K: Clone + Eq + Hash, V: Clone> Counted<K, V> {
-    /// One more use of what is there.
+    /// Adds a reference to an existing item.
     pub fn reuse(&mut self, key: &K) -> Option<Id> {
         let id = *self.ids.get(key)?;
         self.held.get_mut(&id)?.uses += 1;
         Some(id)
     }
 
-    /// The first use of something new.
+    /// Adds an item with its first reference.
     pub fn insert(&mut self, key: K, value: V) -> Id {
         let id = self.next;
         self.next += 1;
@@ -56,7 +56,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Counted<K, V> {
         id
     }
 
-    /// One use less; what it was, if that was the last one.
+    /// Removes a reference; returns the item if it was the last one.
     pub fn release(&mut self, id: Id) -> Option<(K, V)> {
         let held = self.held.get_mut(&id)?;
         held.uses -= 1;
@@ -65,7 +65,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Counted<K, V> {
         }
         let Held { key, value, .. } = self.held.remove(&id)?;
         self.ids.remove(&key);
-        // Made and left within one change: it never was.
+        // Created and removed within one change: no difference.
         if !self.born.remove(&id) {
             self.dead.insert(id, (key.clone(), value.clone()));
         }
@@ -94,7 +94,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Counted<K, V> {
         self.held.get_mut(&id).map(|held| &mut held.value)
     }
 
-    /// What came and what went since the last call.
+    /// Items added and removed since the last call.
     pub fn changes(&mut self) -> (Entries<K, V>, Entries<K, V>) {
         let born = std::mem::take(&mut self.born);
         let came = born
@@ -111,11 +111,11 @@ impl<K: Clone + Eq + Hash, V: Clone> Counted<K, V> {
     }
 }
 
-/// Members of a set, each counted: two pods may have one address while one of them goes.
+/// Members of a set, each counted: two pods may share an address while one of them terminates.
 #[derive(Clone, Debug)]
 pub struct Members<T> {
     counts: BTreeMap<T, usize>,
-    /// Those that were touched, and whether they were in before.
+    /// Changed members, and whether they were included before.
     before: BTreeMap<T, bool>,
 }
 
@@ -145,7 +145,7 @@ impl<T: Clone + Ord> Members<T> {
         self.counts.keys()
     }
 
-    /// Who left and who joined since the last call.
+    /// Members removed and added since the last call.
     pub fn changes(&mut self) -> (Vec<T>, Vec<T>) {
         let (mut left, mut joined) = (Vec::new(), Vec::new());
         for (member, was) in std::mem::take(&mut self.before) {
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_live_as_long_as_they_are_used() {
+    fn items_live_while_they_are_referenced() {
         let mut all: Counted<&str, u8> = Counted::default();
         assert_eq!(all.reuse(&"a"), None);
         let first = all.insert("a", 1);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn members_leave_with_their_last_use() {
+    fn members_are_removed_with_their_last_use() {
         let mut members = Members::default();
         members.add(1);
         members.add(1);

@@ -1,4 +1,4 @@
-//! What is to change in the kernel, in the planner's words.
+//! Changes to the kernel, in the planner's terms.
 
 use std::net::IpAddr;
 
@@ -6,14 +6,14 @@ use super::counted::Id;
 use crate::model::{Direction, Name, NamedPort, PodPeer, Protocol};
 use crate::ranges::Ranges;
 
-/// What a set holds.
+/// Element type of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SetKey {
     /// Addresses of pods.
     Pods(PodPeer),
-    /// Address, protocol and number of a port, of all pods that have one of this name.
+    /// Address, protocol and number of a port, of all pods that have a port with this name.
     Ports(NamedPort),
-    /// Blocks of addresses; they never change.
+    /// Address blocks; they never change.
     Block(Ranges),
 }
 
@@ -39,7 +39,7 @@ pub struct NewSet {
     pub entries: Vec<Entry>,
 }
 
-/// A rule of a policy, with the sets that stand for its words.
+/// A rule of a policy, with the sets of its peers and ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub peers: Option<Vec<PeerSet>>,
@@ -68,7 +68,7 @@ pub enum PortMatch {
     Named(Id),
 }
 
-/// What one policy lets through in one direction.
+/// Allow rules of one policy in one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyChain {
     pub id: Id,
@@ -77,7 +77,7 @@ pub struct PolicyChain {
     pub steps: Vec<Step>,
 }
 
-/// The policies of a pod in one direction: what none of them lets through is dropped.
+/// Policies of a pod in one direction: packets that none of them allows are dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub id: Id,
@@ -85,7 +85,7 @@ pub struct Group {
     pub policies: Vec<(Id, Name)>,
 }
 
-/// Packets of this address go through this group.
+/// Packets of this address are checked by this group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dispatch {
     pub direction: Direction,
@@ -93,8 +93,8 @@ pub struct Dispatch {
     pub group: Id,
 }
 
-/// Made in this order: sets, chains and groups first, then entries out and in, then groups, chains and sets that
-/// nothing leads to any more.
+/// Applied in this order: sets, chains and groups are created, then entries removed and added, then unreferenced
+/// groups, chains and sets deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     pub new_sets: Vec<NewSet>,
@@ -107,7 +107,7 @@ pub struct Difference {
     /// Addresses of pods that policies select.
     pub selves_left: Vec<IpAddr>,
     pub selves_joined: Vec<IpAddr>,
-    /// What pods may always reach.
+    /// Destinations that pods may always reach.
     pub open_left: Vec<Entry>,
     pub open_joined: Vec<Entry>,
     pub old_groups: Vec<Group>,

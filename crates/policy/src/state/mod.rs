@@ -1,7 +1,7 @@
-//! The planner: which chains and sets the pods of this node need, and what a change makes of them.
+//! The planner: chains and sets for the pods of this node, and their changes.
 //!
-//! Pods with the same policies share a group, groups share the chains of their policies, and equal words of rules share
-//! a set. A pod that comes or goes is an entry more or less in the sets that hold it; chains change with policies only.
+//! Pods with the same policies share a group, groups share the chains of their policies, and equal peers or ports
+//! share a set. Adding or removing a pod changes entries of sets; chains change with policies only.
 
 mod counted;
 mod difference;
@@ -19,7 +19,7 @@ pub use difference::{
 
 use crate::model::{DIRECTIONS, Direction, Labels, Name, Peer, Pod, Policy, Port, Rule, Scope};
 
-/// Rules of a policy in one direction, as of one version of it.
+/// Rules of a policy in one direction, at one version of the policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ChainKey {
     direction: Direction,
@@ -36,18 +36,18 @@ struct GroupKey {
 #[derive(Clone, Debug)]
 struct Known {
     policy: Policy,
-    /// When the rules of each direction last changed.
+    /// Sequence number of the last change of the rules, by direction.
     versions: [u64; 2],
 }
 
-/// What a pod of this node has in the kernel.
+/// Kernel state of a pod of this node.
 #[derive(Clone, Debug)]
 struct Settled {
     addresses: BTreeSet<IpAddr>,
     groups: [Option<Id>; 2],
 }
 
-/// Everything that is known, and everything that should be in force.
+/// Observed objects, and the desired rules.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pods: HashMap<String, BTreeMap<String, Pod>>,
@@ -61,16 +61,16 @@ pub struct State {
     changed_sets: BTreeSet<Id>,
     chains: Counted<ChainKey, Vec<Step>>,
     groups: Counted<GroupKey, ()>,
-    /// Who wants the packets of an address; the first in order of names has them.
+    /// Claims of an address by pods; the first in order of names wins.
     dispatch: HashMap<(Direction, IpAddr), BTreeMap<Name, Id>>,
-    /// What addresses had before the change.
+    /// Groups of addresses before the change.
     redispatched: BTreeMap<(Direction, IpAddr), Option<Id>>,
     selves: Members<IpAddr>,
     open: Members<Entry>,
 }
 
 impl State {
-    /// A pod as it is now; `None` if it is gone, or has no address of its own.
+    /// Updates a pod; `None` if it was deleted, or has no address of its own.
     pub fn set_pod(&mut self, name: &Name, pod: Option<Pod>) {
         let known = self.pods.entry(name.namespace.clone()).or_default();
         let old = match &pod {
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// The labels of a namespace; `None` if it is gone.
+    /// Updates the labels of a namespace; `None` if it was deleted.
     pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) {
         let old = match &labels {
             Some(labels) => self.namespaces.insert(name.to_owned(), labels.clone()),
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// A policy as it is now; `None` if it is gone.
+    /// Updates a policy; `None` if it was deleted.
     pub fn set_policy(&mut self, name: &Name, policy: Option<Policy>) {
         let known = self.policies.entry(name.namespace.clone()).or_default();
         let old = known.remove(&name.name);
@@ -159,7 +159,7 @@ impl State {
         }
     }
 
-    /// Ports that pods may always reach: parts of the cluster that are nodes' own work, not pods'.
+    /// Ports that pods may always reach: those that nodes serve themselves.
     pub fn set_open(&mut self, open: BTreeSet<Entry>) {
         let old: Vec<Entry> = self.open.all().cloned().collect();
         for entry in old.iter().filter(|entry| !open.contains(entry)) {
@@ -172,13 +172,13 @@ impl State {
         }
     }
 
-    /// Whether no pod of this node is under any policy.
+    /// True if no pod of this node is under any policy.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// What is to change since the last call.
+    /// Changes since the last call.
     pub fn commit(&mut self) -> Difference {
         for name in std::mem::take(&mut self.unsettled) {
             self.settle(&name);
@@ -221,7 +221,7 @@ impl State {
         out
     }
 
-    /// Everything in force, as if it were new. Call it after [`State::commit`].
+    /// The whole state as a difference from empty. Call it after [`State::commit`].
     #[must_use]
     pub fn whole(&self) -> Difference {
         let dispatch = self.dispatch.iter().filter_map(|((direction, address), wanted)| {
@@ -243,14 +243,14 @@ impl State {
         }
     }
 
-    /// Gives a pod of this node the groups it should have.
+    /// Assigns a pod of this node to its groups.
     fn settle(&mut self, name: &Name) {
         let pod = self.pods.get(&name.namespace).and_then(|pods| pods.get(&name.name));
         let pod = pod.filter(|pod| pod.local);
         let addresses = pod.map(|pod| pod.addresses.clone()).unwrap_or_default();
         let wanted = DIRECTIONS.map(|direction| self.policies_of(name, pod, direction));
         let [ingress, egress] = wanted;
-        // What is new first, so that what stays is never without use.
+        // New references first, so that retained items are never unreferenced.
         let groups = [self.use_group(ingress), self.use_group(egress)];
         if let Some(old) = self.settled.remove(name) {
             self.redirect(name, &old, false);
@@ -292,17 +292,17 @@ impl State {
                 self.selves.remove(address);
             }
             for (direction, group) in DIRECTIONS.into_iter().zip(settled.groups) {
-                let (Some(group), place) = (group, (direction, *address)) else { continue };
+                let (Some(group), claim_key) = (group, (direction, *address)) else { continue };
                 let now = self.in_force(direction, *address);
-                self.redispatched.entry(place).or_insert(now);
-                let wanted = self.dispatch.entry(place).or_default();
+                self.redispatched.entry(claim_key).or_insert(now);
+                let wanted = self.dispatch.entry(claim_key).or_default();
                 if there {
                     wanted.insert(name.clone(), group);
                 } else {
                     wanted.remove(name);
                 }
                 if wanted.is_empty() {
-                    self.dispatch.remove(&place);
+                    self.dispatch.remove(&claim_key);
                 }
             }
         }
@@ -323,7 +323,7 @@ impl State {
             .collect();
         let key = GroupKey { direction, policies: chains };
         if let Some(id) = self.groups.reuse(&key) {
-            // The group has its chains already.
+            // The group already refers to its chains.
             for (chain, _) in key.policies {
                 self.release_chain(chain);
             }
@@ -423,7 +423,7 @@ fn group(id: Id, key: GroupKey) -> Group {
     Group { id, direction: key.direction, policies: key.policies }
 }
 
-/// The entries that a pod is in a set.
+/// The entries of a pod in a set.
 fn entries(key: &SetKey, namespace: &str, labels: Option<&Labels>, pod: Option<&Pod>) -> Vec<Entry> {
     let Some(pod) = pod else { return Vec::new() };
     match key {

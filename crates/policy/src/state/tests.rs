@@ -43,7 +43,7 @@ fn remove(state: &mut State, name: &str) -> Difference {
 }
 
 #[test]
-fn a_policy_isolates_the_pods_it_selects_and_frees_them_again() {
+fn policy_isolates_selected_pods_until_deleted() {
     let mut state = world();
     assert!(state.is_idle());
     let made = set(&mut state, "deny", json!({ "podSelector": { "matchLabels": { "app": "db" } } }));
@@ -60,7 +60,7 @@ fn a_policy_isolates_the_pods_it_selects_and_frees_them_again() {
 }
 
 #[test]
-fn pods_that_come_and_go_are_entries_only() {
+fn added_and_removed_pods_change_entries_only() {
     let mut state = world();
     let made = set(
         &mut state,
@@ -70,29 +70,29 @@ fn pods_that_come_and_go_are_entries_only() {
     assert_eq!(made.new_sets.len(), 1);
     assert_eq!(made.new_sets[0].entries, [Entry::Address([10, 0, 0, 1].into())]);
     assert_eq!(made.dispatch_added.len(), 2, "both pods of this node");
-    // A peer elsewhere.
+    // A peer on another node.
     state.set_pod(&Name::new("n", "web-2"), Some(pod("web", 9, false)));
     let joined = state.commit();
     let entry =
         (made.new_sets[0].id, made.new_sets[0].key.clone(), vec![Entry::Address([10, 0, 0, 9].into())]);
     assert_eq!(joined, Difference { joined: vec![entry.clone()], ..Difference::default() });
-    // One that no longer is one.
+    // A pod that no longer matches.
     state.set_pod(&Name::new("n", "web-2"), Some(pod("db", 9, false)));
     assert_eq!(state.commit(), Difference { left: vec![entry], ..Difference::default() });
-    // One more pod of this node shares the group of the others.
+    // Another pod of this node shares the group of the others.
     state.set_pod(&Name::new("n", "other"), Some(pod("other", 7, true)));
     let shared = state.commit();
     assert!(shared.new_groups.is_empty() && shared.new_chains.is_empty() && shared.new_sets.is_empty());
     assert_eq!((shared.dispatch_added.len(), shared.selves_joined.len()), (1, 1));
     assert_eq!(shared.dispatch_added[0].group, made.dispatch_added[0].group);
-    // It leaves, and its address is taken by another in the same moment.
+    // It is deleted, and its address is reused by another pod in the same change.
     state.set_pod(&Name::new("n", "other"), None);
     state.set_pod(&Name::new("n", "another"), Some(pod("other", 7, true)));
     assert!(state.commit().is_empty());
 }
 
 #[test]
-fn equal_words_share_a_set_and_a_changed_policy_a_group() {
+fn equal_peers_share_a_set_and_equal_policies_a_group() {
     let mut state = world();
     let spec = |port: u16| {
         json!({ "podSelector": {}, "ingress": [{
@@ -163,7 +163,7 @@ fn named_ports_blocks_and_both_directions() {
     let blocks = made.new_sets.iter().filter(|set| matches!(set.key, SetKey::Block(_))).count();
     assert_eq!(blocks, 2, "one per family");
     assert_eq!(made.selves_joined.len(), 1);
-    // The port moves.
+    // The named port changes its number.
     let mut moved = pod("far", 3, false);
     moved.ports = moved.ports.into_iter().map(|(named, _)| (named, 9090)).collect();
     state.set_pod(&Name::new("m", "far"), Some(moved));
@@ -175,7 +175,7 @@ fn named_ports_blocks_and_both_directions() {
     dual.addresses.insert("fd00::2".parse().expect("an address"));
     state.set_pod(&Name::new("n", "db"), Some(dual));
     assert_eq!(state.commit().dispatch_added.len(), 2);
-    // Labels change: out of the policy's reach.
+    // Labels change so that the policy no longer selects the pod.
     state.set_pod(&Name::new("n", "db"), Some(pod("free", 2, true)));
     let freed = state.commit();
     assert_eq!((freed.old_groups.len(), freed.dispatch_removed.len()), (2, 4));
@@ -183,7 +183,7 @@ fn named_ports_blocks_and_both_directions() {
 }
 
 #[test]
-fn what_is_open_is_open_without_policies() {
+fn always_reachable_destinations_need_no_policy() {
     let mut state = world();
     let one = Entry::Port([192, 0, 2, 1].into(), crate::model::Protocol::Udp, 10053);
     state.set_open([one.clone()].into());
@@ -195,9 +195,9 @@ fn what_is_open_is_open_without_policies() {
     assert_eq!(state.commit().open_left, [one]);
 }
 
-/// Whatever happens in whatever order, differences add up to the whole.
+/// Any sequence of changes: the differences add up to the whole state.
 #[test]
-fn differences_add_up_to_the_whole() {
+fn sum_of_differences_equals_the_state() {
     let mut state = world();
     let mut kernel = Kernel::default();
     let specs = [
@@ -244,7 +244,7 @@ fn differences_add_up_to_the_whole() {
     }
 }
 
-/// What the kernel would hold; it refuses what the real one refuses.
+/// Model of the kernel; it rejects what the real one rejects.
 #[derive(Debug, Default, PartialEq)]
 struct Kernel {
     sets: BTreeMap<Id, BTreeSet<Entry>>,

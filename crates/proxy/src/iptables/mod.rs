@@ -1,5 +1,5 @@
-//! The iptables backend, for kernels and tools that need it: all rules are written anew at every change, through
-//! `iptables-restore`, in one step per family.
+//! The iptables backend, for kernels and tools that require it: every change rewrites all rules through
+//! `iptables-restore`, atomically per family.
 
 mod rules;
 
@@ -10,7 +10,7 @@ use crate::backend::{Backend, BackendError, Mode};
 use crate::model::Node;
 use crate::state::{Difference, State};
 
-/// Why iptables does not do what it is told.
+/// Error of iptables.
 #[derive(Debug, thiserror::Error)]
 pub enum IptablesError {
     #[error("running {program}")]
@@ -19,18 +19,18 @@ pub enum IptablesError {
     Refused { program: &'static str, message: String },
 }
 
-/// Writes rules with the programs of the machine.
+/// Writes rules with the machine's iptables programs.
 #[derive(Debug)]
 pub struct Iptables {
     node: Node,
     families: Vec<(bool, &'static str)>,
 }
 
-/// How long iptables waits for others who change rules, in seconds.
+/// Timeout of the iptables lock, in seconds.
 const WAIT: &str = "5";
 
 impl Iptables {
-    /// A backend in the network namespace of the caller. IPv6 is left out where the machine has no program for it.
+    /// A backend in the network namespace of the caller. IPv6 is omitted if the machine has no ip6tables.
     pub fn open(node: Node) -> Result<Self, IptablesError> {
         let there = |program: &'static str| {
             let outcome =
@@ -56,7 +56,7 @@ fn restore(program: &'static str, text: &str) -> Result<(), IptablesError> {
         .spawn()
         .map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read says why on its way out.
+        // A program that exits without reading its input prints the reason.
         let _ = stdin.write_all(text.as_bytes());
     }
     let output = child.wait_with_output().map_err(failed)?;
@@ -75,7 +75,7 @@ impl Backend for Iptables {
     fn replace(&self, state: &State) -> Result<(), BackendError> {
         let entries = state.whole().added;
         for (ipv4, program) in &self.families {
-            // Chains of services that are gone can only go when nothing leads to them any more.
+            // Chains of removed services can be deleted only when no rule refers to them.
             let old = present(program);
             restore(program, &rules::render(&entries, &self.node, *ipv4, &old))?;
         }
@@ -97,7 +97,7 @@ impl Backend for Iptables {
     }
 }
 
-/// The chains of ours that there are, as `table chain`.
+/// Ferry's existing chains, as `table chain`.
 fn present(restore: &'static str) -> Vec<(String, String)> {
     let save = if restore.starts_with("ip6") { "ip6tables-save" } else { "iptables-save" };
     let output = Command::new(save).stderr(Stdio::null()).output();

@@ -5,10 +5,12 @@ use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-use crate::model::{Cidr, Node, Protocol};
+use ipnet::IpNet;
+
+use crate::model::{Node, Protocol};
 use crate::plan::{Closed, Entry, Front, List, Pick, Source};
 
-/// What our chains begin with.
+/// Prefix of Ferry's chains.
 pub const PREFIX: &str = "FERRY-";
 const SERVICES: &str = "FERRY-SERVICES";
 const NODE_PORTS: &str = "FERRY-NODEPORTS";
@@ -18,7 +20,7 @@ const CLOSED: &str = "FERRY-CLOSED";
 const GUARDED: &str = "FERRY-GUARDED";
 const MASQUERADE: &str = "0x4000/0x4000";
 
-/// The chains of the kernel that lead to ours.
+/// Kernel chains that jump to Ferry's.
 const HOOKS: [(&str, &str, &str); 9] = [
     ("nat", "PREROUTING", SERVICES),
     ("nat", "OUTPUT", SERVICES),
@@ -33,14 +35,14 @@ const HOOKS: [(&str, &str, &str); 9] = [
 
 type Endpoints = BTreeMap<u32, (IpAddr, u16)>;
 
-/// Everything of one front.
+/// All rules of one frontend.
 #[derive(Default)]
 struct Of {
     pick: Option<Pick>,
     own: Endpoints,
     elsewhere: Endpoints,
     closed: Option<Closed>,
-    guarded: Option<Vec<Cidr>>,
+    guarded: Option<Vec<IpNet>>,
 }
 
 fn hash(kind: &str, of: impl Hash) -> String {
@@ -49,17 +51,9 @@ fn hash(kind: &str, of: impl Hash) -> String {
     format!("{PREFIX}{kind}-{:016x}", hasher.finish())
 }
 
-fn protocol(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-        Protocol::Sctp => "sctp",
-    }
-}
-
-/// What matches packets to a front.
+/// Matches of packets to a frontend.
 fn to(front: &Front) -> String {
-    let name = protocol(front.protocol);
+    let name = front.protocol.lower_name();
     if front.is_node_port() {
         return format!("-p {name} -m {name} --dport {}", front.port);
     }
@@ -83,7 +77,7 @@ impl Text {
     }
 }
 
-/// All rules of a family, in place of what is there; `old` are our chains that exist.
+/// All rules of a family, replacing the existing ones; `old` are Ferry's chains that exist.
 pub fn render(entries: &[Entry], node: &Node, ipv4: bool, old: &[(String, String)]) -> String {
     let mut fronts: BTreeMap<Front, Of> = BTreeMap::new();
     let mut virtuals = BTreeSet::new();
@@ -102,7 +96,7 @@ pub fn render(entries: &[Entry], node: &Node, ipv4: bool, old: &[(String, String
             Entry::Virtual { address } => {
                 virtuals.insert(*address);
             }
-            // Rules of endpoints see to both.
+            // The endpoint rules handle both.
             Entry::Known { .. } | Entry::Hairpin { .. } => {}
         }
     }
@@ -154,7 +148,7 @@ fn write_front(text: &mut Text, front: &Front, of: &Of, node: &Node, ipv4: bool)
         text.chain("mangle", &chain);
         text.rule("mangle", GUARDED, format!("{} -j {chain}", to(front)));
         for range in ranges {
-            text.rule("mangle", &chain, format!("-s {}/{} -j RETURN", range.address, range.prefix));
+            text.rule("mangle", &chain, format!("-s {range} -j RETURN"));
         }
         text.rule("mangle", &chain, "-m addrtype --src-type LOCAL -j RETURN");
         text.rule("mangle", &chain, "-j DROP");
@@ -164,20 +158,20 @@ fn write_front(text: &mut Text, front: &Front, of: &Of, node: &Node, ipv4: bool)
     text.chain("nat", &chain);
     let from = if front.is_node_port() { NODE_PORTS } else { SERVICES };
     text.rule("nat", from, format!("{} -j {chain}", to(front)));
-    let pods: Vec<&Cidr> = node.pod_cidrs.iter().filter(|cidr| cidr.address.is_ipv4() == ipv4).collect();
+    let pods: Vec<&IpNet> = node.pod_cidrs.iter().filter(|cidr| cidr.addr().is_ipv4() == ipv4).collect();
     match pick.source {
         Source::Inside if node.masquerade_all => text.rule("nat", &chain, format!("-j {MARK}")),
         Source::Inside => {
-            // Whoever is in none of the ranges passes all of them.
+            // A source in none of the ranges falls through.
             let outside = hash("OUT", front);
             match pods[..] {
                 [] => {}
-                [one] => text.rule("nat", &chain, format!("! -s {}/{} -j {MARK}", one.address, one.prefix)),
+                [one] => text.rule("nat", &chain, format!("! -s {one} -j {MARK}")),
                 _ => {
                     text.chain("nat", &outside);
                     text.rule("nat", &chain, format!("-j {outside}"));
                     for cidr in &pods {
-                        text.rule("nat", &outside, format!("-s {}/{} -j RETURN", cidr.address, cidr.prefix));
+                        text.rule("nat", &outside, format!("-s {cidr} -j RETURN"));
                     }
                     text.rule("nat", &outside, format!("-j {MARK}"));
                 }
@@ -189,7 +183,7 @@ fn write_front(text: &mut Text, front: &Front, of: &Of, node: &Node, ipv4: bool)
             text.chain("nat", &everywhere);
             choose(text, &everywhere, front, &of.elsewhere, pick.affinity_seconds);
             for cidr in pods {
-                text.rule("nat", &chain, format!("-s {}/{} -j {everywhere}", cidr.address, cidr.prefix));
+                text.rule("nat", &chain, format!("-s {cidr} -j {everywhere}"));
             }
             text.rule("nat", &chain, format!("-m addrtype --src-type LOCAL -j {MARK}"));
             text.rule("nat", &chain, format!("-m addrtype --src-type LOCAL -j {everywhere}"));
@@ -198,7 +192,7 @@ fn write_front(text: &mut Text, front: &Front, of: &Of, node: &Node, ipv4: bool)
     choose(text, &chain, front, &of.own, pick.affinity_seconds);
 }
 
-/// The rules that pick one of the endpoints.
+/// Rules that select one of the endpoints.
 fn choose(text: &mut Text, chain: &str, front: &Front, endpoints: &Endpoints, affinity: Option<u32>) {
     let ends: Vec<(String, &(IpAddr, u16))> =
         endpoints.values().map(|endpoint| (hash("SEP", (chain, endpoint)), endpoint)).collect();
@@ -221,7 +215,7 @@ fn choose(text: &mut Text, chain: &str, front: &Front, endpoints: &Endpoints, af
         text.chain("nat", end);
         let bits = if address.is_ipv4() { 32 } else { 128 };
         text.rule("nat", end, format!("-s {address}/{bits} -j {MARK}"));
-        let name = protocol(front.protocol);
+        let name = front.protocol.lower_name();
         let remember =
             if affinity.is_some() { format!("-m recent --name {end} --set ") } else { String::new() };
         let target =
@@ -239,7 +233,7 @@ fn finish(text: &Text, old: &[(String, String)]) -> String {
             .filter(|(of, chain)| of == table && !chains.contains(chain))
             .map(|(_, chain)| chain.as_str())
             .collect();
-        // Naming a chain makes it, or empties it.
+        // Declaring a chain creates or flushes it.
         for chain in chains.iter().map(String::as_str).chain(gone.iter().copied()) {
             let _ = writeln!(out, ":{chain} - [0:0]");
         }
@@ -258,7 +252,7 @@ fn finish(text: &Text, old: &[(String, String)]) -> String {
     out
 }
 
-/// Takes all our chains out.
+/// Removes all of Ferry's chains.
 pub fn detach(old: &[(String, String)]) -> String {
     let mut out = String::new();
     let tables: BTreeSet<&String> = old.iter().map(|(table, _)| table).collect();
@@ -297,7 +291,7 @@ mod tests {
             port: 8080,
         };
         let entries = [Entry::Service { front, pick }, endpoint(0, 2), endpoint(1, 3)];
-        let node = Node { pod_cidrs: Cidr::parse("10.244.0.0/16").into_iter().collect(), ..Node::default() };
+        let node = Node { pod_cidrs: "10.244.0.0/16".parse().into_iter().collect(), ..Node::default() };
         let old = [("nat".to_owned(), "FERRY-SVC-gone".to_owned())];
         let text = render(&entries, &node, true, &old);
         for want in [

@@ -1,5 +1,5 @@
-//! The rules beside the load balancer: who may come, and who leaves with this node's address. Sets, so that the cost of a
-//! packet does not depend on how many services there are.
+//! nftables rules beside the load balancer: source ranges and masquerading. They use sets, so that the cost per
+//! packet does not depend on the number of services.
 
 use sys::nftables::keys::Part;
 use sys::nftables::steps::protocol_and_port;
@@ -12,12 +12,12 @@ use crate::nftables::{TABLE, of};
 use crate::plan::{Entry, Front, Pick, Source};
 use crate::state::Difference;
 
-/// Fronts whose clients leave with this node's address if they are not pods, and whatever they are.
+/// Frontends whose clients are masqueraded unless they are pods, and those whose clients always are.
 const INSIDE: &str = "inside";
 const OUTSIDE: &str = "outside";
 const OUTSIDE_PORTS: &str = "outside-node-ports";
 
-/// Gives rules to the kernel.
+/// Applies the rules to the kernel.
 #[derive(Debug)]
 pub struct Marks {
     tables: Tables,
@@ -25,12 +25,12 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// In the network namespace of the caller.
+    /// Rules in the network namespace of the caller.
     pub fn open(node: Node) -> Result<Self, NftError> {
         Ok(Self { tables: Tables::open(TABLE)?, node })
     }
 
-    /// Puts `whole` in place of whatever is there.
+    /// Replaces all rules by those of `whole`.
     pub fn replace(&self, whole: &Difference) -> Result<(), NftError> {
         self.tables.replace(|batch, family| {
             self.add_base(batch, family);
@@ -64,11 +64,11 @@ impl Marks {
             batch.add_rule(name, &[&front[..], &is_in(OUTSIDE), &mark].concat());
             let port = [rules::to_this_machine(family), protocol_and_port(R0)].concat();
             batch.add_rule(name, &[&port[..], &is_in(OUTSIDE_PORTS), &mark].concat());
-            if let Some(strangers) = rules::strangers(family, &self.node) {
-                batch.add_rule(name, &[&front[..], &is_in(INSIDE), &strangers, &mark].concat());
+            if let Some(outside_pods) = rules::outside_pods(family, &self.node) {
+                batch.add_rule(name, &[&front[..], &is_in(INSIDE), &outside_pods, &mark].concat());
             }
         }
-        // What the load balancer leads to its own sender looks like nothing else.
+        // A hairpin connection of the load balancer has equal source and destination.
         rules::add_postrouting(batch, family, &[]);
     }
 }
@@ -97,7 +97,7 @@ fn element(entry: &Entry) -> Option<(&'static str, Element)> {
     }
 }
 
-/// Clients keep their address where policy keeps them to this node.
+/// Source addresses are preserved where the policy restricts clients to this node.
 fn set_of(front: &Front, pick: &Pick) -> Option<&'static str> {
     match pick.source {
         Source::Inside => Some(INSIDE),
@@ -110,19 +110,19 @@ fn set_of(front: &Front, pick: &Pick) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Cidr, Protocol};
+    use crate::model::Protocol;
 
-    /// The kernel takes the rules, their changes and their removal, in a network namespace of the test's own.
+    /// The kernel accepts the rules, their changes and their removal, in a separate network namespace.
     #[test]
-    fn the_kernel_takes_them() {
+    fn kernel_accepts_the_rules() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
             return;
         }
         let worker = std::thread::spawn(|| {
             sys::process::unshare(&[sys::process::Namespace::Network]).expect("a namespace");
-            let ranges = vec![Cidr::parse("192.0.2.0/24").expect("a range")];
-            let pod_cidrs = vec![Cidr::parse("10.1.0.0/16").expect("a range")];
+            let ranges = vec!["192.0.2.0/24".parse().expect("a range")];
+            let pod_cidrs = vec!["10.1.0.0/16".parse().expect("a range")];
             let marks = Marks::open(Node { pod_cidrs, ..Node::default() }).expect("a socket");
             let front =
                 |address: [u8; 4]| Front { address: address.into(), protocol: Protocol::Tcp, port: 80 };

@@ -1,9 +1,9 @@
-//! The IPVS backend: the kernel's load balancer leads connections to endpoints, rules of nftables say who may come and
-//! whose address is replaced on the way. Services' addresses are on a link of their own, so that packets to them are this
-//! machine's to balance.
+//! The IPVS backend: the kernel's load balancer forwards connections to endpoints, nftables rules implement source
+//! ranges and masquerading. Services' addresses are on a separate link, so that packets to them are local and
+//! balanced.
 //!
-//! Clients of the cluster are bound to endpoints of the node too, where policy says so for those outside: a virtual
-//! service has one list of destinations.
+//! In-cluster clients are restricted to endpoints of the node, too, where `externalTrafficPolicy` is `Local`: a
+//! virtual service has one list of destinations.
 
 mod marks;
 mod virtuals;
@@ -25,7 +25,7 @@ use crate::link::{Held, LINK, ServiceLink, own_addresses, remove_link};
 use crate::model::Node;
 use crate::state::{Difference, State};
 
-/// Why IPVS does not do what it is told.
+/// Error of IPVS.
 #[derive(Debug, thiserror::Error)]
 pub enum IpvsError {
     #[error("reaching the kernel's load balancer")]
@@ -42,10 +42,10 @@ pub enum IpvsError {
     Rules(#[from] NftError),
 }
 
-/// Without it nobody who leaves through a balanced connection is masqueraded.
+/// Required for masquerading of balanced connections.
 const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 
-/// Gives plans to the kernel's load balancer.
+/// Applies plans to the kernel's load balancer.
 pub struct IpvsBackend {
     marks: Marks,
     link: std::sync::Arc<ServiceLink>,
@@ -74,7 +74,7 @@ impl IpvsBackend {
         let own = own_addresses().map_err(IpvsError::Addresses)?;
         let Serving { ipvs, table, held, virtuals } = serving;
         for address in &touched.addresses {
-            if table.wants(*address) && !own.contains(address) && !held.contains_key(address) {
+            if table.has_address(*address) && !own.contains(address) && !held.contains_key(address) {
                 held.insert(*address, self.link.hold(*address).map_err(IpvsError::Link)?);
             }
         }
@@ -87,14 +87,14 @@ impl IpvsBackend {
         for step in steps {
             make(ipvs, step)?;
         }
-        for address in touched.addresses.iter().filter(|address| !table.wants(**address)) {
+        for address in touched.addresses.iter().filter(|address| !table.has_address(**address)) {
             held.remove(address);
         }
         Ok(())
     }
 }
 
-/// Removes what the load balancer was told, if it was told anything: then there is the link, too.
+/// Removes all virtual services, if the link exists.
 pub fn clean_up() -> Result<(), IpvsError> {
     let there = crate::link::is_there().map_err(IpvsError::Link)?;
     match Ipvs::open() {
@@ -103,7 +103,7 @@ pub fn clean_up() -> Result<(), IpvsError> {
     }
 }
 
-/// What is there already, or gone already, is as it should be.
+/// Already existing, or already removed, is not an error.
 fn make(ipvs: &mut Ipvs, step: Step) -> Result<(), IpvsError> {
     match ipvs.make(&step) {
         Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
@@ -114,7 +114,7 @@ fn make(ipvs: &mut Ipvs, step: Step) -> Result<(), IpvsError> {
     }
 }
 
-/// The kernel's words for a service that is not there.
+/// The kernel's error codes for a missing service.
 fn is_no_such_service(step: &Step, error: &io::Error) -> bool {
     const ESRCH: i32 = 3;
     let removal = matches!(step, Step::RemoveService(_) | Step::RemoveDestination(..));

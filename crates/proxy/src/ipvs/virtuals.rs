@@ -1,4 +1,4 @@
-//! Fronts as virtual services with destinations, and the steps from what is to what should be. Pure.
+//! Frontends as virtual services with destinations, and the steps from the actual to the desired state. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -6,28 +6,28 @@ use std::time::{Duration, Instant};
 
 use sys::netlink::{Destination, Step, VirtualService};
 
-use crate::fronts::{Origin, Served};
+use crate::fronts::{FrontEndpoints, Origin};
 use crate::model::Protocol;
 use crate::plan::{Front, Source};
 
-/// How long a destination that left may end its connections.
+/// Drain time of a removed destination.
 const GRACE: Duration = Duration::from_secs(15 * 60);
 
-/// A virtual service as it should be.
+/// A desired virtual service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     persistent: Option<u32>,
     destinations: BTreeSet<Destination>,
 }
 
-/// The virtual services of a front: a port of the node is one at each of its addresses.
+/// Virtual services of a frontend: a node port has one at each of the node's addresses.
 pub fn wanted(
     front: &Front,
-    served: Option<&Served>,
+    served: Option<&FrontEndpoints>,
     own: impl Iterator<Item = IpAddr>,
 ) -> BTreeMap<VirtualService, Wanted> {
     let Some(served) = served.filter(|served| served.is_open()) else { return BTreeMap::new() };
-    // Who may come in is what the rules say, before the load balancer sees anything.
+    // The nftables rules check source ranges before the load balancer.
     let origin = match served.source() {
         Some(Source::OutsideLocal { .. }) => Origin::Outside,
         _ => Origin::Node,
@@ -53,11 +53,11 @@ pub fn wanted(
 #[derive(Clone, Debug, Default)]
 struct Present {
     persistent: Option<u32>,
-    /// With the time since when it gets nothing new.
+    /// With the time since which it receives no new connections.
     destinations: BTreeMap<Destination, Option<Instant>>,
 }
 
-/// What the kernel has.
+/// Actual state of the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Virtuals {
     services: BTreeMap<VirtualService, Present>,
@@ -65,7 +65,7 @@ pub struct Virtuals {
 }
 
 impl Virtuals {
-    /// The steps that make the services of a front those wanted.
+    /// Steps to the desired virtual services of a frontend.
     pub fn set(
         &mut self,
         front: &Front,
@@ -93,7 +93,7 @@ impl Virtuals {
         steps
     }
 
-    /// The steps that remove destinations whose time is over.
+    /// Steps that remove destinations whose drain time is over.
     pub fn expired(&mut self, now: Instant) -> Vec<Step> {
         let mut steps = Vec::new();
         for (service, present) in &mut self.services {
@@ -124,7 +124,7 @@ fn destinations(
             present.destinations.insert(*destination, None);
         }
     }
-    // A flow of UDP has no end of its own, so its destination ends it.
+    // UDP flows have no end, so they end with their destination.
     let at_once = service.protocol == Protocol::Udp as u8;
     let leaving: Vec<Destination> = present
         .destinations
@@ -186,7 +186,7 @@ mod tests {
             }
             assert_eq!(left, [settings, add(2, false, 0)]);
             assert_eq!(virtuals.expired(now), []);
-            // It comes back before its time is over, leaves again, and is removed in the end.
+            // It returns before the end of its drain time, is removed again, and is deleted in the end.
             assert_eq!(virtuals.set(&front, one(protocol, &[1, 2], Some(60)), now), [add(2, false, 1)]);
             assert_eq!(virtuals.set(&front, one(protocol, &[1], Some(60)), now), [add(2, false, 0)]);
             assert_eq!(virtuals.expired(now + GRACE), [gone]);

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+use sys::netlink::octets;
 use sys::nftables::keys::{Part, protocol_and_port, values};
 use sys::nftables::{Batch, Element, Family, Set, Value, Verdict};
 
 use super::{Elements, rules};
-use crate::model::{Cidr, bytes};
 use crate::plan::{Closed, Entry, Front, List};
 
 pub const SERVICES: &str = "services";
@@ -22,15 +23,15 @@ pub const CLOSED: &str = "closed";
 pub const CLOSED_PORTS: &str = "closed-node-ports";
 pub const GUARDED: &str = "guarded";
 
-/// How many clients are remembered at most.
+/// Limit of affinity entries.
 const AFFINITY_SIZE: u32 = 65_536;
 
-/// What a service is known by.
+/// Key of a service.
 pub const FRONT: [Part; 3] = [Part::Address, Part::Protocol, Part::Port];
-/// What a port of the node is known by.
+/// Key of a node port.
 pub const NODE_PORT: [Part; 2] = [Part::Protocol, Part::Port];
 
-/// Makes all sets, empty.
+/// Creates all sets, empty.
 pub fn add_sets(batch: &mut Batch, family: Family) {
     let endpoint = [Part::Address, Part::Port];
     let plain = |name, parts: &[Part], value| Set::plain(name, family, parts, value);
@@ -84,7 +85,7 @@ fn element(entry: &Entry) -> (&'static str, Element) {
             (KNOWN, Element::Key(key))
         }
         Entry::Hairpin { address } => (HAIRPINS, hairpin(*address)),
-        Entry::Virtual { address } => (VIRTUAL, Element::Key(bytes(*address))),
+        Entry::Virtual { address } => (VIRTUAL, Element::Key(octets(*address))),
         Entry::Closed { front, verdict } => {
             let set = if front.is_node_port() { CLOSED_PORTS } else { CLOSED };
             let verdict = match verdict {
@@ -98,15 +99,15 @@ fn element(entry: &Entry) -> (&'static str, Element) {
 }
 
 pub fn hairpin(address: IpAddr) -> Element {
-    Element::Key([bytes(address), bytes(address)].concat())
+    Element::Key([octets(address), octets(address)].concat())
 }
 
-pub fn guarded(front: &Front, ranges: &[Cidr]) -> Element {
+pub fn guarded(front: &Front, ranges: &[IpNet]) -> Element {
     Element::Verdict(front_key(front), Verdict::Jump(rules::guard_name(front, ranges)))
 }
 
 fn front_key(front: &Front) -> Vec<u8> {
-    let mut key = bytes(front.address);
+    let mut key = octets(front.address);
     key.extend(protocol_and_port(front.protocol as u8, front.port));
     key
 }
@@ -121,7 +122,7 @@ pub fn lookup_key(front: &Front) -> Vec<u8> {
 }
 
 fn endpoint(address: IpAddr, port: u16) -> Vec<u8> {
-    let mut value = bytes(address);
+    let mut value = octets(address);
     value.extend(port.to_be_bytes());
     value.extend([0, 0]);
     value

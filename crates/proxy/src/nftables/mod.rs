@@ -1,7 +1,7 @@
-//! The nftables backend: the plan's maps as kernel maps, one chain per way of picking an endpoint.
+//! The nftables backend: the plan's maps as kernel maps, one chain per endpoint selection.
 //!
-//! The cost of a packet is a lookup or two however many services there are; the cost of a change is the entries
-//! that differ.
+//! A packet costs one or two lookups regardless of the number of services; the cost of a change is the entries that
+//! differ.
 
 pub(crate) mod entries;
 pub(crate) mod rules;
@@ -16,7 +16,7 @@ use crate::state::Difference;
 /// The table, one per family.
 pub const TABLE: &str = "ferry-proxy";
 
-/// Gives plans to the kernel.
+/// Applies plans to the kernel.
 #[derive(Debug)]
 pub struct Nftables {
     tables: Tables,
@@ -29,7 +29,7 @@ impl Nftables {
         Ok(Self { tables: Tables::open(TABLE)?, node })
     }
 
-    /// Puts `whole` in place of whatever is there.
+    /// Replaces all rules by those of `whole`.
     pub fn replace(&self, whole: &Difference) -> Result<(), NftError> {
         self.tables.replace(|batch, family| {
             entries::add_sets(batch, family);
@@ -46,9 +46,9 @@ impl Nftables {
         self.tables.remove()
     }
 
-    /// New chains, entries out, entries in, old chains: in this order nothing ever leads to a chain that is not there.
+    /// New chains, removed entries, added entries, old chains: in this order no entry ever refers to a missing chain.
     fn change(&self, batch: &mut Batch, family: Family, difference: &Difference) {
-        // Chains serve both families alike; a family without entries does not mind an idle one.
+        // Chains are shared by both families; an unused one in a family without entries does no harm.
         for pick in &difference.new_picks {
             rules::add_pick(batch, family, pick, &self.node);
         }
@@ -69,7 +69,7 @@ impl Nftables {
     }
 }
 
-/// Whether an entry is of the family.
+/// True if an entry belongs to the family.
 pub(crate) fn of(family: Family, entry: &Entry) -> bool {
     entry.is_ipv4() == (family == Family::Ipv4)
 }

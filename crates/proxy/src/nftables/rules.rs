@@ -1,7 +1,8 @@
-//! Chains: the ones every packet passes, and those that pick an endpoint.
+//! Chains: the base chains, and those that select an endpoint.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use ipnet::IpNet;
 use sys::nftables::steps::{self, bits, not_zero, protocol_and_port};
 use sys::nftables::{Batch, Chain, CtKey, Expr, Family, Hook, MetaKey, Nat, Register, Reject, Side, Verdict};
 
@@ -10,13 +11,13 @@ use super::entries::{
     VIRTUAL,
 };
 use super::of;
-use crate::model::{Cidr, Node, Protocol};
+use crate::model::{Node, Protocol};
 use crate::plan::{Entry, Front, Pick, Source};
 use crate::state::Difference;
 
 pub const REJECT: &str = "reject";
 
-/// The mark of packets that leave with this node's address.
+/// Mark of packets to masquerade.
 const MASQUERADE: u32 = 0x4000;
 const STATE_NEW: u32 = 8;
 
@@ -31,10 +32,10 @@ const BEFORE_TRANSLATION: i32 = -110;
 const DESTINATION: i32 = -100;
 const SOURCE: i32 = 100;
 
-/// The chains that the kernel calls.
+/// Base chains.
 pub fn add_base(batch: &mut Batch, family: Family) {
     batch.add_chain(&Chain { name: REJECT, hook: None });
-    // A reset is believed at once; an unreachable port only by the second attempt of a client on this machine.
+    // Clients accept a TCP reset immediately; a local client accepts an unreachable port only on the second attempt.
     let tcp = [
         Expr::Meta { key: MetaKey::L4Protocol, to: R0 },
         Expr::Compare { from: R0, equal: true, value: vec![Protocol::Tcp as u8] },
@@ -65,7 +66,7 @@ pub fn add_base(batch: &mut Batch, family: Family) {
             &[verdict_of(CLOSED_PORTS)],
         ]),
     );
-    // After translation nothing has a virtual address any more, unless its port is not one of the service's.
+    // After translation no packet has a service address, unless its port is not one of the service's.
     for (name, number) in [("late-forward", FORWARD), ("late-output", OUTPUT)] {
         batch.add_chain(&Chain { name, hook: hook("filter", number, 0) });
         let known = Expr::In { set: VIRTUAL.to_owned(), key: R0, inverted: false };
@@ -75,7 +76,7 @@ pub fn add_base(batch: &mut Batch, family: Family) {
     add_postrouting(batch, family, &steps::was_translated(R0));
 }
 
-/// The chains that look at who comes, before anything is translated.
+/// Chains that check sources before translation.
 pub fn add_guards(batch: &mut Batch, family: Family) {
     for (name, hook) in early("guard-prerouting", "guard-output") {
         batch.add_chain(&Chain { name, hook });
@@ -83,13 +84,13 @@ pub fn add_guards(batch: &mut Batch, family: Family) {
     }
 }
 
-/// Where packets of others, and of this machine, are before they are translated.
+/// Hooks for forwarded and local packets before translation.
 pub fn early(others: &'static str, own: &'static str) -> [(&'static str, Option<Hook>); 2] {
     let hook = |number| Some(Hook { kind: "filter", number, priority: BEFORE_TRANSLATION });
     [(others, hook(PREROUTING)), (own, hook(OUTPUT))]
 }
 
-/// Who leaves with this node's address: what is marked, and endpoints that speak to themselves as `themselves` tells.
+/// Masquerading: marked packets, and hairpin connections by the set `themselves`.
 pub fn add_postrouting(batch: &mut Batch, family: Family, themselves: &[Expr]) {
     let name = "nat-postrouting";
     batch.add_chain(&Chain { name, hook: Some(Hook { kind: "nat", number: POSTROUTING, priority: SOURCE }) });
@@ -122,14 +123,14 @@ pub fn pick_name(pick: &Pick) -> String {
     format!("{source}{port}-{}{affinity}", pick.count)
 }
 
-/// The chain of a way of picking.
+/// The chain of an endpoint selection.
 pub fn add_pick(batch: &mut Batch, family: Family, pick: &Pick, node: &Node) {
     let name = pick_name(pick);
     batch.add_chain(&Chain { name: &name, hook: None });
     match pick.source {
         Source::Inside => {
-            if let Some(strangers) = strangers(family, node) {
-                batch.add_rule(&name, &chain_of(&[&strangers, &mark()]));
+            if let Some(outside_pods) = outside_pods(family, node) {
+                batch.add_rule(&name, &chain_of(&[&outside_pods, &mark()]));
             }
             pick_from(batch, family, &name, pick, ENDPOINTS, pick.count);
         }
@@ -152,21 +153,21 @@ pub fn add_pick(batch: &mut Batch, family: Family, pick: &Pick, node: &Node) {
     }
 }
 
-fn pods(family: Family, node: &Node) -> impl Iterator<Item = &Cidr> {
-    node.pod_cidrs.iter().filter(move |cidr| Family::of(cidr.address) == family)
+fn pods(family: Family, node: &Node) -> impl Iterator<Item = &IpNet> {
+    node.pod_cidrs.iter().filter(move |cidr| Family::of(cidr.addr()) == family)
 }
 
-/// The packet goes on if its source is to be replaced, though it is for a service of the cluster; none if none is.
-pub fn strangers(family: Family, node: &Node) -> Option<Vec<Expr>> {
+/// Masquerade check of packets to a service; none if none is masqueraded.
+pub fn outside_pods(family: Family, node: &Node) -> Option<Vec<Expr>> {
     if node.masquerade_all {
         return Some(Vec::new());
     }
-    // All conditions of a rule have to hold: with several ranges a client outside one may be inside the next.
+    // All conditions of one rule must match: with several ranges a client outside one may be inside another.
     let outside: Vec<Expr> = pods(family, node).flat_map(|cidr| within(family, cidr, false)).collect();
     (!outside.is_empty()).then_some(outside)
 }
 
-/// Removes a chain that nothing leads to any more, and the one it leads to.
+/// Deletes an unreferenced chain, and the chain it jumps to.
 pub fn remove_chain(batch: &mut Batch, name: &str) {
     batch.flush_chain(name);
     if name.starts_with("local-of-") {
@@ -177,13 +178,13 @@ pub fn remove_chain(batch: &mut Batch, name: &str) {
     batch.remove_chain(name);
 }
 
-/// The rules that pick one of `count` endpoints of the front from `map`.
+/// Rules that select one of `count` endpoints of the frontend from `map`.
 fn pick_from(batch: &mut Batch, family: Family, chain: &str, pick: &Pick, map: &str, count: u32) {
     if count == 0 {
         return;
     }
     let length = family.address_length();
-    // The client, the front, and behind it the number of the endpoint or the endpoint itself.
+    // Key: the client and the frontend; value: the number of the endpoint or the endpoint itself.
     let client = R0;
     let own = if pick.affinity_seconds.is_some() { client.after(length) } else { R0 };
     let chosen = own.after(length + 8);
@@ -209,25 +210,25 @@ fn pick_from(batch: &mut Batch, family: Family, chain: &str, pick: &Pick, map: &
 }
 
 #[must_use]
-pub fn guard_name(front: &Front, ranges: &[Cidr]) -> String {
+pub fn guard_name(front: &Front, ranges: &[IpNet]) -> String {
     let mut hasher = DefaultHasher::new();
     (front, ranges).hash(&mut hasher);
     format!("guard-{:016x}", hasher.finish())
 }
 
-/// A chain that lets only some sources through.
-fn add_guard(batch: &mut Batch, family: Family, name: &str, ranges: &[Cidr]) {
+/// A chain that accepts certain sources only.
+fn add_guard(batch: &mut Batch, family: Family, name: &str, ranges: &[IpNet]) {
     batch.add_chain(&Chain { name, hook: None });
     for range in ranges {
         batch.add_rule(name, &chain_of(&[&within(family, range, true), &[Expr::Verdict(Verdict::Return)]]));
     }
-    // The node itself may always: a load balancer's address may be one of its own.
+    // The node itself is always accepted: a load balancer's address may be one of its own.
     let from_here = steps::is_local(Side::Source, R0);
     batch.add_rule(name, &chain_of(&[&from_here, &[Expr::Verdict(Verdict::Return)]]));
     batch.add_rule(name, &[Expr::Verdict(Verdict::Drop)]);
 }
 
-/// The chains of guards that come with a difference.
+/// Guard chains of a difference.
 pub fn new_guards(batch: &mut Batch, family: Family, difference: &Difference) {
     for entry in difference.added.iter().filter(|entry| of(family, entry)) {
         if let Entry::Guarded { front, ranges } = entry {
@@ -236,7 +237,7 @@ pub fn new_guards(batch: &mut Batch, family: Family, difference: &Difference) {
     }
 }
 
-/// Removes the chains of guards that go with it, once nothing leads to them.
+/// Deletes the guard chains of removed entries, once they are unreferenced.
 pub fn old_guards(batch: &mut Batch, family: Family, difference: &Difference) {
     for entry in difference.removed.iter().filter(|entry| of(family, entry)) {
         if let Entry::Guarded { front, ranges } = entry {
@@ -264,7 +265,7 @@ pub fn front(family: Family, to: Register) -> Vec<Expr> {
     out
 }
 
-/// The same for a port of the node, whose address is written as zeros.
+/// The same for a node port, whose address is zero.
 fn node_port(family: Family, to: Register) -> Vec<Expr> {
     let mut out = vec![Expr::Load { to, value: vec![0; family.address_length()] }];
     out.extend(protocol_and_port(to.after(family.address_length())));
@@ -279,7 +280,7 @@ fn new_only() -> Vec<Expr> {
     vec![Expr::Ct { key: CtKey::State, to: R0 }, bits(R0, STATE_NEW), not_zero(R0)]
 }
 
-/// To an address of this machine other than loopback, which cannot be translated to another machine.
+/// Destination is an address of this machine other than loopback, which cannot be translated to another machine.
 pub fn to_this_machine(family: Family) -> Vec<Expr> {
     let mut out = steps::is_local(Side::Destination, R0);
     out.push(destination(family, R0));
@@ -299,8 +300,8 @@ pub fn to_this_machine(family: Family) -> Vec<Expr> {
 }
 
 /// The source is in the range, or is not.
-fn within(family: Family, cidr: &Cidr, inside: bool) -> Vec<Expr> {
-    steps::within(family, Side::Source, cidr.mask_and_network(), inside, R0)
+fn within(family: Family, cidr: &IpNet, inside: bool) -> Vec<Expr> {
+    steps::within(family, Side::Source, cidr, inside, R0)
 }
 
 pub fn mark() -> Vec<Expr> {

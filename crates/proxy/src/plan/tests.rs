@@ -1,4 +1,4 @@
-//! Plans as text: what each kind of service needs.
+//! Plans as text: the entries of each type of service.
 
 use super::*;
 use crate::model::{Endpoint, ServiceName};
@@ -74,7 +74,7 @@ fn a_cluster_ip() {
 }
 
 #[test]
-fn nobody_behind_it() {
+fn service_without_endpoints_is_rejected() {
     assert_eq!(text(&service(vec![])), ["virtual 10.96.0.9", "10.96.0.9:80 Reject"]);
     let mut local = service(vec![endpoint(1, false)]);
     local.internal_local = true;
@@ -86,7 +86,7 @@ fn node_ports_and_load_balancers() {
     let mut balanced = service(vec![endpoint(1, false)]);
     balanced.ports[0].node_port = Some(30080);
     balanced.load_balancer_ips = vec![[192, 0, 2, 1].into()];
-    balanced.source_ranges = vec![Cidr::parse("198.51.100.0/24").expect("a range")];
+    balanced.source_ranges = vec!["198.51.100.0/24".parse().expect("a range")];
     balanced.affinity_seconds = Some(60);
     let got = text(&balanced);
     for line in [
@@ -102,7 +102,7 @@ fn node_ports_and_load_balancers() {
 }
 
 #[test]
-fn outside_traffic_that_stays_on_the_node() {
+fn external_traffic_policy_local_uses_local_endpoints() {
     let mut local = service(vec![endpoint(1, true), endpoint(2, false)]);
     local.ports[0].node_port = Some(30080);
     local.external_local = true;
@@ -115,7 +115,7 @@ fn outside_traffic_that_stays_on_the_node() {
     ] {
         assert!(got.iter().any(|got| got == line), "{line} in {got:#?}");
     }
-    // Nobody here: outside is dropped, the cluster is served.
+    // No local endpoints: external packets are dropped, in-cluster ones are served.
     local.ports[0].endpoints = vec![endpoint(2, false)];
     let got = text(&local);
     for line in [

@@ -1,13 +1,12 @@
-//! The userspace backend: this process listens for services and relays what comes. It needs no kernel support, and no
-//! privileges for what can be had without them.
+//! The userspace backend: this process listens for services and relays. It needs no kernel support, and no privileges
+//! for unprivileged ports.
 //!
-//! With the right to change links (`CAP_NET_ADMIN`) every service is reached at its own address, which this machine then
-//! has. Without it, ports of the node are served, and other ports at places of the loopback network. Endpoints see the
-//! address of the node instead of their clients'. Connections go on when their endpoint or service leaves; flows of UDP
-//! change over to another endpoint.
+//! With `CAP_NET_ADMIN` every service is served at its own address, which is added to this machine. Without it, node
+//! ports are served, and other ports at loopback addresses. Endpoints see the node's address instead of the client's.
+//! Connections continue when their endpoint or service is removed; UDP flows move to another endpoint.
 
 mod front;
-mod places;
+mod loopback;
 mod tcp;
 mod udp;
 
@@ -27,7 +26,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::Semaphore;
 
 use self::front::{OpenFront, Sockets, Unserved};
-use self::places::on_loopback;
+use self::loopback::on_loopback;
 use crate::backend::{Backend, BackendError, Mode};
 use crate::fronts::{Table, Touched};
 use crate::link::{Held, LINK, ServiceLink, own_addresses, remove_link};
@@ -35,12 +34,12 @@ use crate::model::Node;
 use crate::plan::Front;
 use crate::state::{Difference, State};
 
-/// How many connections, and as many flows, there are at most, as long as the process may have enough files.
+/// Limit of connections, and of flows, if the limit of open files permits.
 const MOST: u64 = 16_384;
-/// How long a socket may take to be closed.
+/// Time limit for closing a socket.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why services cannot be relayed.
+/// Error of the relay.
 #[derive(Debug, thiserror::Error)]
 pub enum UserspaceError {
     #[error("starting the relay")]
@@ -51,7 +50,7 @@ pub enum UserspaceError {
     Remove(#[source] io::Error),
 }
 
-/// Relays for services, on a thread of its own in the network namespace it was opened in.
+/// Relays for services, on a separate thread in the network namespace of its creation.
 pub struct Userspace {
     node: Arc<Node>,
     link: Option<Arc<ServiceLink>>,
@@ -59,7 +58,7 @@ pub struct Userspace {
     udp: udp::Shared,
     virtuals: Arc<RwLock<BTreeSet<IpAddr>>>,
     serving: Mutex<Serving>,
-    /// Goes last: everything else runs on it.
+    /// Dropped last: all tasks run on it.
     relay: Relay,
 }
 
@@ -68,11 +67,11 @@ struct Serving {
     table: Table,
     open: HashMap<Front, Open>,
     held: HashMap<IpAddr, Held>,
-    /// What is not served, and why.
+    /// Frontends that are not served, with the reason.
     unserved: HashMap<Front, String>,
 }
 
-/// A front that is served.
+/// A served frontend.
 struct Open {
     front: Arc<OpenFront>,
     listening: TaskGroup,
@@ -122,21 +121,21 @@ impl Userspace {
                 None
             }
         };
-        // A connection and a flow are two files and one.
+        // A connection uses two descriptors, a flow one.
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = usize::try_from(MOST.min(files / 4)).unwrap_or(usize::MAX);
         let virtuals: Arc<RwLock<BTreeSet<IpAddr>>> = Arc::default();
         let known = Arc::clone(&virtuals);
         let tcp = tcp::Shared {
             is_virtual: Arc::new(move |address| known.read().contains(&address)),
-            places: Arc::new(Semaphore::new(most)),
+            permits: Arc::new(Semaphore::new(most)),
             tasks: relay.tasks.clone(),
         };
         let udp = udp::Shared::new(Arc::new(Semaphore::new(most)), relay.tasks.clone());
         Ok(Self { node: Arc::new(node), link, tcp, udp, virtuals, serving: Mutex::default(), relay })
     }
 
-    /// What is not served, with the reason.
+    /// Frontends that are not served, with the reason.
     #[must_use]
     pub fn unserved(&self) -> Vec<(Front, String)> {
         let mut all: Vec<_> = self.serving.lock().unserved.clone().into_iter().collect();
@@ -144,7 +143,7 @@ impl Userspace {
         all
     }
 
-    /// Brings what is touched to what the table says.
+    /// Syncs the changed frontends with the table.
     fn bring(&self, serving: &mut Serving, touched: &Touched) -> Result<(), UserspaceError> {
         let own = own_addresses().map_err(UserspaceError::Addresses)?;
         let Serving { table, open, held, unserved } = serving;
@@ -157,7 +156,7 @@ impl Userspace {
             .collect();
         close(closing);
         for address in &touched.addresses {
-            if !table.wants(*address) {
+            if !table.has_address(*address) {
                 held.remove(address);
                 self.virtuals.write().remove(address);
             } else if let Some(link) = self.link.as_ref().filter(|_| !own.contains(address))
@@ -174,7 +173,7 @@ impl Userspace {
                 }
             }
         }
-        // What could not be served before may be now.
+        // Frontends that could not be served before may succeed now.
         let again: Vec<Front> =
             unserved.keys().copied().filter(|front| !touched.fronts.contains(front)).collect();
         for front in touched.fronts.iter().chain(&again) {
@@ -218,8 +217,8 @@ impl Userspace {
         if held.is_some() || own.contains(&front.address) {
             return Ok(Sockets::open(front.protocol, &[itself])?.0);
         }
-        let (sockets, place) = Sockets::open(front.protocol, &on_loopback(front.address, front.port))?;
-        tracing::info!(front = %front, at = %place, "a service is reached on the loopback network");
+        let (sockets, served_at) = Sockets::open(front.protocol, &on_loopback(front.address, front.port))?;
+        tracing::info!(front = %front, at = %served_at, "a service is reached on the loopback network");
         Ok(sockets)
     }
 
@@ -233,7 +232,7 @@ impl Userspace {
                     let serving = tcp::serve(listener, Arc::clone(&front), held.cloned(), self.tcp.clone());
                     let open = open.clone();
                     listening.spawn(async move {
-                        // Dropped with the socket, whichever way the task ends.
+                        // Dropped with the socket, however the task ends.
                         let _open = open;
                         serving.await;
                     });
@@ -258,7 +257,7 @@ fn usable<T>(socket: io::Result<T>) -> Option<T> {
     socket.inspect_err(|error| tracing::warn!(%error, "a socket of a service cannot be used")).ok()
 }
 
-/// Closes fronts, and waits until their sockets are: what is not served is refused from now on.
+/// Closes frontends, and waits until their sockets are closed, so that the kernel rejects new clients.
 fn close(fronts: Vec<Open>) {
     for open in &fronts {
         open.listening.abort();

@@ -1,11 +1,12 @@
-//! Connections: accepted at a front, led to an endpoint, copied both ways with what fits into a small buffer, so that
-//! who is slow slows down the other. An end of one direction is passed on and the other goes on.
+//! Connections: accepted at a frontend, forwarded to an endpoint, copied both ways through a small buffer, so that a
+//! slow side slows the other. The end of one direction is forwarded while the other continues.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::backoff::Backoff;
 use base::tasks::TaskGroup;
 use rustix::net::sockopt;
 use tokio::io::copy_bidirectional_with_sizes;
@@ -15,27 +16,27 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::front::OpenFront;
 use crate::link::Held;
 
-/// What is on its way in one direction.
+/// Buffer of one direction.
 const BUFFER: usize = 16 << 10;
-/// How many endpoints are tried, and for how long each.
+/// Number of endpoints to try, and the time limit of each.
 const ATTEMPTS: usize = 4;
 const CONNECT: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
-/// How often it is looked whether a client has everything, at first and later, and for how long.
-const CONFIRM: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
+/// First and later intervals of the check for unacknowledged data, and its time limit.
+const CONFIRM: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_secs(1));
 const FAREWELL: Duration = Duration::from_secs(60);
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Clone)]
 pub struct Shared {
-    /// Whether an address of a listener for all of them is a service's, where ports of the node are not.
+    /// True if a local address of a wildcard listener belongs to a service, where node ports are not served.
     pub is_virtual: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
-    pub places: Arc<Semaphore>,
-    /// Connections outlive their front.
+    pub permits: Arc<Semaphore>,
+    /// Connections outlive their frontend.
     pub tasks: TaskGroup,
 }
 
-/// Accepts connections for ever.
+/// Accepts connections until the task is dropped.
 pub async fn serve(listener: TcpListener, front: Arc<OpenFront>, held: Option<Held>, shared: Shared) {
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -46,24 +47,24 @@ pub async fn serve(listener: TcpListener, front: Arc<OpenFront>, held: Option<He
                 continue;
             }
         };
-        // With too many, the others wait in the kernel.
-        let Ok(place) = Arc::clone(&shared.places).acquire_owned().await else { return };
+        // Beyond the limit, connections wait in the kernel's backlog.
+        let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
         let to_virtual = held.is_none()
             && stream.local_addr().is_ok_and(|local| (shared.is_virtual)(local.ip().to_canonical()));
         if to_virtual {
             reset(&stream);
             continue;
         }
-        let connection = Connection { front: Arc::clone(&front), _held: held.clone(), _place: place };
+        let connection = Connection { front: Arc::clone(&front), _held: held.clone(), _permit: permit };
         shared.tasks.spawn(connection.run(stream, peer.ip().to_canonical()));
     }
 }
 
 struct Connection {
     front: Arc<OpenFront>,
-    /// The service's address stays as long as somebody speaks to it.
+    /// The service's address is retained as long as a connection uses it.
     _held: Option<Held>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
@@ -74,7 +75,7 @@ impl Connection {
         };
         for stream in [&client, &endpoint] {
             let _ = stream.set_nodelay(true);
-            // A peer that is gone without a word is noticed in the end.
+            // Keep-alive detects a vanished peer.
             let _ = sockopt::set_socket_keepalive(stream, true);
         }
         let copied = copy_bidirectional_with_sizes(&mut client, &mut endpoint, BUFFER, BUFFER).await;
@@ -88,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// Endpoints that do not answer are passed over.
+    /// Endpoints that do not respond are skipped.
     async fn connect(&self, client: IpAddr) -> Option<TcpStream> {
         let mut in_vain: Vec<SocketAddr> = Vec::new();
         while in_vain.len() < ATTEMPTS {
@@ -106,20 +107,19 @@ impl Connection {
     }
 }
 
-/// Waits until the client has all that was sent to it: the kernel sends the rest, but not from an address that the
-/// machine no longer has. A client that is gone is not waited for long.
+/// Waits until the client has acknowledged all data: the kernel cannot send the rest from an address that has been
+/// removed. The wait for a vanished client is short.
 async fn confirmed(client: &TcpStream) {
     let waiting = async {
-        let mut pause = CONFIRM.0;
+        let mut poll = CONFIRM;
         while sys::sockets::unconfirmed(client.as_fd()).is_ok_and(|count| count > 0) {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(CONFIRM.1);
+            poll.wait().await;
         }
     };
     let _ = tokio::time::timeout(FAREWELL, waiting).await;
 }
 
-/// Whoever is at the other end learns that this did not end well.
+/// A reset signals the abnormal end to the peer.
 fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }

@@ -1,5 +1,5 @@
-//! Flows: what a client sends to a front from one port goes to one endpoint, through a socket of its own, until both are
-//! silent for a while.
+//! Flows: packets of a client port to a frontend are sent to one endpoint through a separate socket until both are
+//! idle.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,27 +21,27 @@ use tokio::time::Instant;
 use super::front::OpenFront;
 use crate::link::Held;
 
-/// How long a flow may be silent: one question with its answer, and more than that. The kernel's own values.
+/// Idle timeouts of a flow: with one request and its reply, and with more. The kernel's own values.
 const IDLE: Duration = Duration::from_secs(30);
 const IDLE_STREAM: Duration = Duration::from_secs(120);
-/// Packets that are passed on before others have their turn.
+/// Packets forwarded before yielding.
 const TURN: usize = 64;
 const LARGEST_PACKET: usize = 65_536;
 
-/// What all flows share.
+/// State shared by all flows.
 #[derive(Clone)]
 pub struct Shared {
     buffer: Arc<Mutex<Vec<u8>>>,
     begun: Instant,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     tasks: TaskGroup,
 }
 
 impl Shared {
     #[must_use]
-    pub fn new(places: Arc<Semaphore>, tasks: TaskGroup) -> Self {
+    pub fn new(permits: Arc<Semaphore>, tasks: TaskGroup) -> Self {
         let buffer = Arc::new(Mutex::new(vec![0; LARGEST_PACKET]));
-        Self { buffer, begun: Instant::now(), places, tasks }
+        Self { buffer, begun: Instant::now(), permits, tasks }
     }
 
     fn now(&self) -> u64 {
@@ -49,7 +49,7 @@ impl Shared {
     }
 }
 
-/// When a flow was last used, and how much its client sent.
+/// Time of the last use of a flow, and the number of packets of its client.
 #[derive(Debug, Default)]
 struct Use {
     last: AtomicU64,
@@ -57,7 +57,7 @@ struct Use {
 }
 
 impl Use {
-    /// When the flow ends, as of now.
+    /// Current deadline of the flow.
     fn end(&self) -> Duration {
         let idle = if self.sent.load(Ordering::Relaxed) > 1 { IDLE_STREAM } else { IDLE };
         Duration::from_millis(self.last.load(Ordering::Relaxed)) + idle
@@ -69,7 +69,7 @@ struct Flow {
     socket: Arc<UdpSocket>,
     used: Arc<Use>,
     answers: AbortHandle,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Drop for Flow {
@@ -78,7 +78,7 @@ impl Drop for Flow {
     }
 }
 
-/// Relays packets for ever.
+/// Relays packets until the task is dropped.
 pub async fn serve(socket: UdpSocket, front: Arc<OpenFront>, _held: Option<Held>, shared: Shared) {
     let (ended, endings) = unbounded_channel();
     Relay { socket: Arc::new(socket), front, shared, flows: HashMap::new(), ended }.run(endings).await;
@@ -102,7 +102,7 @@ impl Relay {
                     self.flows.remove(&client);
                 }
                 () = front.changed.notified() => {
-                    // There is no end of a flow that would come from the endpoint.
+                    // An endpoint cannot end a UDP flow.
                     self.flows.retain(|_, flow| front.has(flow.endpoint));
                 }
                 ready = socket.readable() => {
@@ -123,7 +123,7 @@ impl Relay {
             match self.socket.try_recv_from(&mut buffer) {
                 Ok((length, client)) => self.pass_on(client, buffer.get(..length).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // What a client that is gone had said about an answer.
+                // ICMP error for a reply to a vanished client.
                 Err(error) => tracing::trace!(%error, "receiving for a service"),
             }
         }
@@ -145,16 +145,16 @@ impl Relay {
         let Some(flow) = self.flows.get(&client) else { return };
         flow.used.last.store(self.shared.now(), Ordering::Relaxed);
         flow.used.sent.fetch_add(1, Ordering::Relaxed);
-        // Not through the executor, which would first have to learn that there is room. What does not fit is lost, as
-        // packets are.
+        // Bypasses the executor, which would first have to wait for the socket to be writable. A packet that does not
+        // fit is dropped.
         if send(&flow.socket, packet, SendFlags::DONTWAIT) == Err(Errno::CONNREFUSED) {
             self.flows.remove(&client);
         }
     }
 
-    /// None if nobody serves the client, or there are too many.
+    /// `None` if the client has no endpoint, or there are too many flows.
     fn begin(&self, client: SocketAddr) -> io::Result<Option<Flow>> {
-        let Ok(place) = Arc::clone(&self.shared.places).try_acquire_owned() else { return Ok(None) };
+        let Ok(permit) = Arc::clone(&self.shared.permits).try_acquire_owned() else { return Ok(None) };
         let Some(endpoint) = self.front.choose(client.ip().to_canonical(), &[]) else { return Ok(None) };
         let any: SocketAddr = match endpoint {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -178,11 +178,11 @@ impl Relay {
             answers.run().await;
             let _ = ended.send(client);
         });
-        Ok(Some(Flow { endpoint, socket, used, answers: task.abort_handle(), _place: place }))
+        Ok(Some(Flow { endpoint, socket, used, answers: task.abort_handle(), _permit: permit }))
     }
 }
 
-/// What comes back to a client.
+/// Replies to a client.
 struct Answers {
     from: Arc<UdpSocket>,
     through: Arc<UdpSocket>,
@@ -192,7 +192,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// Until the flow is silent for too long, or its endpoint refuses.
+    /// Runs until the flow has been idle for too long, or its endpoint rejects packets.
     async fn run(&self) {
         loop {
             tokio::select! {

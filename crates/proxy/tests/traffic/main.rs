@@ -1,5 +1,5 @@
-//! Real packets through real rules, in network namespaces of the test's own that have no way out: a node between a
-//! client outside and two pods. One battery, for every backend that this machine can run.
+//! Real packets through real rules, in network namespaces without external routes: a node between an external client
+//! and two pods. One battery, for every backend that this machine can run.
 
 mod sctp;
 
@@ -11,19 +11,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proxy::backend::{self, Backend, Mode};
-use proxy::model::{Cidr, Endpoint, Node, Port, Protocol, Service, ServiceName};
+use proxy::model::{Endpoint, Node, Port, Protocol, Service, ServiceName};
 use proxy::plan::plan;
 use proxy::stale::Answers;
 use proxy::state::{Difference, State};
 use proxy::userspace::Userspace;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Long enough for a slow machine; only what is dropped takes all of it.
+/// Timeout on a slow machine; only dropped packets take all of it.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Limit for connections that must not succeed: longer than the kernel's first retransmission of a SYN.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Namespaces that go away with the test.
+/// Namespaces that are deleted with the test.
 struct World {
     id: u32,
 }
@@ -34,7 +34,7 @@ fn ip(arguments: &str) {
 }
 
 impl World {
-    /// A node with two pods (10.1.0.2 and 10.1.1.2) and a client outside (192.0.2.2).
+    /// A node with two pods (10.1.0.2 and 10.1.1.2) and an external client (192.0.2.2).
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() || Command::new("ip").arg("-V").output().is_err() {
             eprintln!("skipped: needs root and the ip command");
@@ -62,7 +62,7 @@ impl World {
             world.ip(name, &format!("route add default via {v4}.1"));
             world.ip(name, &format!("-6 route add default via {v6}1"));
         }
-        // A node without a route for an address does not even try it; the client outside plays the rest of the world.
+        // A node drops packets to addresses without a route; the external client serves as default gateway.
         world.ip("node", "route add default via 192.0.2.2");
         world.within("node", || {
             for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
@@ -98,7 +98,7 @@ impl World {
         })
     }
 
-    /// A server in a pod that says who it is and who called, over TCP and UDP, both families.
+    /// A server in a pod that returns its name and the client's address, over TCP and UDP, both families.
     fn serve(&self, name: &'static str) {
         let (tcp, udp) = self.within(name, || {
             (
@@ -122,17 +122,17 @@ impl World {
         });
     }
 
-    /// What a server answers to a connection from a namespace; an error says why there was none.
-    fn ask(&self, from: &str, to: &str) -> Result<String, std::io::ErrorKind> {
-        self.ask_within(from, to, PATIENCE)
+    /// Response of a server to a connection from a namespace, or the error.
+    fn request(&self, from: &str, to: &str) -> Result<String, std::io::ErrorKind> {
+        self.request_within(from, to, PATIENCE)
     }
 
-    /// As `ask`, where packets may be dropped without an answer.
-    fn ask_briefly(&self, from: &str, to: &str) -> Result<String, std::io::ErrorKind> {
-        self.ask_within(from, to, SILENCE)
+    /// As `request`, where packets may be dropped silently.
+    fn request_briefly(&self, from: &str, to: &str) -> Result<String, std::io::ErrorKind> {
+        self.request_within(from, to, SILENCE)
     }
 
-    fn ask_within(&self, from: &str, to: &str, limit: Duration) -> Result<String, std::io::ErrorKind> {
+    fn request_within(&self, from: &str, to: &str, limit: Duration) -> Result<String, std::io::ErrorKind> {
         let to: SocketAddr = to.parse().expect("an address");
         self.within(from, move || {
             let mut stream = TcpStream::connect_timeout(&to, limit).map_err(|error| error.kind())?;
@@ -143,7 +143,7 @@ impl World {
         })
     }
 
-    fn ask_udp(&self, from: &str, to: &str) -> String {
+    fn request_udp(&self, from: &str, to: &str) -> String {
         let to: SocketAddr = to.parse().expect("an address");
         self.within(from, move || {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket");
@@ -155,10 +155,10 @@ impl World {
         })
     }
 
-    /// A backend in the node; none if this machine cannot run it.
+    /// A backend in the node; `None` if this machine cannot run it.
     fn backend(&self, mode: Mode) -> Option<Arc<dyn Backend>> {
         let pods = ["10.1.0.0/16", "fd01::/16"];
-        let pod_cidrs = pods.iter().filter_map(|text| Cidr::parse(text)).collect();
+        let pod_cidrs = pods.iter().filter_map(|text| text.parse().ok()).collect();
         let node = Node { name: "node".into(), pod_cidrs, ..Node::default() };
         let backend = self.within("node", move || backend::open(Some(mode), &node)).expect("a backend");
         if backend.mode() == mode {
@@ -216,7 +216,7 @@ fn service(addresses: &[&str]) -> Service {
     }
 }
 
-/// A backend and the services it serves.
+/// A backend and its services.
 struct Serving<'a> {
     world: &'a World,
     backend: Arc<dyn Backend>,
@@ -224,7 +224,7 @@ struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// Puts a service in force, as a difference to what was.
+    /// Applies a service as a difference.
     fn set(&mut self, service: &Service) {
         let difference = self.state.set(&service.name, plan(service, &Node::default()));
         self.apply(difference).unwrap_or_else(|error| panic!("{error:?}"));
@@ -257,39 +257,39 @@ fn begin(world: &World, mode: Mode) -> Option<Serving<'_>> {
     Some(Serving { world, backend: world.backend(mode)?, state: State::default() })
 }
 
-/// Who answered, over many connections.
+/// Responding endpoints, over many connections.
 fn answers(world: &World, from: &str, to: &str) -> std::collections::BTreeSet<String> {
-    (0..16).map(|_| world.ask(from, to).unwrap_or_else(|error| format!("{error}"))).collect()
+    (0..16).map(|_| world.request(from, to).unwrap_or_else(|error| format!("{error}"))).collect()
 }
 
-/// What endpoints see of a client: a relay speaks for it with the node's address, the kernel keeps it where it can.
-fn seen<'a>(mode: Mode, kept: &'a str, replaced: &'a str) -> &'a str {
-    if mode == Mode::Userspace { replaced } else { kept }
+/// Client address as seen by endpoints: the node's for a relay, preserved by the kernel where possible.
+fn seen<'a>(mode: Mode, preserved: &'a str, replaced: &'a str) -> &'a str {
+    if mode == Mode::Userspace { replaced } else { preserved }
 }
 
 fn texts(all: &[&str]) -> std::collections::BTreeSet<String> {
     all.iter().map(|text| (*text).to_owned()).collect()
 }
 
-fn cluster_ips_node_ports_and_changes(mode: Mode) {
+fn service_changes_apply_to_cluster_ip_and_node_port(mode: Mode) {
     let Some(world) = World::new() else { return };
     let Some(mut serving) = begin(&world, mode) else { return };
-    // Nothing behind it yet: refused at once, not timed out.
+    // No endpoints yet: rejected immediately, not timed out.
     serving.set(&service(&[]));
-    assert_eq!(world.ask("out", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
-    assert_eq!(world.ask("node", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
-    assert_eq!(world.ask("out", "192.0.2.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(world.request("out", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(world.request("node", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(world.request("out", "192.0.2.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
     serving.set(&service(&PODS));
-    // From outside the pods: through the node's address. From a pod: with its own, but for itself.
+    // From outside the pods: with the node's address. From a pod: with its own, except to itself.
     assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
     assert_eq!(answers(&world, "node", "10.96.0.9:80"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
     let from_pod = texts(&[seen(mode, "pod0 10.1.1.2", "pod0 10.1.0.1"), "pod1 10.1.1.1"]);
     assert_eq!(answers(&world, "pod1", "10.96.0.9:80"), from_pod);
     assert_eq!(answers(&world, "out", "192.0.2.1:30080"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
     assert_eq!(answers(&world, "pod0", "192.0.2.1:30080"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
-    // A port that is not the service's.
-    assert_eq!(world.ask("out", "10.96.0.9:81"), Err(std::io::ErrorKind::ConnectionRefused));
-    // One endpoint leaves, all leave, the service leaves.
+    // A port that the service does not have.
+    assert_eq!(world.request("out", "10.96.0.9:81"), Err(std::io::ErrorKind::ConnectionRefused));
+    // One endpoint is removed, then all, then the service.
     serving.set(&service(&PODS[..1]));
     assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1"]));
     assert_eq!(
@@ -298,16 +298,16 @@ fn cluster_ips_node_ports_and_changes(mode: Mode) {
         "a pod that speaks to itself"
     );
     serving.set(&service(&[]));
-    assert_eq!(world.ask("pod1", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(world.request("pod1", "10.96.0.9:80"), Err(std::io::ErrorKind::ConnectionRefused));
     serving.remove(&service(&[]));
     assert!(serving.state.whole().is_empty());
     serving.clean_up();
     serving.clean_up();
-    // With the rules gone nothing is left that would answer.
-    assert_eq!(world.ask("out", "192.0.2.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
+    // Without the rules nothing responds.
+    assert_eq!(world.request("out", "192.0.2.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
 }
 
-fn ipv6_and_udp(mode: Mode) {
+fn service_serves_ipv6_and_udp(mode: Mode) {
     let Some(world) = World::new() else { return };
     let Some(mut serving) = begin(&world, mode) else { return };
     let mut both = service(&[PODS[0], PODS[1], PODS_V6[0], PODS_V6[1]]);
@@ -319,14 +319,14 @@ fn ipv6_and_udp(mode: Mode) {
     assert_eq!(answers(&world, "pod1", "[fd96::9]:80"), from_pod);
     assert_eq!(answers(&world, "out", "[fd02::1]:30080"), texts(&["pod0 fd01::1", "pod1 fd01:1::1"]));
     let got: std::collections::BTreeSet<String> =
-        (0..16).map(|_| world.ask_udp("pod1", "10.96.0.9:80")).collect();
+        (0..16).map(|_| world.request_udp("pod1", "10.96.0.9:80")).collect();
     assert_eq!(got, texts(&[seen(mode, "pod0 10.1.1.2", "pod0 10.1.0.1"), "pod1 10.1.1.1"]));
     let got: std::collections::BTreeSet<String> =
-        (0..16).map(|_| world.ask_udp("out", "192.0.2.1:30080")).collect();
+        (0..16).map(|_| world.request_udp("out", "192.0.2.1:30080")).collect();
     assert_eq!(got, texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
 }
 
-fn clients_outside_keep_their_address_where_asked(mode: Mode) {
+fn local_traffic_policy_preserves_client_address(mode: Mode) {
     let Some(world) = World::new() else { return };
     let Some(mut serving) = begin(&world, mode) else { return };
     let mut local = service(&PODS);
@@ -337,13 +337,13 @@ fn clients_outside_keep_their_address_where_asked(mode: Mode) {
     let from_outside = texts(&[seen(mode, "pod0 192.0.2.2", "pod0 10.1.0.1")]);
     assert_eq!(answers(&world, "out", "192.0.2.1:30080"), from_outside);
     assert_eq!(answers(&world, "out", "198.51.100.7:80"), from_outside);
-    // Clients in the cluster are not bound to the node.
+    // Clients in the cluster are not restricted to the node.
     let from_pod = texts(&[seen(mode, "pod0 10.1.1.2", "pod0 10.1.0.1"), "pod1 10.1.1.1"]);
     assert_eq!(answers(&world, "pod1", "198.51.100.7:80"), from_pod);
     assert_eq!(answers(&world, "node", "198.51.100.7:80"), texts(&["pod0 10.1.0.1", "pod1 10.1.1.1"]));
 }
 
-fn clients_come_back_to_the_same_endpoint(mode: Mode) {
+fn session_affinity_returns_client_to_endpoint(mode: Mode) {
     let Some(world) = World::new() else { return };
     let Some(mut serving) = begin(&world, mode) else { return };
     let mut affine = service(&PODS);
@@ -351,7 +351,7 @@ fn clients_come_back_to_the_same_endpoint(mode: Mode) {
     serving.set(&affine);
     let first = answers(&world, "out", "10.96.0.9:80");
     assert_eq!(first.len(), 1, "{first:?}");
-    // The remembered endpoint leaves: the client goes to the other one.
+    // The affinity endpoint is removed: the client is sent to the other one.
     let gone = if first.contains("pod0 10.1.0.1") { 0 } else { 1 };
     affine.ports[0].endpoints.remove(gone);
     serving.set(&affine);
@@ -361,28 +361,28 @@ fn clients_come_back_to_the_same_endpoint(mode: Mode) {
     assert_eq!(answers(&world, "out", "192.0.2.1:30080").len(), 1);
 }
 
-fn a_load_balancer_lets_only_some_in(mode: Mode) {
+fn load_balancer_source_ranges_reject_other_clients(mode: Mode) {
     let Some(world) = World::new() else { return };
     let Some(mut serving) = begin(&world, mode) else { return };
     let mut balanced = service(&PODS[..1]);
     balanced.load_balancer_ips = vec!["198.51.100.8".parse::<IpAddr>().expect("v4")];
-    balanced.source_ranges = vec![Cidr::parse("192.0.2.0/24").expect("a range")];
+    balanced.source_ranges = vec!["192.0.2.0/24".parse().expect("a range")];
     serving.set(&balanced);
     assert_eq!(answers(&world, "out", "198.51.100.8:80"), texts(&["pod0 10.1.0.1"]));
-    balanced.source_ranges = vec![Cidr::parse("203.0.113.0/24").expect("a range")];
+    balanced.source_ranges = vec!["203.0.113.0/24".parse().expect("a range")];
     serving.set(&balanced);
-    // A relay has accepted the connection before it can look at it.
+    // A relay accepts the connection before it checks the source.
     let refused = if mode == Mode::Userspace {
         std::io::ErrorKind::ConnectionReset
     } else {
         std::io::ErrorKind::TimedOut
     };
-    assert_eq!(world.ask_briefly("out", "198.51.100.8:80"), Err(refused));
+    assert_eq!(world.request_briefly("out", "198.51.100.8:80"), Err(refused));
     assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1"]));
     serving.remove(&balanced);
 }
 
-fn many_services_cost_one_batch_and_a_change_costs_little(mode: Mode) {
+fn service_change_among_many_is_a_small_difference(mode: Mode) {
     let Some(world) = World::new() else { return };
     let Some(mut serving) = begin(&world, mode) else { return };
     for number in 0..if mode == Mode::Nftables { 2000 } else { 200_u16 } {
@@ -404,8 +404,8 @@ fn many_services_cost_one_batch_and_a_change_costs_little(mode: Mode) {
     assert_eq!(answers(&world, "out", "10.97.0.199:80").len(), 1);
 }
 
-/// A client that keeps its port speaks to a new endpoint as soon as the old one is gone.
-fn flows_end_with_their_endpoint(mode: Mode) {
+/// A client with a fixed port reaches a new endpoint as soon as the old one is removed.
+fn udp_flow_moves_when_endpoint_is_removed(mode: Mode) {
     let Some(world) = World::new() else { return };
     let Some(mut serving) = begin(&world, mode) else { return };
     let mut udp = service(&PODS);
@@ -414,14 +414,14 @@ fn flows_end_with_their_endpoint(mode: Mode) {
     let socket = world.within("pod0", || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket"));
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let to: SocketAddr = "10.96.0.9:80".parse().expect("an address");
-    let ask = || {
+    let request = || {
         socket.send_to(b"who", to).expect("sent");
         let mut buffer = [0; 64];
         let length = socket.recv(&mut buffer).ok()?;
         String::from_utf8_lossy(&buffer[..length]).split(' ').next().map(str::to_owned)
     };
-    let first = ask().expect("an answer");
-    assert_eq!(ask().as_ref(), Some(&first), "one flow, one endpoint");
+    let first = request().expect("an answer");
+    assert_eq!(request().as_ref(), Some(&first), "one flow, one endpoint");
     udp.ports[0].endpoints.remove(if first == "pod0" { 0 } else { 1 });
     serving.set(&udp);
     let noted = udp.clone();
@@ -430,20 +430,20 @@ fn flows_end_with_their_endpoint(mode: Mode) {
         answers.note(&noted);
         answers.forget_others()
     });
-    // A relay's flows are its own business.
+    // The relay manages its flows itself.
     if mode != Mode::Userspace {
         assert_eq!(forgotten.expect("flows are seen"), 1);
     }
     eventually(|| {
-        // What was on its way to the one that left may be lost.
-        match ask() {
+        // Packets to the removed endpoint may be lost.
+        match request() {
             Some(now) if now != first => Ok(()),
             other => Err(format!("{other:?}")),
         }
     });
 }
 
-/// Tries until it works, for a minute.
+/// Retries until it succeeds, for a minute.
 fn eventually(mut attempt: impl FnMut() -> Result<(), String>) {
     let begun = std::time::Instant::now();
     while let Err(found) = attempt() {
@@ -452,7 +452,7 @@ fn eventually(mut attempt: impl FnMut() -> Result<(), String>) {
     }
 }
 
-/// A server in a pod that greets, then sends back what it gets once the client has nothing more to say, and then some.
+/// A server in a pod that sends a greeting, echoes its input after the client's end of stream, and sends more.
 fn serve_echo(world: &World, name: &'static str, port: u16, more: usize) {
     let listener = world.within(name, move || TcpListener::bind(("0.0.0.0", port)).expect("listening"));
     std::thread::spawn(move || {
@@ -469,9 +469,9 @@ fn serve_echo(world: &World, name: &'static str, port: u16, more: usize) {
     });
 }
 
-/// A connection goes on when its endpoint leaves, and when its service does; the end of one direction is passed on while
-/// the other goes on, with more than fits into any buffer.
-fn connections_outlive_changes(mode: Mode) {
+/// A connection continues when its endpoint or service is removed; the end of one direction is forwarded while the
+/// other continues, with more data than any buffer holds.
+fn tcp_connection_survives_service_changes(mode: Mode) {
     let Some(world) = World::new() else { return };
     let Some(mut serving) = begin(&world, mode) else { return };
     const MORE: usize = 8 << 20;
@@ -499,10 +499,10 @@ fn connections_outlive_changes(mode: Mode) {
     converse(endpoint_leaves);
     serving.remove(&echo);
     converse(service_leaves);
-    assert!(world.ask_briefly("node", "10.96.0.9:80").is_err());
+    assert!(world.request_briefly("node", "10.96.0.9:80").is_err());
 }
 
-/// Each test of the battery, for each backend.
+/// Runs each test of the battery for each backend.
 macro_rules! battery {
     ($($test:ident),* $(,)?) => {
         mod nftables {
@@ -521,19 +521,19 @@ macro_rules! battery {
 }
 
 battery!(
-    cluster_ips_node_ports_and_changes,
-    ipv6_and_udp,
-    clients_outside_keep_their_address_where_asked,
-    clients_come_back_to_the_same_endpoint,
-    a_load_balancer_lets_only_some_in,
-    many_services_cost_one_batch_and_a_change_costs_little,
-    flows_end_with_their_endpoint,
-    connections_outlive_changes,
+    service_changes_apply_to_cluster_ip_and_node_port,
+    service_serves_ipv6_and_udp,
+    local_traffic_policy_preserves_client_address,
+    session_affinity_returns_client_to_endpoint,
+    load_balancer_source_ranges_reject_other_clients,
+    service_change_among_many_is_a_small_difference,
+    udp_flow_moves_when_endpoint_is_removed,
+    tcp_connection_survives_service_changes,
 );
 
-/// Without any right, ports of the node are served, and others on the loopback network; what is not is known.
+/// Without privileges, node ports are served, and other ports at loopback addresses; the rest is reported.
 #[test]
-fn without_privileges() {
+fn userspace_without_privileges_serves_node_ports_and_loopback() {
     let Some(world) = World::new() else { return };
     world.serve("pod0");
     let mut web = service(&[PODS[0], PODS_V6[0]]);
@@ -558,20 +558,20 @@ fn without_privileges() {
     });
     for (from, to) in [("node", "127.96.0.9:10080"), ("node", "127.0.0.1:30080"), ("out", "192.0.2.1:30080")]
     {
-        assert_eq!(world.ask(from, to), Ok("pod0 10.1.0.1".to_owned()), "{to}");
+        assert_eq!(world.request(from, to), Ok("pod0 10.1.0.1".to_owned()), "{to}");
     }
-    assert_eq!(world.ask("out", "[fd02::1]:30080"), Ok("pod0 fd01::1".to_owned()));
-    assert_eq!(world.ask_udp("node", "127.96.0.9:10080"), "pod0 10.1.0.1");
+    assert_eq!(world.request("out", "[fd02::1]:30080"), Ok("pod0 fd01::1".to_owned()));
+    assert_eq!(world.request_udp("node", "127.96.0.9:10080"), "pod0 10.1.0.1");
     let unserved: Vec<String> = served.unserved().iter().map(|(front, _)| front.to_string()).collect();
     assert_eq!(unserved, ["[fd96::9]:80/TCP", "[fd96::9]:80/UDP"]);
-    // It ends with what it opened.
+    // Its sockets are closed with it.
     drop(served);
-    assert_eq!(world.ask("out", "192.0.2.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(world.request("out", "192.0.2.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
 }
 
-/// A way that the kernel does not know is passed over.
+/// A mode that the kernel does not support is skipped.
 #[test]
-fn the_next_way_is_tried() {
+fn unsupported_mode_falls_back_to_the_next() {
     let Some(world) = World::new() else { return };
     let found =
         world.within("node", || backend::open(Some(Mode::Ipvs), &Node::default()).map(|one| one.mode()));

@@ -1,4 +1,4 @@
-//! SCTP, with packets made by hand.
+//! SCTP, with packets built by the test.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,8 +27,8 @@ fn first_packet(from: u16, to: u16) -> Vec<u8> {
     packet
 }
 
-/// SCTP is led to an endpoint too; the packets are made here, since not every kernel speaks it itself.
-fn is_led(mode: Mode) {
+/// SCTP is forwarded to an endpoint; the packets are built here, since not every kernel implements SCTP.
+fn assert_sctp_is_forwarded(mode: Mode) {
     let Some(world) = World::new() else { return };
     let Some(mut serving) = begin(&world, mode) else { return };
     let mut association = service(&PODS[..1]);
@@ -56,7 +56,7 @@ fn is_led(mode: Mode) {
         let mut buffer = [0; 256];
         let (_, length) =
             rustix::net::recv(&listening, &mut buffer[..], rustix::net::RecvFlags::empty()).ok()?;
-        // Behind the head of IP.
+        // After the IP header.
         let ports = buffer.get(20..length.min(24))?;
         Some(u16::from_be_bytes([*ports.get(2)?, *ports.get(3)?]))
     };
@@ -69,11 +69,11 @@ fn is_led(mode: Mode) {
 }
 
 #[test]
-fn nftables() {
-    is_led(Mode::Nftables);
+fn nftables_forwards_sctp() {
+    assert_sctp_is_forwarded(Mode::Nftables);
 }
 
 #[test]
-fn iptables() {
-    is_led(Mode::Iptables);
+fn iptables_forwards_sctp() {
+    assert_sctp_is_forwarded(Mode::Iptables);
 }

@@ -1,4 +1,4 @@
-//! The typed view of a cache: what a loop reads, indexes and watches of one kind.
+//! Typed view of a cache: reads, indexes and handlers of one kind.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ pub enum Change<K: ?Sized> {
         old: Arc<K>,
         new: Arc<K>,
     },
-    /// With the last state seen.
+    /// With the last observed state.
     Deleted(Arc<K>),
 }
 
@@ -43,14 +43,14 @@ impl<K: fmt::Debug> fmt::Debug for Change<K> {
 }
 
 impl<K: ?Sized> Change<K> {
-    /// The object as it is, or as it was last.
+    /// Current object, or its last state.
     pub fn object(&self) -> &Arc<K> {
         match self {
             Self::Added(object) | Self::Deleted(object) | Self::Updated { new: object, .. } => object,
         }
     }
 
-    /// The object before the change.
+    /// Object before the change.
     pub fn old(&self) -> Option<&Arc<K>> {
         match self {
             Self::Updated { old, .. } => Some(old),
@@ -69,7 +69,7 @@ impl Change<dyn AnyObject> {
     }
 }
 
-/// The objects of a kind. Clones share them.
+/// Objects of a kind. Clones share them.
 pub struct Cache<K> {
     core: Arc<Core>,
     /// Every object in `core` is of this kind.
@@ -99,7 +99,7 @@ impl<K: Object> Default for Cache<K> {
 }
 
 impl<K: Object> Cache<K> {
-    /// An empty cache that no informer fills, for tests.
+    /// Empty cache without an informer, for tests.
     #[must_use]
     pub fn new() -> Self {
         Self::over(Arc::new(Core::new()))
@@ -108,7 +108,9 @@ impl<K: Object> Cache<K> {
     #[must_use]
     pub fn get(&self, ns: &str, name: &str) -> Option<Arc<K>> {
         let found = self.core.get(ns, name);
-        crate::pass::read::<K>(ns, name, || found.as_ref()?.meta().resource_version.as_deref()?.parse().ok());
+        crate::reconciliation::read::<K>(ns, name, || {
+            found.as_ref()?.meta().resource_version.as_deref()?.parse().ok()
+        });
         downcast(&found?)
     }
 
@@ -117,7 +119,7 @@ impl<K: Object> Cache<K> {
         self.get(&key.namespace, &key.name)
     }
 
-    /// The objects of a namespace, by name.
+    /// Objects of a namespace, by name.
     #[must_use]
     pub fn list(&self, ns: &str) -> Vec<Arc<K>> {
         self.collect(Which::Namespace(ns))
@@ -128,33 +130,33 @@ impl<K: Object> Cache<K> {
         self.collect(Which::All)
     }
 
-    /// The number of objects.
+    /// Number of objects.
     #[must_use]
     pub fn count(&self) -> usize {
         self.core.count()
     }
 
-    /// The objects that name an owner with this uid, controlling or not.
+    /// Objects with an owner reference to this uid, controlling or not.
     #[must_use]
     pub fn owned_by(&self, uid: &str) -> Vec<Arc<K>> {
         self.collect(Which::Owner(uid))
     }
 
-    /// The objects for which the function of `index` gave `value`; none if there is no such index.
+    /// Objects for which the function of `index` returned `value`; empty if there is no such index.
     #[must_use]
     pub fn indexed(&self, index: &str, value: &str) -> Vec<Arc<K>> {
         self.collect(Which::Indexed { index, value })
     }
 
-    /// Keeps an index by the values that `values` gives for each object; the first of a name stays.
+    /// Adds an index by the values that `values` returns for each object; the first of a name stays.
     pub fn add_index(&self, name: &'static str, values: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) {
         let values =
             move |object: &Shared| downcast::<K>(object).map(|object| values(&object)).unwrap_or_default();
         self.core.add_index(name, Box::new(values));
     }
 
-    /// Calls `handler` for every object there is, and for every change from now on, one at a time and in order. It
-    /// must not block, nor add handlers; it may read this cache, which is at least as new as the change.
+    /// Calls `handler` for every existing object and every later change, sequentially and in order. It must not block
+    /// nor add handlers; it may read this cache, which is at least as new as the change.
     pub fn on_event(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
         self.core.on_event(Box::new(move |change| {
             if let Some(change) = change.typed() {
@@ -168,13 +170,13 @@ impl<K: Object> Cache<K> {
         self.core.is_synced()
     }
 
-    /// Waits until the cache has once held everything there is.
+    /// Waits for the first complete list.
     pub async fn synced(&self) {
         // The sender lives as long as the cache.
         let _ = self.core.synced().wait_for(|synced| *synced).await;
     }
 
-    /// Stores an object, as the API server returned it. For tests; informers write to the core.
+    /// Stores an object as returned by the API server. For tests; informers write to the core.
     pub fn apply(&self, object: K) {
         self.core.apply(shared(object));
     }
@@ -184,7 +186,7 @@ impl<K: Object> Cache<K> {
         self.core.remove(shared(object));
     }
 
-    /// Makes the cache hold exactly `all`.
+    /// Replaces the content of the cache with `all`.
     pub fn replace(&self, all: Vec<K>) {
         self.core.replace(all.into_iter().map(shared).collect());
     }
@@ -196,7 +198,7 @@ impl<K: Object> Cache<K> {
     }
 }
 
-/// Caches hold no `managedFields`: they are large and no loop reads them.
+/// Removes `managedFields`: they are large and no loop reads them.
 fn shared<K: Object>(mut object: K) -> Shared {
     object.metadata_mut().managed_fields = None;
     Arc::new(object)
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_follow_the_objects() {
+    fn cache_index_follows_object_changes() {
         let cache = Cache::new();
         cache.apply(pod("a", 1, "x", "o"));
         cache.add_index("node", |pod: &Pod| {
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_hear_everything_once() {
+    fn cache_handlers_are_called_once_per_change() {
         let cache = Cache::new();
         cache.apply(pod("a", 1, "x", ""));
         let heard = Arc::new(Mutex::new(Vec::new()));

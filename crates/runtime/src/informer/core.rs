@@ -1,4 +1,4 @@
-//! The part of a cache that does not depend on the kind: objects, indexes, handlers. Compiled once for all kinds.
+//! Kind-independent part of a cache: objects, indexes, handlers. Compiled once for all kinds.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use super::Change;
 use crate::Key;
 
-/// The name under which panics of handlers are counted.
+/// Component name for counting panics of handlers.
 const HANDLER: &str = "event-handler";
 
 type Handler = Box<dyn Fn(&Change<dyn objects::AnyObject>) + Send + Sync>;
 type Values = Box<dyn Fn(&Shared) -> Vec<String> + Send + Sync>;
 
-/// The objects of one kind, whatever it is: one writer, many readers.
+/// Type-erased objects of one kind: one writer, many readers.
 pub struct Core {
     objects: RwLock<Objects>,
     /// Held by the writer from a change to its last handler, so that a new handler misses nothing.
@@ -42,14 +42,14 @@ struct Index {
     entries: Entries,
 }
 
-/// Which objects of a cache to visit.
+/// Selection of objects to visit.
 #[derive(Clone, Copy)]
 pub enum Which<'a> {
     All,
     Namespace(&'a str),
-    /// Objects that name an owner with this uid.
+    /// Objects with an owner reference to this uid.
     Owner(&'a str),
-    /// Objects for which the function of an index gave a value.
+    /// Objects for which the function of an index returned a value.
     Indexed {
         index: &'a str,
         value: &'a str,
@@ -61,7 +61,7 @@ impl Core {
         Self::supervised(Supervision::default())
     }
 
-    /// A cache whose handlers' panics are counted.
+    /// Cache that counts the panics of its handlers.
     pub fn supervised(supervision: Supervision) -> Self {
         let (synced, _) = watch::channel(false);
         Self { objects: RwLock::default(), handlers: Mutex::new(Vec::new()), synced, supervision }
@@ -136,13 +136,13 @@ impl Core {
         }
     }
 
-    /// Calls every handler. One that panics keeps neither the others nor the watch from going on.
+    /// Calls every handler. A panic affects neither the other handlers nor the watch.
     fn notify(&self, handlers: &[Handler], change: &Change<dyn objects::AnyObject>) {
         for handler in handlers {
             let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler(change))) else { continue };
             self.supervision.count_panic(HANDLER);
             let key = Key::of_meta(change.object().meta());
-            tracing::error!(%key, panic = panic_message(&*panic), "an event handler panicked");
+            tracing::error!(%key, panic = panic_message(&*panic), "event handler panicked");
         }
     }
 
@@ -177,7 +177,7 @@ impl Core {
         let notify = |change: &Change<_>| self.notify(handlers, change);
         match old {
             None => notify(&Change::Added(object)),
-            // A relist repeats what is known.
+            // A relist repeats known objects.
             Some(old) if same(&old, &object) => {}
             // Deleted and created again while the watch was interrupted.
             Some(old) if old.meta().uid != object.meta().uid => {

@@ -1,9 +1,10 @@
-//! Keeps a cache as the API server has it: a streamed list, then changes, for ever. A watch that ends is resumed where
-//! it ended; a revision that is no longer kept means beginning anew.
+//! Keeps a cache in sync with the API server: a streamed list, then changes, without end. An ended watch is resumed
+//! at its last revision; an expired revision causes a relist.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::backoff::Backoff;
 use base::errors::chain;
 use client::{Client, ClientError, Collection, ListOptions, WatchEvent, WatchOptions, WatchStream};
 use objects::{DecodeShared, Shared};
@@ -15,10 +16,10 @@ use super::core::Core;
 /// The server ends a watch after five to ten minutes, so that watches spread over servers.
 const WATCH_SECONDS: std::ops::Range<u32> = 300..600;
 const PAGE: u32 = 500;
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A watch that lived this long worked.
-const WORKED: Duration = Duration::from_secs(5);
+const RETRY: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(30)).with_jitter(1.0, 2.0);
+/// Minimum lifetime of a watch that counts as successful.
+const MIN_WATCH_LIFETIME: Duration = Duration::from_secs(5);
 
 pub struct Reflector {
     client: Client,
@@ -26,9 +27,9 @@ pub struct Reflector {
     selection: Selection,
     cache: Arc<Core>,
     decode: DecodeShared,
-    /// What the cache holds; nothing before the first list.
+    /// Revision of the cache; `None` before the first list.
     revision: Option<String>,
-    /// Whether the server streams lists; older ones do not.
+    /// True if the server streams lists; older ones do not.
     streams_lists: bool,
 }
 
@@ -45,22 +46,22 @@ impl Reflector {
 
     /// Runs until dropped.
     pub async fn run(mut self) {
-        let mut pause = FIRST_PAUSE;
-        let mut troubled = 0u32;
+        let mut retry = RETRY;
+        let mut failures = 0u32;
         loop {
             let begin = Instant::now();
             let outcome = self.round().await;
-            if begin.elapsed() >= WORKED {
-                pause = FIRST_PAUSE;
+            if begin.elapsed() >= MIN_WATCH_LIFETIME {
+                retry.reset();
             }
             match outcome {
-                Ok(()) if begin.elapsed() >= WORKED => {
-                    troubled = 0;
+                Ok(()) if begin.elapsed() >= MIN_WATCH_LIFETIME => {
+                    failures = 0;
                     continue;
                 }
                 Ok(()) => {}
                 Err(error) if error.is_gone() || is_ahead(&error) => {
-                    tracing::debug!(path = self.collection.path(), %error, "listing anew");
+                    tracing::debug!(path = self.collection.path(), %error, "relisting");
                     self.revision = None;
                 }
                 Err(error) if self.streams_lists && self.revision.is_none() && refuses_streaming(&error) => {
@@ -68,22 +69,24 @@ impl Reflector {
                     continue;
                 }
                 Err(error) => {
-                    troubled += 1;
-                    // The first few are a restart of the server.
-                    if troubled == 4 {
-                        tracing::warn!(path = self.collection.path(), error = chain(&error), "cannot watch");
+                    failures += 1;
+                    // The first few failures are a restart of the server.
+                    if failures == 4 {
+                        tracing::warn!(
+                            path = self.collection.path(),
+                            error = chain(&error),
+                            "failed to watch, retrying"
+                        );
                     } else {
                         tracing::debug!(path = self.collection.path(), error = chain(&error), "watch ended");
                     }
                 }
             }
-            let jitter = rand::rng().random_range(1.0..2.0);
-            tokio::time::sleep(pause.mul_f64(jitter)).await;
-            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+            retry.wait().await;
         }
     }
 
-    /// Lists if need be, and follows changes until the watch ends.
+    /// Lists if necessary, and watches until the watch ends.
     async fn round(&mut self) -> Result<(), ClientError> {
         let mut watch = match &self.revision {
             None if self.streams_lists => self.stream_list().await?,
@@ -121,13 +124,13 @@ impl Reflector {
         self.client.watch_collection(&self.collection, &options, self.decode).await
     }
 
-    /// The next event that can be read. One object that cannot must not keep all others from being seen.
+    /// Next decodable event. One undecodable object must not block all others.
     async fn next(&self, watch: &mut WatchStream<Shared>) -> Result<Option<WatchEvent<Shared>>, ClientError> {
         loop {
             match watch.next().await {
                 Err(error) if error.is_unreadable() => {
                     let (path, error) = (self.collection.path(), chain(&error));
-                    tracing::warn!(path, error, "an object is left out: it cannot be read");
+                    tracing::warn!(path, error, "failed to decode object, skipping it");
                 }
                 other => return other,
             }
@@ -153,7 +156,7 @@ impl Reflector {
                 }
             }
         }
-        // It ended before the list did: the next round finds an end at once and begins anew.
+        // The stream ended before the list did: the next round ends immediately and relists.
         Ok(watch)
     }
 
@@ -181,12 +184,12 @@ impl Reflector {
     }
 }
 
-/// The server does not know streamed lists, or not of this resource.
+/// True if the server does not support streamed lists, or not for this resource.
 fn refuses_streaming(error: &ClientError) -> bool {
     error.is_invalid() || matches!(error.code(), Some(400 | 405 | 406))
 }
 
-/// The server has not come as far as the cache: it was restored from a backup.
+/// True if the server's revision is behind the cache: it was restored from a backup.
 fn is_ahead(error: &ClientError) -> bool {
     let causes = error.status().and_then(|status| status.details.as_ref()).and_then(|d| d.causes.as_ref());
     causes.is_some_and(|causes| {

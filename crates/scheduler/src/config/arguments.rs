@@ -1,4 +1,4 @@
-//! The arguments of plugins.
+//! Plugin arguments.
 
 use objects::core::v1::{NodeAffinity as Affinity, TopologySpreadConstraint};
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::ConfigError;
-use crate::allocation::{Shape, Strategy, Weighed};
+use crate::allocation::{Shape, Strategy, WeightedResource};
 use crate::plugins::{
     DefaultPreemption, InterPodAffinity, NodeAffinity, NodeResourcesBalancedAllocation, NodeResourcesFit,
     PodTopologySpread, VolumeBinding,
@@ -67,9 +67,12 @@ struct ShapePoint {
     score: i64,
 }
 
-fn weighed(plugin: &'static str, resources: &[ResourceSpec]) -> Result<Box<[Weighed]>, ConfigError> {
+fn weighted_resources(
+    plugin: &'static str,
+    resources: &[ResourceSpec],
+) -> Result<Box<[WeightedResource]>, ConfigError> {
     if resources.is_empty() {
-        return Ok(Weighed::defaults());
+        return Ok(WeightedResource::defaults());
     }
     let one = |resource: &ResourceSpec| {
         let weight = if resource.weight == 0 { 1 } else { resource.weight };
@@ -77,7 +80,7 @@ fn weighed(plugin: &'static str, resources: &[ResourceSpec]) -> Result<Box<[Weig
             let problem = format!("resource weight of {} not in valid range [1, 100]", resource.name);
             return Err(ConfigError::Invalid { plugin, problem });
         }
-        Ok(Weighed { name: resource.name.as_str().into(), weight })
+        Ok(WeightedResource { name: resource.name.as_str().into(), weight })
     };
     resources.iter().map(one).collect()
 }
@@ -92,7 +95,7 @@ pub fn node_resources_fit(args: &Value) -> Result<NodeResourcesFit, ConfigError>
         ..NodeResourcesFit::default()
     };
     if let Some(strategy) = args.scoring_strategy {
-        fit.resources = weighed(PLUGIN, &strategy.resources)?;
+        fit.resources = weighted_resources(PLUGIN, &strategy.resources)?;
         fit.strategy = match strategy.kind.as_str() {
             "" | "LeastAllocated" => Strategy::LeastAllocated,
             "MostAllocated" => Strategy::MostAllocated,
@@ -132,7 +135,7 @@ struct BalancedArgs {
 pub fn balanced_allocation(args: &Value) -> Result<NodeResourcesBalancedAllocation, ConfigError> {
     const PLUGIN: &str = "NodeResourcesBalancedAllocation";
     let args: BalancedArgs = arguments(PLUGIN, args)?;
-    Ok(NodeResourcesBalancedAllocation { resources: weighed(PLUGIN, &args.resources)? })
+    Ok(NodeResourcesBalancedAllocation { resources: weighted_resources(PLUGIN, &args.resources)? })
 }
 
 #[derive(Default, Deserialize)]

@@ -1,4 +1,4 @@
-//! KubeSchedulerConfiguration v1: profiles, their plugins and arguments, extenders, and the few numbers besides.
+//! KubeSchedulerConfiguration v1: profiles, their plugins and arguments, extenders, and scalar settings.
 
 mod arguments;
 mod strict;
@@ -23,20 +23,20 @@ const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 const KIND: &str = "KubeSchedulerConfiguration";
 const DEFAULT_PROFILE: &str = "default-scheduler";
 
-/// Why a configuration cannot be used.
+/// Error of an invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("the arguments of {plugin} cannot be read")]
+    #[error("failed to decode the arguments of plugin {plugin}")]
     Arguments { plugin: &'static str, source: serde_json::Error },
     #[error("{plugin}: {problem}")]
     Invalid { plugin: &'static str, problem: String },
-    #[error("there is no plugin {0:?}")]
+    #[error("unknown plugin {0:?}")]
     UnknownPlugin(String),
-    #[error("two profiles are named {0:?}")]
+    #[error("duplicate profile {0:?}")]
     DuplicateProfile(String),
     #[error("{field}: {problem}")]
     Field { field: &'static str, problem: String },
-    #[error("the configuration cannot be read")]
+    #[error("failed to decode the configuration")]
     Read { source: serde_json::Error },
     #[error("strict decoding error: {}", unknown(.0))]
     UnknownFields(Vec<String>),
@@ -51,7 +51,7 @@ fn unknown(fields: &[String]) -> String {
     fields.join(", ")
 }
 
-/// The whole file; every field has a default.
+/// The configuration file; every field has a default.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Configuration {
@@ -62,6 +62,8 @@ pub struct Configuration {
     pub pod_max_backoff_seconds: i64,
     pub leader_election: LeaderElectionConfig,
     pub client_connection: ClientConnection,
+    /// Serves `/debug/pprof`.
+    pub enable_profiling: bool,
 }
 
 impl Default for Configuration {
@@ -74,6 +76,7 @@ impl Default for Configuration {
             pod_max_backoff_seconds: 10,
             leader_election: LeaderElectionConfig::default(),
             client_connection: ClientConnection::default(),
+            enable_profiling: true,
         }
     }
 }
@@ -216,7 +219,7 @@ pub struct ExtenderConfig {
     pub ignorable: bool,
 }
 
-/// How an extender is known, and how it knows the scheduler; data is base64 and goes before files.
+/// TLS settings of an extender: its CA and the scheduler's client certificate; data is base64 and precedes files.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TlsConfig {
@@ -239,7 +242,7 @@ pub struct ManagedResource {
 }
 
 impl ExtenderConfig {
-    /// How long an answer may take.
+    /// Timeout of a request.
     pub fn timeout(&self) -> Result<Duration, ConfigError> {
         let Some(text) = self.http_timeout.as_deref().filter(|text| !text.is_empty()) else {
             return Ok(Duration::from_secs(5));
@@ -268,7 +271,7 @@ impl Configuration {
         }
         let without_effect = strict::without_effect(&decoded.value);
         if !without_effect.is_empty() {
-            tracing::warn!(fields = without_effect.join(", "), "fields of the configuration have no effect");
+            tracing::warn!(fields = without_effect.join(", "), "configuration fields have no effect");
         }
         let configuration: Self =
             serde_json::from_value(decoded.value).map_err(|source| ConfigError::Read { source })?;
@@ -287,7 +290,7 @@ impl Configuration {
         }
     }
 
-    /// The profiles; one of the default name when none is configured.
+    /// Profiles; one of the default name if none is configured.
     pub fn profiles(&self) -> Result<Vec<Profile>, ConfigError> {
         let range = |field, ok: bool, problem: &str| {
             if ok { Ok(()) } else { Err(ConfigError::Field { field, problem: problem.to_owned() }) }
@@ -334,7 +337,7 @@ impl Configuration {
 }
 
 impl ProfileConfig {
-    /// The default plugins as this profile changes them.
+    /// Default plugins with this profile's changes.
     fn selections(&self, whole: &Configuration) -> Result<Vec<Selection>, ConfigError> {
         let default = Plugins::default();
         let changes = self.plugins.as_ref().unwrap_or(&default);
@@ -365,7 +368,7 @@ impl ProfileConfig {
                     points.push(*point);
                 }
             }
-            // A plugin that does not look at the pod first cannot look at nodes.
+            // A plugin whose PreFilter is disabled cannot filter either.
             if row.points.contains(&Point::PreFilter) && !points.contains(&Point::PreFilter) {
                 points.retain(|point| *point != Point::Filter);
             }
@@ -384,7 +387,7 @@ impl ProfileConfig {
     }
 }
 
-/// Resources that an extender answers for alone are no business of NodeResourcesFit.
+/// Resources managed by an extender with `ignoredByScheduler` are skipped by NodeResourcesFit.
 fn ignore_managed(args: &mut Value, whole: &Configuration) {
     let managed = whole.extenders.iter().flat_map(|extender| &extender.managed_resources);
     let ignored: Vec<Value> = managed
@@ -421,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_kubernetes_own() {
+    fn default_profile_matches_kubernetes() {
         let profiles = Configuration::default().profiles().expect("profiles");
         assert_eq!(profiles.len(), 1);
         assert_eq!(profiles[0].name, "default-scheduler");
@@ -458,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_change_plugins() {
+    fn profile_configuration_changes_plugins() {
         let configuration = parse(
             r#"
 percentageOfNodesToScore: 30
@@ -500,10 +503,10 @@ profiles:
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn invalid_configuration_returns_error() {
         for (body, expected) in [
-            ("profiles: [{plugins: {filter: {enabled: [{name: Nope}]}}}]", "there is no plugin \"Nope\""),
-            ("profiles: [{schedulerName: a}, {schedulerName: a}]", "two profiles are named \"a\""),
+            ("profiles: [{plugins: {filter: {enabled: [{name: Nope}]}}}]", "unknown plugin \"Nope\""),
+            ("profiles: [{schedulerName: a}, {schedulerName: a}]", "duplicate profile \"a\""),
             ("profiles: [{schedulerName: a}, {}]", "profiles.schedulerName: Required value"),
             ("percentageOfNodesToScore: 101", "percentageOfNodesToScore: not in valid range [0-100]"),
             ("podInitialBackoffSeconds: 0", "podInitialBackoffSeconds: must be greater than 0"),

@@ -1,4 +1,4 @@
-//! Fields that a KubeSchedulerConfiguration may have: others are refused, as strict decoding does it.
+//! Known fields of a KubeSchedulerConfiguration: others are rejected, as by strict decoding.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ const POINTS: &[&str] = &[
     "placementScore",
 ];
 
-/// Places in the file, with `[]` for items of lists and `*` for any field, and the fields they may have.
+/// Paths in the file, with `[]` for list items and `*` for any field, and their known fields.
 const FIELDS: &[(&str, &[&str])] = &[
     (
         "",
@@ -84,18 +84,18 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("extenders[].managedResources[]", &["name", "ignoredByScheduler"]),
 ];
 
-/// Fields that are known and change nothing here.
+/// Known fields that have no effect here.
 const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
-    ("", &["parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive"]),
+    ("", &["parallelism", "enableContentionProfiling", "delayCacheUntilActive"]),
     ("clientConnection", &["acceptContentTypes", "contentType", "qps", "burst"]),
     ("leaderElection", &["leaseDuration", "renewDeadline", "retryPeriod"]),
 ];
 
-/// The fields of a file that do not exist.
+/// Unknown fields of a file.
 pub fn unknown_fields(file: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    walk(file, "", "", &mut |place, shown, name| {
-        if let Some((_, known)) = FIELDS.iter().find(|(known, _)| *known == place)
+    walk(file, "", "", &mut |path, shown, name| {
+        if let Some((_, known)) = FIELDS.iter().find(|(known, _)| *known == path)
             && !known.contains(&name)
         {
             found.push(joined(shown, name));
@@ -104,35 +104,35 @@ pub fn unknown_fields(file: &Value) -> Vec<String> {
     found
 }
 
-/// The fields of a file that are set and change nothing.
+/// Fields of a file that are set but have no effect.
 pub fn without_effect(file: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    walk(file, "", "", &mut |place, shown, name| {
-        if WITHOUT_EFFECT.iter().any(|(known, names)| *known == place && names.contains(&name)) {
+    walk(file, "", "", &mut |path, shown, name| {
+        if WITHOUT_EFFECT.iter().any(|(known, names)| *known == path && names.contains(&name)) {
             found.push(joined(shown, name));
         }
     });
     found
 }
 
-fn joined(place: &str, name: &str) -> String {
-    if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
+fn joined(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// Visits the fields of all known places: the place, as it is shown, and the field's name.
-fn walk(value: &Value, place: &str, shown: &str, visit: &mut impl FnMut(&str, &str, &str)) {
+/// Visits the fields of all known paths: the path as displayed, and the field's name.
+fn walk(value: &Value, path: &str, shown: &str, visit: &mut impl FnMut(&str, &str, &str)) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                visit(place, shown, name);
-                let any = place == "profiles[].plugins";
-                let below = joined(place, if any { "*" } else { name });
+                visit(path, shown, name);
+                let any = path == "profiles[].plugins";
+                let below = joined(path, if any { "*" } else { name });
                 walk(value, &below, &joined(shown, name), visit);
             }
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                walk(item, &format!("{place}[]"), &format!("{shown}[{index}]"), visit);
+                walk(item, &format!("{path}[]"), &format!("{shown}[{index}]"), visit);
             }
         }
         _ => {}
@@ -145,7 +145,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn unknown_fields_are_found_where_fields_are_known() {
+    fn unknown_fields_are_reported_with_paths() {
         let file = json!({
             "apiVersion": "x", "kind": "y", "parallelism": 4, "profile": [],
             "profiles": [{"schedulerName": "a", "plugins": {"filtr": {}, "score": {"enabled": [{"nam": "x"}]}},

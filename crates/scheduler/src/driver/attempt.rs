@@ -1,4 +1,4 @@
-//! One attempt to give a pod a node: search, choose, assume; or find room, and say why there is none.
+//! One scheduling attempt: filter, score, assume; on failure, preempt and report the reason.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use runtime::{EventType, Occurrence, reference};
 
 use super::inbox::{Input, NotBound};
 use super::tasks::{Condition, Nomination};
-use super::{Scheduler, Served};
+use super::{ActiveProfile, Scheduler};
 use crate::cycle::{Search, choose, search};
 use crate::diagnosis::{NO_NODES, truncated};
 use crate::extender::{self, Extender};
@@ -19,16 +19,16 @@ use crate::profile::Profile;
 use crate::queue::QueuedPod;
 use crate::state::{Cluster, PodInfo};
 
-/// What came of an attempt.
-enum Outcome {
+/// Result of an attempt.
+enum AttemptOutcome {
     Node(Arc<str>),
-    /// Plugins turned the pod down; preemption may have found a place.
+    /// Plugins rejected the pod; preemption may have nominated a node.
     Unfit {
         message: String,
         nomination: Nomination,
         victims: Option<Candidate>,
     },
-    /// Something went wrong.
+    /// An internal error.
     Failed(String),
 }
 
@@ -47,7 +47,7 @@ impl Scheduler {
         let begin = Instant::now();
         self.cluster.refresh();
         if self.cluster.order().is_empty() {
-            // A node is all that is missing.
+            // Only an added node can help.
             pod.rejecting.extend(PluginId::named("NodeName"));
             return self.give_up(pod, NO_NODES, true);
         }
@@ -58,31 +58,31 @@ impl Scheduler {
             &self.extenders,
             &info,
             &mut self.start,
-            &mut self.lots,
+            &mut self.rng,
             &mut rejecting,
         )
         .await;
         pod.rejecting = rejecting;
         if let Some(metrics) = &self.metrics {
             metrics.searched(begin.elapsed());
-            if let (Outcome::Unfit { victims, .. }, false) =
+            if let (AttemptOutcome::Unfit { victims, .. }, false) =
                 (&outcome, served.profile.post_filters.is_empty())
             {
                 metrics.preemption(victims.as_ref().map(|candidate| candidate.victims.len()));
             }
         }
         let ended = match &outcome {
-            Outcome::Node(_) => None,
-            Outcome::Failed(_) => Some(metrics::Outcome::Error),
-            Outcome::Unfit { .. } => Some(metrics::Outcome::Unschedulable),
+            AttemptOutcome::Node(_) => None,
+            AttemptOutcome::Failed(_) => Some(metrics::AttemptLabel::Error),
+            AttemptOutcome::Unfit { .. } => Some(metrics::AttemptLabel::Unschedulable),
         };
         if let (Some(ended), Some(metrics)) = (ended, &served.metrics) {
             metrics.attempt(ended, begin.elapsed());
         }
         match outcome {
-            Outcome::Node(node) => self.commit(pod, &node, begin).await,
-            Outcome::Failed(error) => self.give_up(pod, &error, false),
-            Outcome::Unfit { message, nomination, victims } => {
+            AttemptOutcome::Node(node) => self.commit(pod, &node, begin).await,
+            AttemptOutcome::Failed(error) => self.give_up(pod, &error, false),
+            AttemptOutcome::Unfit { message, nomination, victims } => {
                 match &nomination {
                     Nomination::Set(node) => self.cluster.nominate(Arc::clone(&info), node),
                     Nomination::Clear => self.cluster.withdraw_nomination(&info.uid),
@@ -97,7 +97,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives the pod its node here, and has the API server told.
+    /// Assumes the pod on its node and starts the binding.
     async fn commit(&mut self, pod: QueuedPod, node: &Arc<str>, begin: Instant) {
         let Some(served) = self.profiles.get(pod.info.scheduler_name()) else { return };
         let mut before = BeforeBinding::default();
@@ -130,12 +130,12 @@ impl Scheduler {
             if let (Some(all), Some(own)) = (all, own) {
                 own.binding(binding.elapsed());
                 if outcome.is_ok() {
-                    own.attempt(metrics::Outcome::Scheduled, begin.elapsed());
+                    own.attempt(metrics::AttemptLabel::Scheduled, begin.elapsed());
                     let now = clock.now();
                     let waited = now.duration_since(pod.first_tried.unwrap_or(now)).unsigned_abs();
                     all.bound(pod.attempts, waited);
                 } else {
-                    own.attempt(metrics::Outcome::Error, begin.elapsed());
+                    own.attempt(metrics::AttemptLabel::Error, begin.elapsed());
                 }
             }
             match outcome {
@@ -157,14 +157,14 @@ impl Scheduler {
         });
     }
 
-    /// Puts a pod back that got no node.
+    /// Requeues a pod that was not scheduled.
     pub(super) fn give_up(&mut self, pod: QueuedPod, message: &str, unschedulable: bool) {
         self.cluster.withdraw_nomination(&pod.info.uid);
         self.report(&pod.info, message, unschedulable, Nomination::Clear);
         self.queue.failed(pod, self.ctx.clock.now());
     }
 
-    /// Tells users why a pod has no node: an event and a condition.
+    /// Reports why a pod is unschedulable: an event and a condition.
     fn report(&self, info: &Arc<PodInfo>, message: &str, unschedulable: bool, nomination: Nomination) {
         if let Some(served) = self.profiles.get(info.scheduler_name()) {
             served.recorder.record(failed_scheduling(info, truncated(message)));
@@ -174,7 +174,7 @@ impl Scheduler {
         self.writer.set_status(Arc::clone(info), condition, nomination);
     }
 
-    /// Has the victims leave, and those of lower priority forget that they were promised this node.
+    /// Evicts the victims and clears the nominations of lower-priority pods for this node.
     fn preempt(&mut self, preemptor: &Arc<PodInfo>, candidate: Candidate) {
         let Some(served) = self.profiles.get(preemptor.scheduler_name()) else { return };
         let lower: Vec<Arc<PodInfo>> = self
@@ -206,14 +206,14 @@ fn failed_scheduling(info: &PodInfo, note: String) -> Occurrence {
 }
 
 async fn find<'c>(
-    served: &'c Served,
+    served: &'c ActiveProfile,
     cluster: &'c Cluster,
     extenders: &[Extender],
     pod: &'c Arc<PodInfo>,
     start: &mut usize,
-    lots: &mut rand::rngs::SmallRng,
+    rng: &mut rand::rngs::SmallRng,
     rejecting: &mut crate::plugins::PluginSet,
-) -> Outcome {
+) -> AttemptOutcome {
     let profile = &served.profile;
     let metrics: Option<&ProfileMetrics> = served.metrics.as_ref();
     let begin = Instant::now();
@@ -224,36 +224,36 @@ async fn find<'c>(
     let mut extra = None;
     if !extenders.is_empty() && !found.feasible.is_empty() {
         if let Err(error) = extender::filter(extenders, cluster, pod, &mut found).await {
-            return Outcome::Failed(error.to_string());
+            return AttemptOutcome::Failed(error.to_string());
         }
         if found.feasible.len() > 1 {
             extra = extender::prioritize(extenders, cluster, pod, &found.feasible).await;
         }
     }
     let begin = Instant::now();
-    if let Some(slot) = choose(profile, cluster, pod, &found.feasible, extra.as_deref(), lots) {
+    if let Some(slot) = choose(profile, cluster, pod, &found.feasible, extra.as_deref(), rng) {
         if let Some(metrics) = metrics {
             metrics.scored(begin.elapsed());
         }
-        return Outcome::Node(Arc::clone(&cluster.node_at(slot).name));
+        return AttemptOutcome::Node(Arc::clone(&cluster.node_at(slot).name));
     }
     *rejecting = rejecting.union(found.diagnosis.rejecting);
-    make_room(profile, cluster, extenders, pod, found, lots).await
+    run_post_filters(profile, cluster, extenders, pod, found, rng).await
 }
 
-/// Preemption: whom to send away, or why nobody.
-async fn make_room<'c>(
+/// Runs preemption: the victims, or the reason why there are none.
+async fn run_post_filters<'c>(
     profile: &'c Profile,
     cluster: &'c Cluster,
     extenders: &[Extender],
     pod: &'c Arc<PodInfo>,
     mut found: Search<'c>,
-    lots: &mut rand::rngs::SmallRng,
-) -> Outcome {
+    rng: &mut rand::rngs::SmallRng,
+) -> AttemptOutcome {
     let mut nomination = if profile.post_filters.is_empty() { Nomination::Clear } else { Nomination::Keep };
     let mut victims = None;
     for enabled in &profile.post_filters {
-        let offset = lots.random_range(0..cluster.order().len().max(1));
+        let offset = rng.random_range(0..cluster.order().len().max(1));
         let failed = Failed { cluster, pod, filters: &found.filters, diagnosis: &found.diagnosis, offset };
         match enabled.plugin.post_filter(&failed) {
             Ok(candidates) => match extender::preemption(extenders, pod, candidates).await {
@@ -275,5 +275,5 @@ async fn make_room<'c>(
             }
         }
     }
-    Outcome::Unfit { message: found.diagnosis.message(), nomination, victims }
+    AttemptOutcome::Unfit { message: found.diagnosis.message(), nomination, victims }
 }

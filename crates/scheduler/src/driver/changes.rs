@@ -1,4 +1,4 @@
-//! What a change means for the scheduler's state, and whom it wakes.
+//! Applies changes to the scheduler's state and moves the pods that they can help.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::plugins::{PluginId, PluginSet};
 use crate::state::{NodeInfo, PodInfo, Table};
 
 impl Scheduler {
-    /// Takes in everything that has happened.
+    /// Applies all pending changes.
     pub(super) fn take_changes(&mut self) {
         let mut inputs = Vec::new();
         self.inbox.take(&mut inputs);
@@ -79,10 +79,10 @@ impl Scheduler {
         }
     }
 
-    /// Wakes the pods that a change can help.
+    /// Moves the pods that a change can help out of the unschedulable queue.
     pub(super) fn wake(&mut self, action: Actions, changed: Changed<'_>) {
         let mut interested = PluginSet::default();
-        // Nobody knows what extenders look at.
+        // The inputs of extenders are unknown.
         interested.insert(PluginId::EXTENDER);
         for served in self.profiles.values() {
             interested = interested.union(served.profile.interested(action));
@@ -141,10 +141,11 @@ impl Scheduler {
         }
     }
 
-    /// A pod without a node is new, or has changed.
+    /// Handles a new or changed pod without a node.
     fn pod_waits(&mut self, change: &Change<Pod>, info: &Arc<PodInfo>) {
         if self.cluster.is_assumed(&info.uid) {
-            // Its binding is on the way; if it is being deleted, that will fail, and the room is free.
+            // Its binding is in progress; if the pod is being deleted, the binding will fail, and the resources are
+            // free.
             if info.terminating
                 && let Some(gone) = self.cluster.forget(&info.uid)
             {
@@ -165,7 +166,7 @@ impl Scheduler {
         let before = self.cluster.nomination(&info.uid).map(str::to_owned);
         match info.nominated_node() {
             Some(node) => self.cluster.nominate(Arc::clone(info), node),
-            // The API server may not have been told yet what was decided here.
+            // The API server may not have this decision yet.
             None if change.old().is_some_and(|old| nominated(old)) => {
                 self.cluster.withdraw_nomination(&info.uid);
             }
@@ -218,7 +219,7 @@ impl Scheduler {
         if let Some(gone) = self.cluster.forget(&pod.info.uid) {
             self.wake(Actions::POD_DELETE, Changed::Pod { old: Some(&gone), new: None });
         }
-        // It may have changed, or gone, while its binding was on the way.
+        // The pod may have changed or been deleted while its binding was in progress.
         let latest = self.pods.get(&pod.info.namespace, &pod.info.name);
         let latest = latest.filter(|latest| latest.metadata.uid.as_deref() == Some(&*pod.info.uid));
         let Some(latest) = latest.filter(|_| !settled) else { return };
@@ -252,7 +253,7 @@ fn add_or<K>(change: &Change<K>, added: Actions, updated: Actions) -> Actions {
     if matches!(change, Change::Added(_)) { added } else { updated }
 }
 
-/// In which ways a pod changed that could matter to scheduling.
+/// Changes of a pod that are relevant to scheduling.
 fn differences(old: &PodInfo, new: &PodInfo) -> Vec<Actions> {
     let gates = |pod: &PodInfo| {
         pod.spec().and_then(|spec| spec.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())

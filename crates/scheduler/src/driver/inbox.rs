@@ -1,4 +1,4 @@
-//! Changes of the cluster, and outcomes of writes, on their way to the scheduling task.
+//! Queue of cluster changes and write results for the scheduling task.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::framework::BeforeBinding;
 use crate::queue::QueuedPod;
 
-/// Something the scheduling task must know.
+/// Message to the scheduling task.
 pub enum Input {
     Pod(Change<Pod>),
     Node(Change<Node>),
@@ -33,9 +33,9 @@ pub enum Input {
     StatefulSet(Change<StatefulSet>),
     Budget(Change<PodDisruptionBudget>),
     Namespace(Change<Namespace>),
-    /// A pod that was chosen a node for could not be bound.
+    /// Binding an assumed pod failed.
     NotBound(Box<NotBound>),
-    /// Victims of this preemptor could not all be told to leave.
+    /// Evicting the victims of this preemptor failed, at least in part.
     NotPreempted(Arc<str>),
 }
 
@@ -43,7 +43,7 @@ pub struct NotBound {
     pub pod: QueuedPod,
     pub reserved: BeforeBinding,
     pub error: String,
-    /// The pod is gone, or has a node already.
+    /// The pod is deleted or already has a node.
     pub settled: bool,
 }
 
@@ -62,13 +62,13 @@ impl Inbox {
         }
     }
 
-    /// Swaps what has come in for an empty list, whose room is used again.
+    /// Swaps the pending messages for an empty list, whose allocation is reused.
     pub fn take(&self, into: &mut Vec<Input>) {
         into.clear();
         std::mem::swap(&mut *self.inputs.lock(), into);
     }
 
-    /// Waits until something is in.
+    /// Waits for a message.
     pub async fn filled(&self) {
         if self.inputs.lock().is_empty() {
             self.filled.notified().await;
@@ -76,7 +76,7 @@ impl Inbox {
     }
 }
 
-/// Sends every change of what a scheduler looks at to the inbox; done when all caches have been filled.
+/// Sends every change of the watched kinds to the inbox; completes when all caches have synced.
 pub fn follow(informers: &Informers, inbox: &Arc<Inbox>) -> impl Future<Output = ()> + use<> {
     let nodes = one(informers, inbox, Input::Node);
     let namespaces = one(informers, inbox, Input::Namespace);
@@ -105,7 +105,7 @@ fn one<K: Object>(
     wrap: fn(Change<K>) -> Input,
 ) -> impl Future<Output = ()> + use<K> {
     let cache = informers.of::<K>();
-    // A scheduler that was restarted has another inbox; this one is not drained then.
+    // A restarted scheduler has a new inbox; this one is no longer drained.
     let inbox = Arc::downgrade(inbox);
     cache.on_event(move |change| {
         if let Some(inbox) = inbox.upgrade() {

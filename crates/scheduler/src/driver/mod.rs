@@ -1,6 +1,6 @@
-//! The scheduler at work: it follows the cluster, takes pod after pod from the queue, and has the API server told. One
-//! task owns all state; changes wait in an inbox between two pods, so that a cycle never sees half of one. Whatever
-//! talks to the API server does so in tasks of its own and reports back through the inbox.
+//! The scheduling loop: watches the cluster, takes pods from the queue, and writes results to the API server. One
+//! task owns all state; changes wait in an inbox between two pods, so that a cycle never sees a partial change.
+//! Requests to the API server run in separate tasks and report back through the inbox.
 
 mod attempt;
 mod changes;
@@ -32,38 +32,38 @@ use tasks::Writer;
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "kube-scheduler", resource: "pods", identity: "system:kube-scheduler", workers: 1 };
 
-/// Bindings on their way at once; each is a write, and the API server commits many together.
+/// Concurrent bindings; each is a write, and the API server commits many together.
 const BINDINGS: usize = 128;
-/// Other writes on their way at once.
+/// Concurrent writes other than bindings.
 const WRITES: usize = 32;
-/// Pods tried in a row before other tasks of the process get their turn.
+/// Pods tried in a row before yielding to other tasks of the process.
 const BATCH: u32 = 16;
 
-struct Served {
+struct ActiveProfile {
     profile: Profile,
     recorder: Recorder,
     metrics: Option<ProfileMetrics>,
 }
 
-/// A scheduler, ready to run.
+/// A configured scheduler.
 pub struct Scheduler {
     ctx: Context,
     cluster: Cluster,
     queue: Queue,
-    profiles: HashMap<String, Served>,
+    profiles: HashMap<String, ActiveProfile>,
     extenders: Vec<Extender>,
     inbox: Arc<Inbox>,
     pods: Cache<Pod>,
     writer: Arc<Writer>,
     bindings: Arc<Semaphore>,
-    /// Where the next search begins.
+    /// Start of the next node search.
     start: usize,
-    lots: SmallRng,
+    rng: SmallRng,
     metrics: Option<SchedulerMetrics>,
 }
 
 impl Scheduler {
-    /// A scheduler as configured; it follows the cluster from when it runs.
+    /// Builds a scheduler from its configuration; watching starts with `run`.
     pub fn new(
         ctx: Context,
         configuration: &Configuration,
@@ -73,7 +73,7 @@ impl Scheduler {
         for profile in configuration.profiles()? {
             let recorder = Recorder::new(ctx.client.clone(), &profile.name, ctx.clock.clone(), &ctx.tasks);
             let metrics = metrics.as_ref().map(|metrics| metrics.profile(&profile.name));
-            profiles.insert(profile.name.clone(), Served { profile, recorder, metrics });
+            profiles.insert(profile.name.clone(), ActiveProfile { profile, recorder, metrics });
         }
         let extenders = configuration.extenders.iter().map(Extender::new).collect::<Result<_, _>>()?;
         let inbox = Arc::new(Inbox::default());
@@ -89,13 +89,13 @@ impl Scheduler {
             writer,
             bindings: Arc::new(Semaphore::new(BINDINGS)),
             start: 0,
-            lots: SmallRng::from_os_rng(),
+            rng: SmallRng::from_os_rng(),
             metrics,
             ctx,
         })
     }
 
-    /// Schedules until the context's tasks are told to stop.
+    /// Schedules until the context's tasks stop.
     pub fn run(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let stopping = self.ctx.tasks.stopping();
@@ -105,7 +105,7 @@ impl Scheduler {
                 () = &mut stopping => return,
                 () = synced => {}
             }
-            tracing::info!("the scheduler has its caches");
+            tracing::info!("caches synced");
             let mut tried = 0;
             while !self.ctx.tasks.is_stopping() {
                 self.take_changes();
@@ -135,7 +135,7 @@ impl Scheduler {
 }
 
 impl Scheduler {
-    /// Brings the metrics of sizes up to date.
+    /// Updates the size gauges.
     fn measure(&self) {
         if let Some(metrics) = &self.metrics {
             metrics.sizes(self.queue.depth(), &self.cluster);
@@ -144,7 +144,7 @@ impl Scheduler {
 }
 
 fn until(now: Timestamp, at: Timestamp) -> Duration {
-    // A little later rather than a little early, and then again.
+    // Rounded up, so that the timer never fires early.
     Duration::try_from(at.duration_since(now)).unwrap_or_default().saturating_add(Duration::from_millis(1))
 }
 

@@ -1,4 +1,4 @@
-//! What the scheduler has the API server told, each in a task of its own: bindings, conditions, evictions of victims.
+//! Writes to the API server, each in its own task: bindings, conditions, evictions of victims.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::framework::{BeforeBinding, Candidate};
 use crate::plugins::is_bound;
 use crate::state::PodInfo;
 
-/// The `PodScheduled` condition of a pod without a node.
+/// `PodScheduled` condition of an unscheduled pod.
 pub struct Condition {
     pub reason: &'static str,
     pub message: String,
 }
 
-/// What becomes of `status.nominatedNodeName`.
+/// Update of `status.nominatedNodeName`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nomination {
     Keep,
@@ -29,7 +29,7 @@ pub enum Nomination {
     Set(String),
 }
 
-/// Why a pod was not bound.
+/// Error of a binding.
 pub struct BindFailure {
     pub message: String,
     pub settled: bool,
@@ -42,7 +42,7 @@ pub struct Writer {
     tasks: TaskGroup,
     permits: Arc<Semaphore>,
     claims: Cache<PersistentVolumeClaim>,
-    /// Changes whenever a claim does, for those who wait for one.
+    /// Changes whenever a claim does, for tasks that wait for one.
     claim_changed: watch::Receiver<u64>,
 }
 
@@ -69,7 +69,7 @@ impl Writer {
         })
     }
 
-    /// Writes what must be written first, then the binding.
+    /// Performs the pre-binding writes, then binds.
     pub async fn bind(
         &self,
         info: &PodInfo,
@@ -88,7 +88,7 @@ impl Writer {
             match binder.bind(info, node).await {
                 Ok(()) => return Ok(()),
                 Err(error) if binder.is_ignorable() => {
-                    tracing::warn!(%error, pod = info.key(), "an extender did not bind; binding without it");
+                    tracing::warn!(%error, pod = info.key(), "extender failed to bind, binding without it");
                 }
                 Err(error) => return Err(BindFailure { message: error.to_string(), settled: false }),
             }
@@ -110,7 +110,7 @@ impl Writer {
         match client.post::<_, Status>(&path, &binding).await {
             Ok(_) => Ok(()),
             Err(error) => {
-                tracing::debug!(pod = info.key(), %error, "not bound");
+                tracing::debug!(pod = info.key(), %error, "failed to bind pod");
                 let settled = error.is_not_found();
                 Err(BindFailure {
                     message: format!("running Bind plugin \"DefaultBinder\": {error}"),
@@ -120,7 +120,7 @@ impl Writer {
         }
     }
 
-    /// Promises volumes, orders new ones, and waits until all claims have theirs.
+    /// Reserves volumes, requests provisioning, and waits until all claims are bound.
     async fn prepare(&self, client: &Client, info: &PodInfo, before: &BeforeBinding) -> Result<(), String> {
         for volume in &before.volumes {
             client.update(volume).await.map_err(|error| error.to_string())?;
@@ -152,7 +152,7 @@ impl Writer {
         });
     }
 
-    /// Says in a pod's status why it has no node, unless it says so already.
+    /// Writes the reason to the pod's status, unless it is there.
     pub fn set_status(self: &Arc<Self>, info: Arc<PodInfo>, condition: Condition, nomination: Nomination) {
         let mut status = serde_json::Map::new();
         if let Some(condition) = self.unscheduled(&info.pod, &condition) {
@@ -181,7 +181,7 @@ impl Writer {
         let writer = Arc::clone(self);
         self.spawn(async move {
             if let Err(error) = writer.write_status(&info, status).await {
-                tracing::debug!(pod = info.key(), %error, "the pod's status was not written");
+                tracing::debug!(pod = info.key(), %error, "failed to update pod status");
             }
         });
     }
@@ -196,7 +196,7 @@ impl Writer {
         }
     }
 
-    /// The condition to write; `None` when it is there.
+    /// Condition to write; `None` if it is up to date.
     fn unscheduled(&self, pod: &Pod, condition: &Condition) -> Option<PodCondition> {
         let conditions =
             pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -222,7 +222,7 @@ impl Writer {
         })
     }
 
-    /// Marks the victims and deletes them; calls `failed` when one could not be.
+    /// Sets the victims' condition and deletes them; calls `failed` if one deletion fails.
     pub fn preempt(
         self: &Arc<Self>,
         preemptor: &Arc<PodInfo>,
@@ -244,7 +244,7 @@ impl Writer {
                     }),
                     Err(error) if error.is_not_found() => {}
                     Err(error) => {
-                        tracing::warn!(victim = victim.key(), %error, "a pod could not be preempted");
+                        tracing::warn!(victim = victim.key(), %error, "failed to preempt pod");
                         return failed(Arc::clone(&preemptor.uid));
                     }
                 }

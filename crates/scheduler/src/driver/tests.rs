@@ -1,4 +1,4 @@
-//! The scheduler at work, against something that answers as an API server would.
+//! The scheduling loop against a fake API server.
 
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::testing::{NodeBuilder, PodBuilder, node, pod};
 
-/// A watch: the end of an empty list, and then nothing for ever.
+/// A watch: the end of an empty list, then no events.
 struct Quiet(Option<Bytes>);
 
 impl hyper::body::Body for Quiet {
@@ -37,7 +37,7 @@ impl hyper::body::Body for Quiet {
     }
 }
 
-/// Remembers every write, and refuses bindings as often as it is told to.
+/// Records every write and rejects a configured number of bindings.
 #[derive(Default)]
 struct FakeApi {
     writes: Mutex<Vec<(Method, String, Value)>>,
@@ -88,7 +88,7 @@ impl World {
         let (pods, nodes) = (harness.informers().of::<Pod>(), harness.informers().of::<Node>());
         let context = harness.context(&DESCRIPTOR).expect("a context");
         let scheduler = Scheduler::new(context, &Configuration::default(), None).expect("a scheduler");
-        // What informers list is empty; it must not undo what the tests put in.
+        // The informers' lists are empty; they must not undo the tests' objects.
         pods.synced().await;
         nodes.synced().await;
         tasks.spawn(scheduler.run());
@@ -103,7 +103,7 @@ impl World {
         self.pods.apply(Pod::clone(&pod.arc()));
     }
 
-    /// Waits for a write that `wanted` picks.
+    /// Waits for a write that `wanted` accepts.
     async fn write(&self, wanted: impl Fn(&Method, &str, &Value) -> bool) -> Value {
         for _ in 0..2000 {
             let found = self
@@ -145,7 +145,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn pods_are_bound_and_it_is_told() {
+async fn scheduled_pod_is_bound_with_event() {
     let world = World::start().await;
     world.add_node(node("a"));
     world.add_pod(pod("p").cpu("1"));
@@ -162,14 +162,14 @@ async fn pods_are_bound_and_it_is_told() {
 }
 
 #[tokio::test]
-async fn a_refused_binding_is_tried_again() {
+async fn rejected_binding_is_retried() {
     let world = World::start().await;
     world.api.refusals.lock().push((409, "Conflict"));
     world.add_node(node("a").allocatable(json!({"cpu": "1", "memory": "1Gi", "pods": "10"})));
     world.add_pod(pod("p").cpu("1"));
     let status = world.status("p").await;
     assert_eq!(status["conditions"][0]["reason"], "SchedulerError");
-    // The room that was assumed is free again, or the second attempt would fail.
+    // The assumed resources are released, or the second attempt would fail.
     for _ in 0..2000 {
         let bindings =
             world.api.writes.lock().iter().filter(|(_, path, _)| path.ends_with("/binding")).count();
@@ -182,7 +182,7 @@ async fn a_refused_binding_is_tried_again() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_waits_for_a_node_that_does() {
+async fn unschedulable_pod_is_bound_after_node_is_added() {
     let world = World::start().await;
     world.add_node(node("small").allocatable(json!({"cpu": "1", "memory": "1Gi", "pods": "10"})));
     world.add_pod(pod("p").cpu("2"));
@@ -199,7 +199,7 @@ async fn what_does_not_fit_waits_for_a_node_that_does() {
 }
 
 #[tokio::test]
-async fn pods_that_came_before_any_node_are_not_forgotten() {
+async fn pod_before_first_node_is_scheduled_later() {
     let world = World::start().await;
     world.add_pod(pod("p"));
     assert_eq!(world.status("p").await["conditions"][0]["message"], "no nodes available to schedule pods");
@@ -209,7 +209,7 @@ async fn pods_that_came_before_any_node_are_not_forgotten() {
 }
 
 #[tokio::test]
-async fn lesser_pods_make_room() {
+async fn preemption_evicts_lower_priority_pod() {
     let world = World::start().await;
     world.add_node(node("a"));
     world.add_pod(pod("low").cpu("8").priority(1).on("a"));
@@ -228,7 +228,7 @@ async fn lesser_pods_make_room() {
 }
 
 #[tokio::test]
-async fn gated_pods_wait_until_the_gates_are_gone() {
+async fn gated_pod_waits_until_gates_are_removed() {
     let world = World::start().await;
     world.add_node(node("a"));
     world.add_pod(pod("p").spec(json!({"schedulingGates": [{"name": "wait"}]})));

@@ -1,4 +1,4 @@
-//! Extenders: services that have a say in where pods go, asked over HTTP in the form Kubernetes asks them.
+//! Extenders: HTTP services that filter, score and bind pods, called with Kubernetes' protocol.
 
 mod transport;
 
@@ -19,10 +19,10 @@ use crate::state::{Cluster, PodInfo};
 
 use transport::Transport;
 
-/// The highest score an extender gives.
+/// Highest score of an extender.
 const MAX_PRIORITY: i64 = 10;
 
-/// Why an extender's answer cannot be used.
+/// Error of a call to an extender.
 #[derive(Debug, thiserror::Error)]
 pub enum ExtenderError {
     #[error("failed {verb} with extender at URL {url}")]
@@ -168,7 +168,7 @@ impl Extender {
         self.config.ignorable
     }
 
-    /// Whether it wants to tell the API server itself.
+    /// True if the extender binds pods itself.
     #[must_use]
     pub fn binds(&self, pod: &PodInfo) -> bool {
         !self.config.bind_verb.is_empty() && self.is_interested(pod)
@@ -209,7 +209,7 @@ impl Extender {
     }
 }
 
-/// Lets extenders turn nodes down.
+/// Filters nodes with the extenders.
 pub async fn filter(
     extenders: &[Extender],
     cluster: &Cluster,
@@ -236,10 +236,10 @@ pub async fn filter(
             (None, Some(nodes)) => nodes.items.into_iter().filter_map(|node| node.metadata.name).collect(),
             (None, None) => Vec::new(),
         };
-        let mut kept = Vec::with_capacity(names.len());
+        let mut retained = Vec::with_capacity(names.len());
         for name in names {
             match cluster.node(&name).filter(|node| found.feasible.contains(&node.slot)) {
-                Some(node) => kept.push(node.slot),
+                Some(node) => retained.push(node.slot),
                 None => {
                     return Err(ExtenderError::UnknownNode {
                         url: extender.config.url_prefix.clone(),
@@ -260,21 +260,21 @@ pub async fn filter(
                 found.diagnosis.reject(node.slot, PluginId::EXTENDER, rejection);
             }
         }
-        if kept.len() != found.feasible.len() {
+        if retained.len() != found.feasible.len() {
             found.diagnosis.rejecting.insert(PluginId::EXTENDER);
         }
-        found.feasible = kept;
+        found.feasible = retained;
     }
     Ok(())
 }
 
-/// A node's sum with the score of one more extender. Both numbers come from outside: they saturate.
+/// Adds the score of one more extender to a node's sum. Both numbers are external input: they saturate.
 fn weighted(sum: i64, score: i64, weight: i64) -> i64 {
     let scaled = score.saturating_mul(weight).saturating_mul(MAX_NODE_SCORE / MAX_PRIORITY);
     sum.saturating_add(scaled)
 }
 
-/// What extenders add to each node's score; one that fails adds nothing.
+/// Extenders' scores by node; a failing extender adds nothing.
 pub async fn prioritize(
     extenders: &[Extender],
     cluster: &Cluster,
@@ -292,7 +292,7 @@ pub async fn prioritize(
         let scores = match answer {
             Ok(scores) => scores,
             Err(error) => {
-                tracing::debug!(%error, pod = pod.key(), "an extender gave no scores");
+                tracing::debug!(%error, pod = pod.key(), "failed to prioritize with extender");
                 continue;
             }
         };
@@ -307,7 +307,7 @@ pub async fn prioritize(
     sums
 }
 
-/// Lets extenders strike out, or change, ways to make room.
+/// Lets extenders remove or change preemption candidates.
 pub async fn preemption(
     extenders: &[Extender],
     pod: &PodInfo,

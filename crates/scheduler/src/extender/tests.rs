@@ -1,4 +1,4 @@
-//! Extenders that are asked over HTTPS, and what comes of their answers.
+//! Extenders over HTTPS, and the handling of their responses.
 
 use super::*;
 use crate::cycle::search;
@@ -7,7 +7,7 @@ use crate::testing::{cluster, node, pod};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use testkit::Responder;
+use testbase::Responder;
 
 async fn responder(answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static) -> Responder {
     Responder::start(answer).await.expect("a server")
@@ -27,16 +27,16 @@ fn config(responder: &Responder, more: Value) -> ExtenderConfig {
 }
 
 #[tokio::test]
-async fn nodes_are_turned_down_and_scored() {
-    let responder = responder(|path, asked| match path {
+async fn extender_filters_and_scores_nodes() {
+    let responder = responder(|path, body| match path {
         "/extend/filter" => {
-            assert_eq!(asked["NodeNames"], json!(["a", "b", "c"]));
-            assert_eq!(asked["Pod"]["metadata"]["name"], "p");
+            assert_eq!(body["NodeNames"], json!(["a", "b", "c"]));
+            assert_eq!(body["Pod"]["metadata"]["name"], "p");
             let refused = json!({"c": "too far"});
             (200, json!({"NodeNames": ["a", "b"], "FailedAndUnresolvableNodes": refused, "Error": ""}))
         }
         "/extend/prioritize" => (200, json!([{"Host": "b", "Score": 7}, {"Host": "elsewhere", "Score": 9}])),
-        "/extend/bind" => (200, json!({"Error": if asked["Node"] == "a" { "" } else { "not there" }})),
+        "/extend/bind" => (200, json!({"Error": if body["Node"] == "a" { "" } else { "not there" }})),
         _ => (404, Value::Null),
     })
     .await;
@@ -51,23 +51,23 @@ async fn nodes_are_turned_down_and_scored() {
     assert_eq!(scores, Some(vec![0, 7 * 2 * 10]));
     extenders[0].bind(&pod, "a").await.expect("bound");
     assert_eq!(extenders[0].bind(&pod, "b").await.expect_err("refused").to_string(), "not there");
-    // All of that went over one connection or a few, one request each.
+    // All requests shared one or a few connections, one request at a time each.
     assert_eq!(responder.seen().len(), 4);
 }
 
 #[tokio::test]
-async fn only_pods_with_managed_resources_are_asked_about() {
+async fn extender_without_managed_resources_is_skipped() {
     let responder = responder(|_, _| (500, Value::Null)).await;
     let cluster = cluster([node("a"), node("b")], []);
     let profile = Profile::default_named("default-scheduler").expect("a profile");
-    for (more, asks, expected) in [
+    for (more, requests, expected) in [
         (json!({"managedResources": [{"name": "example.com/gpu"}]}), "cpu", Ok(2)),
         (json!({"ignorable": true}), "cpu", Ok(2)),
         (json!({}), "cpu", Err("code 500")),
         (json!({"managedResources": [{"name": "example.com/gpu"}]}), "example.com/gpu", Err("code 500")),
     ] {
         let extenders = [Extender::new(&config(&responder, more.clone())).expect("usable")];
-        let pod = pod("p").request(asks, "0").info();
+        let pod = pod("p").request(requests, "0").info();
         let mut found = search(&profile, &cluster, &pod, &mut 0);
         let outcome = filter(&extenders, &cluster, &pod, &mut found).await;
         match expected {
@@ -84,7 +84,7 @@ async fn only_pods_with_managed_resources_are_asked_about() {
 }
 
 #[tokio::test]
-async fn ways_to_make_room_are_struck_out() {
+async fn extender_removes_preemption_candidates() {
     let candidates = || {
         let of = |node: &str, victims: &[&str]| Candidate {
             node: node.into(),
@@ -121,11 +121,11 @@ async fn ways_to_make_room_are_struck_out() {
 }
 
 #[tokio::test]
-async fn an_extender_nobody_vouches_for_is_not_asked() {
+async fn extender_with_untrusted_certificate_is_not_called() {
     let (responder, other) =
         (responder(|_, _| (200, json!({}))).await, responder(|_, _| (200, json!({}))).await);
-    let stranger = json!({"tlsConfig": {"caData": STANDARD.encode(&other.certificate)}});
-    let extender = Extender::new(&config(&responder, stranger)).expect("usable");
+    let untrusted = json!({"tlsConfig": {"caData": STANDARD.encode(&other.certificate)}});
+    let extender = Extender::new(&config(&responder, untrusted)).expect("usable");
     extender.bind(&pod("p").info(), "a").await.expect_err("not trusted");
     assert!(responder.seen().is_empty());
     for (more, text) in [
@@ -146,9 +146,9 @@ fn extender_score_of_any_size_saturates() {
     assert_eq!(weighted(i64::MAX, 1, 1), i64::MAX);
 }
 
-/// An extender may have bound a pod before its connection broke: the request is not repeated.
+/// An extender may have bound a pod before its connection broke: the request is not retried.
 #[tokio::test]
-async fn bind_that_the_extender_has_read_is_not_sent_again() {
+async fn bind_received_by_extender_is_not_retried() {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let port = listener.local_addr().expect("an address").port();

@@ -1,4 +1,4 @@
-//! HTTP to an extender, over TLS where it is configured. Connections are kept for the next pod.
+//! HTTP to an extender, over TLS if configured. Connections are reused.
 
 use std::io;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use http_body_util::Full;
 
 use crate::config::{ConfigError, ExtenderConfig, TlsConfig};
 
-/// Longer responses are not read.
+/// Size limit of a response.
 const MAX_RESPONSE: usize = 64 << 20;
-/// Connections kept for later requests.
+/// Maximum number of idle connections.
 const MAX_IDLE: usize = 4;
-/// The extender's own timeout is shorter.
+/// Upper bound; the extender's configured timeout is shorter.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -53,7 +53,7 @@ impl Transport {
         Ok(Self { origin, path, client: Client::new(limits) })
     }
 
-    /// Posts `body` to a verb. Returns the code and the body of the response.
+    /// Posts `body` to a verb. Returns status code and body of the response.
     pub async fn call(&self, verb: &str, body: Vec<u8>) -> Result<(u16, Bytes), Failure> {
         let request = Request::post(format!("{}/{verb}", self.path))
             .header(header::HOST, self.origin.authority())
@@ -65,7 +65,7 @@ impl Transport {
     }
 }
 
-/// The error of the connection itself, which callers show.
+/// Underlying error of the connection, which callers display.
 fn cause(error: HttpError) -> Failure {
     match error {
         HttpError::Connect { source, .. } | HttpError::Tls { source, .. } => source.into(),

@@ -1,5 +1,5 @@
-//! DefaultBinder: the API server is told the node in the pod's `binding` subresource. The work is the driver's, off the
-//! scheduling cycle; the plugin stands in the table so that profiles can name it.
+//! DefaultBinder: writes the node to the pod's `binding` subresource. The driver does it outside the scheduling
+//! cycle; the plugin is in the table so that profiles can name it.
 
 use crate::framework::Plugin;
 

@@ -1,5 +1,5 @@
-//! DefaultPreemption: a pod that fits nowhere may take the place of less important ones. Pods are spared in order of
-//! importance, those first whose disruption budget forbids it; the node is chosen where the least harm is done.
+//! DefaultPreemption: an unschedulable pod may evict less important ones. Pods are reprieved in order of importance,
+//! those first whose disruption budget would be violated; the node with the least damage is chosen.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 const NO_HELP: &str = "Preemption is not helpful for scheduling";
 
 pub struct DefaultPreemption {
-    /// At least this share of the nodes is considered, and
+    /// Minimum share of nodes to consider, and
     pub least_percentage: usize,
-    /// at least so many.
+    /// minimum number.
     pub least: usize,
 }
 
@@ -71,7 +71,7 @@ impl Plugin for DefaultPreemption {
     }
 }
 
-/// Whether preemption on this node could change the verdict.
+/// True if preemption on this node could change the verdict.
 fn can_help(diagnosis: &Diagnosis, slot: usize) -> bool {
     let own = diagnosis.rejections.iter().find(|(own, _)| *own == slot).map(|(_, rejection)| rejection);
     own.or(diagnosis.others.as_ref()).is_some_and(|rejection| !rejection.unresolvable)
@@ -132,7 +132,7 @@ impl<'a> Budget<'a> {
     }
 }
 
-/// Splits pods into those whose budgets are used up and the rest, keeping the order.
+/// Splits pods into those whose budgets are exhausted and the rest, keeping the order.
 fn split_by_budget(
     pods: Vec<Arc<PodInfo>>,
     budgets: &[Budget<'_>],
@@ -150,18 +150,18 @@ fn split_by_budget(
     })
 }
 
-/// When a pod began to run; one that has not is as young as can be.
+/// Start time of a pod; one that has not started counts as youngest.
 fn started(pod: &PodInfo) -> Timestamp {
     let start = pod.pod.status.as_ref().and_then(|status| status.start_time.as_ref());
     start.map_or(Timestamp::MAX, |start| start.0)
 }
 
-/// Most important first: by priority, then by how long they have run.
+/// Most important first: by priority, then by running time.
 fn by_importance(pods: &mut [Arc<PodInfo>]) {
     pods.sort_by_key(|pod| (std::cmp::Reverse(pod.priority), started(pod)));
 }
 
-/// The fewest and least important pods that must leave `node`.
+/// Smallest set of least important victims on `node`.
 fn victims(
     failed: &Failed<'_, '_>,
     node: &NodeInfo,
@@ -204,7 +204,7 @@ fn victims(
     Ok(Candidate { node: Arc::clone(&node.name), victims, violations })
 }
 
-/// A node as it would be.
+/// Simulated state of a node.
 struct DryRun<'a> {
     cluster: &'a Cluster,
     pod: &'a PodInfo,
@@ -231,7 +231,7 @@ impl DryRun<'_> {
         }
     }
 
-    /// Puts a pod back if there is still room then.
+    /// Reprieves a pod if the preemptor still fits.
     fn spare(&mut self, other: &Arc<PodInfo>) -> bool {
         self.add(other);
         let fits = self.fits().is_ok();
@@ -242,8 +242,8 @@ impl DryRun<'_> {
     }
 }
 
-/// The candidate that does least harm: fewest budgets violated, least important of the most important victims, lowest
-/// sum of priorities, fewest victims, and last the one whose victims have run shortest.
+/// Candidate with the least damage: fewest budget violations, lowest priority of the highest victim, lowest sum of
+/// priorities, fewest victims, and last the shortest running victims.
 #[must_use]
 pub fn least_harm(candidates: Vec<Candidate>) -> Option<Candidate> {
     candidates.into_iter().reduce(|best, next| if harm(&next) < harm(&best) { next } else { best })
@@ -251,7 +251,7 @@ pub fn least_harm(candidates: Vec<Candidate>) -> Option<Candidate> {
 
 fn harm(candidate: &Candidate) -> (usize, i32, i64, usize, std::cmp::Reverse<Timestamp>) {
     let highest = candidate.victims.iter().map(|victim| victim.priority).max().unwrap_or(i32::MIN);
-    // Shifted so that more victims always weigh more, whatever the sign of their priorities.
+    // Offset so that more victims always weigh more, whatever the sign of their priorities.
     let sum =
         candidate.victims.iter().map(|victim| i64::from(victim.priority) + i64::from(i32::MAX) + 1).sum();
     let important = candidate.victims.iter().filter(|victim| victim.priority == highest);

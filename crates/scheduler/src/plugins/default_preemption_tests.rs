@@ -31,7 +31,7 @@ fn started(pod: PodBuilder, second: u32) -> PodBuilder {
 }
 
 #[test]
-fn the_least_important_pods_that_suffice_must_leave() {
+fn preemption_selects_least_important_sufficient_victims() {
     let cluster = cluster(
         [node("a")],
         [
@@ -50,7 +50,7 @@ fn the_least_important_pods_that_suffice_must_leave() {
 }
 
 #[test]
-fn refusals_say_why() {
+fn preemption_impossible_returns_reason() {
     let cluster = cluster(
         [node("a"), node("tainted").taint("x", "NoSchedule")],
         [pod("equal").cpu("10").priority(10).on("a")],
@@ -76,7 +76,7 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn room_that_is_being_made_is_awaited() {
+fn preemption_in_progress_keeps_nomination() {
     let leaving = pod("x")
         .cpu("10")
         .priority(1)
@@ -93,10 +93,10 @@ fn room_that_is_being_made_is_awaited() {
 }
 
 #[test]
-fn budgets_are_kept_where_possible() {
+fn preemption_respects_budgets_where_possible() {
     let guarded = |name: &str| pod(name).cpu("5").priority(1).label("app", "guarded");
     let mut cluster = cluster([node("a")], [guarded("g").on("a"), pod("free").cpu("5").priority(2).on("a")]);
-    // The less important pod would go first, were it not guarded.
+    // The less important pod would be evicted first, were it not protected by a budget.
     assert_eq!(best(&cluster, pod("p").cpu("5").priority(10)).1, ["g"]);
     let budget = json!({
         "metadata": {"name": "b", "namespace": "default"},
@@ -110,7 +110,7 @@ fn budgets_are_kept_where_possible() {
 }
 
 #[test]
-fn the_node_with_the_least_harm_is_chosen() {
+fn preemption_chooses_node_with_least_damage() {
     let full = |name: &str, priority: i32, node: &str| pod(name).cpu("10").priority(priority).on(node);
     let half = |name: &str, priority: i32, node: &str| pod(name).cpu("5").priority(priority).on(node);
     let vip = || pod("p").cpu("10").priority(100);
@@ -127,7 +127,7 @@ fn the_node_with_the_least_harm_is_chosen() {
 }
 
 #[test]
-fn anti_affinity_can_be_preempted_away() {
+fn preemption_resolves_anti_affinity() {
     let refusing = |name: &str| {
         pod(name).label("app", "web").spec(json!({"affinity": {"podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname",

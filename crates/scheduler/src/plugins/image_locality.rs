@@ -1,5 +1,5 @@
-//! ImageLocality: nodes that hold a pod's images already are a little better, the more so the larger the images and the
-//! more nodes hold them.
+//! ImageLocality: prefers nodes that already hold a pod's images, the more so the larger the images and the more
+//! nodes hold them.
 
 use crate::framework::{Cycle, MAX_NODE_SCORE, Plugin};
 use crate::state::NodeInfo;
@@ -49,8 +49,8 @@ mod tests {
     }
 
     #[test]
-    fn large_images_near_many_nodes_draw_pods() {
-        let wants = |images: &[&str]| {
+    fn image_locality_prefers_large_widespread_images() {
+        let pod_with = |images: &[&str]| {
             let containers: Vec<_> =
                 images.iter().map(|image| json!({"name": "c", "image": image})).collect();
             pod("p").spec(json!({"containers": containers}))
@@ -66,7 +66,7 @@ mod tests {
             (&["big", "mid"][..], Some(vec![49, 8])),
             (&["nowhere"][..], None),
         ] {
-            assert_eq!(scores(&ImageLocality, &two, wants(images)), expected, "{images:?}");
+            assert_eq!(scores(&ImageLocality, &two, pod_with(images)), expected, "{images:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! InterPodAffinity: pods that want, or refuse, to be near pods like these; newcomers and those already running alike.
+//! InterPodAffinity: affinity and anti-affinity between pods, of incoming and of running pods.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const REASON_AFFINITY: &str = "node(s) didn't match pod affinity rules";
 const REASON_ANTI_AFFINITY: &str = "node(s) didn't match pod anti-affinity rules";
 
 pub struct InterPodAffinity {
-    /// How much a running pod's required affinity to a newcomer counts when nodes are scored.
+    /// Score weight of a running pod's required affinity to an incoming pod.
     pub hard_weight: i64,
     pub ignore_preferences_of_running_pods: bool,
 }
@@ -24,13 +24,13 @@ impl Default for InterPodAffinity {
     }
 }
 
-/// Numbers per domain of one topology label.
+/// Counts per domain of one topology label.
 #[derive(Clone)]
 struct Domains {
     label: Box<str>,
     key: Arc<TopologyKey>,
     counts: Vec<i64>,
-    /// Domains whose number is not zero.
+    /// Number of domains with a count other than zero.
     used: usize,
 }
 
@@ -61,7 +61,7 @@ impl Domains {
     }
 }
 
-/// Numbers per domain for several labels.
+/// Counts per domain for several labels.
 #[derive(Clone, Default)]
 struct Scores(Vec<Domains>);
 
@@ -92,7 +92,7 @@ impl Scores {
 }
 
 #[derive(Clone)]
-struct Check<'a> {
+struct InterPodAffinityFilter<'a> {
     cluster: &'a Cluster,
     pod: &'a PodInfo,
     namespace: &'a Labels,
@@ -125,7 +125,7 @@ fn labels_of<'a>(cluster: &'a Cluster, namespace: &str) -> &'a Labels {
     cluster.objects.labels_of(namespace).unwrap_or_else(|| no_labels())
 }
 
-impl Check<'_> {
+impl InterPodAffinityFilter<'_> {
     fn change(&mut self, pod: &PodInfo, node: &NodeInfo, by: i64) {
         let namespace = labels_of(self.cluster, &pod.namespace);
         if all(self.affinity).matches(pod, namespace) {
@@ -157,12 +157,12 @@ impl Check<'_> {
                 Some(count) => met &= count > 0,
             }
         }
-        // The first of a group that wants to be together may go anywhere.
+        // The first pod of a group with affinity to itself may go to any node.
         met || !self.near.is_used() && self.matches_itself
     }
 }
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for InterPodAffinityFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         let occupied = |domains: &Domains| domains.at(node.slot).is_some_and(|count| count > 0);
         if !self.affinity_is_met(node.slot) {
@@ -190,7 +190,7 @@ impl<'a> Filter<'a> for Check<'a> {
     }
 }
 
-/// Adds what a question counts on each slot, times `weight`, to the domains of a label.
+/// Adds the matches of a query on each slot, times `weight`, to the domains of a label.
 fn tally(cluster: &Cluster, question: &PodMatch, domains: &mut Domains, weight: i64) {
     cluster.count_pods(question, |per_slot, total| {
         if total == 0 {
@@ -231,7 +231,7 @@ impl Plugin for InterPodAffinity {
             tally(cluster, &one(&term.pods), far.of(cluster, &term.topology_key), 1);
         }
         let matches_itself = all(affinity).matches(pod, namespace);
-        PreFilter::Check(Box::new(Check {
+        PreFilter::Check(Box::new(InterPodAffinityFilter {
             cluster,
             pod,
             namespace,

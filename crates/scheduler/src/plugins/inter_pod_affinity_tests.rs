@@ -30,12 +30,12 @@ fn nodes() -> [NodeBuilder; 4] {
 }
 
 fn fits(cluster: &Cluster, pod: PodBuilder) -> Vec<String> {
-    let said = reasons(&InterPodAffinity::default(), cluster, pod);
-    said.iter().filter_map(|line| line.strip_suffix(": ")).map(str::to_owned).collect()
+    let verdicts = reasons(&InterPodAffinity::default(), cluster, pod);
+    verdicts.iter().filter_map(|line| line.strip_suffix(": ")).map(str::to_owned).collect()
 }
 
 #[test]
-fn affinity_needs_a_match_in_the_domain() {
+fn affinity_requires_match_in_domain() {
     let cluster = cluster(nodes(), [app("db", "db").on("a1"), app("cache", "cache").on("b1")]);
     let both = json!([term(ZONE, "db"), term(ZONE, "cache")]);
     for (terms, expected) in [
@@ -49,39 +49,39 @@ fn affinity_needs_a_match_in_the_domain() {
 }
 
 #[test]
-fn the_first_of_a_group_may_go_anywhere_it_has_the_label() {
+fn affinity_first_pod_of_group_fits_labelled_nodes() {
     let empty = cluster(nodes(), []);
     let together = || requires(app("p", "web"), "podAffinity", json!([term(ZONE, "web")]));
     assert_eq!(fits(&empty, together()), ["a1", "a2", "b1"]);
     let started = cluster(nodes(), [app("1", "web").on("b1")]);
     assert_eq!(fits(&started, together()), ["b1"]);
-    let said = reasons(&InterPodAffinity::default(), &started, together());
-    assert_eq!(said[0], format!("a1: !{REASON_AFFINITY}"));
+    let verdicts = reasons(&InterPodAffinity::default(), &started, together());
+    assert_eq!(verdicts[0], format!("a1: !{REASON_AFFINITY}"));
 }
 
 #[test]
-fn anti_affinity_works_both_ways() {
+fn anti_affinity_applies_in_both_directions() {
     let web = || app("1", "web").on("a1");
     let plain = cluster(nodes(), [web()]);
     let refusing = || requires(app("p", "web"), "podAntiAffinity", json!([term(ZONE, "web")]));
-    let said = reasons(&InterPodAffinity::default(), &plain, refusing());
+    let verdicts = reasons(&InterPodAffinity::default(), &plain, refusing());
     let away = |node: &str, reason: &str| format!("{node}: {reason}");
     assert_eq!(
-        said,
+        verdicts,
         [away("a1", REASON_ANTI_AFFINITY), away("a2", REASON_ANTI_AFFINITY), "b1: ".into(), "bare: ".into()]
     );
 
     let refused = cluster(nodes(), [requires(web(), "podAntiAffinity", json!([term(ZONE, "web")]))]);
-    let said = reasons(&InterPodAffinity::default(), &refused, app("p", "web"));
+    let verdicts = reasons(&InterPodAffinity::default(), &refused, app("p", "web"));
     assert_eq!(
-        said,
+        verdicts,
         [away("a1", REASON_EXISTING), away("a2", REASON_EXISTING), "b1: ".into(), "bare: ".into()]
     );
     assert_eq!(fits(&refused, app("p", "db")), ["a1", "a2", "b1", "bare"]);
 }
 
 #[test]
-fn namespaces_limit_whom_a_term_means() {
+fn affinity_term_namespaces_limit_matches() {
     let mut cluster = cluster(nodes(), [app("1", "web").namespace("blue").on("a1")]);
     for (name, labels) in [("blue", json!({"team": "x"})), ("default", json!({}))] {
         let namespace = json!({"metadata": {"name": name, "labels": labels}});
@@ -110,7 +110,7 @@ fn namespaces_limit_whom_a_term_means() {
 }
 
 #[test]
-fn label_keys_follow_the_pod() {
+fn match_label_keys_use_pod_labels() {
     let cluster = cluster(nodes(), [app("1", "web").label("hash", "1").on("a1")]);
     let mut own = term(ZONE, "web");
     own["matchLabelKeys"] = json!(["hash"]);
@@ -121,7 +121,7 @@ fn label_keys_follow_the_pod() {
 }
 
 #[test]
-fn supposed_pods_change_the_verdict() {
+fn simulated_pods_change_the_verdict() {
     let cluster = cluster(nodes(), [app("1", "web").on("a1")]);
     let plugin = InterPodAffinity::default();
     let own = requires(app("p", "web"), "podAntiAffinity", json!([term(ZONE, "web")])).info();
@@ -137,7 +137,7 @@ fn supposed_pods_change_the_verdict() {
 }
 
 #[test]
-fn preferences_of_both_sides_add_up() {
+fn preferred_terms_of_both_pods_are_summed() {
     let plugin = InterPodAffinity::default();
     let plain = cluster(nodes(), [app("1", "web").on("a1"), app("2", "db").on("b1")]);
     let near_web = prefers(pod("p"), "podAffinity", 5, term(ZONE, "web"));
@@ -154,14 +154,14 @@ fn preferences_of_both_sides_add_up() {
             prefers(app("3", "web"), "podAntiAffinity", 2, term("kubernetes.io/hostname", "db")).on("a2"),
         ],
     );
-    // Zone a is worth 4, a2 two less; zone b one, for the requirement; nowhere nothing.
+    // Zone a scores 4, a2 two less; zone b one, for the required term; the node without a zone 0.
     assert_eq!(scores(&plugin, &fond, app("p", "db")), Some(vec![100, 50, 25, 0]));
     let deaf = InterPodAffinity { ignore_preferences_of_running_pods: true, ..InterPodAffinity::default() };
     assert_eq!(scores(&deaf, &fond, app("p", "db")), None);
 }
 
 #[test]
-fn only_changes_that_matter_wake_a_pod() {
+fn queueing_hint_irrelevant_change_is_skipped() {
     let cluster = cluster(nodes(), []);
     let plugin = InterPodAffinity::default();
     let near = requires(pod("p"), "podAffinity", json!([term(ZONE, "db")])).info();

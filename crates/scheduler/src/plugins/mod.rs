@@ -1,4 +1,4 @@
-//! The plugins, one file each, and the table of them. Order is the order in which they run by default.
+//! The plugins, one file each, and their table. Its order is the default order of execution.
 
 mod default_binder;
 mod default_preemption;
@@ -29,10 +29,10 @@ use crate::framework::{Plugin, Point};
 /// A row of the table.
 pub struct Row {
     pub name: &'static str,
-    /// Where it takes part.
+    /// Extension points of the plugin.
     pub points: &'static [Point],
     pub weight: i64,
-    /// Makes it from its configuration; `null` when there is none.
+    /// Builds the plugin from its arguments; `null` if there are none.
     pub build: fn(&Value) -> Result<Arc<dyn Plugin>, ConfigError>,
 }
 
@@ -152,12 +152,12 @@ pub use node_resources_fit::NodeResourcesFit;
 pub use pod_topology_spread::PodTopologySpread;
 pub use volume_binding::{VolumeBinding, is_bound};
 
-/// A plugin by its place in the table.
+/// Plugin by its index in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PluginId(u8);
 
 impl PluginId {
-    /// Extenders, which are no plugins but turn pods down as well.
+    /// Pseudo-plugin of extenders, which reject pods as well.
     pub const EXTENDER: Self = Self(31);
 
     #[must_use]
@@ -166,9 +166,9 @@ impl PluginId {
         u8::try_from(at).ok().map(Self)
     }
 
-    /// Its place in the table; always below 32.
+    /// Index in the table; always below 32.
     #[must_use]
-    pub fn place(self) -> usize {
+    pub fn index(self) -> usize {
         usize::from(self.0) & 31
     }
 
@@ -183,7 +183,7 @@ impl PluginId {
     }
 }
 
-/// Some plugins.
+/// Set of plugins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PluginSet(u32);
 
@@ -232,7 +232,7 @@ pub mod tests {
     use crate::state::Cluster;
     use crate::testing::PodBuilder;
 
-    /// What a plugin says of each node, `!` before what no preemption can help.
+    /// Verdict of a plugin for each node, with `!` before rejections that preemption cannot resolve.
     pub fn reasons(plugin: &dyn Plugin, cluster: &Cluster, pod: PodBuilder) -> Vec<String> {
         let pod = pod.info();
         let show = |rejection: crate::framework::Rejection| {
@@ -243,11 +243,11 @@ pub mod tests {
             PreFilter::Reject(rejection) => return vec![show(rejection)],
             PreFilter::Check(filter) | PreFilter::Only(_, filter) => filter,
         };
-        let say = |node| filter.check(node).err().map(show).unwrap_or_default();
-        cluster.nodes().map(|node| format!("{}: {}", node.name, say(node))).collect()
+        let verdict = |node| filter.check(node).err().map(show).unwrap_or_default();
+        cluster.nodes().map(|node| format!("{}: {}", node.name, verdict(node))).collect()
     }
 
-    /// A plugin's scores of all nodes, if it has an opinion.
+    /// Scores of a plugin for all nodes, unless it is skipped.
     pub fn scores(plugin: &dyn Plugin, cluster: &Cluster, pod: PodBuilder) -> Option<Vec<i64>> {
         let pod = pod.info();
         let nodes: Vec<_> = cluster.nodes().collect();

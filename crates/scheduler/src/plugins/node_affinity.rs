@@ -16,7 +16,7 @@ pub struct NodeAffinity {
 }
 
 impl NodeAffinity {
-    /// With affinity that every pod of the profile gets on top of its own.
+    /// Adds the affinity of the profile to that of every pod.
     #[must_use]
     pub fn new(added: Option<&Affinity>) -> Self {
         let required =
@@ -28,12 +28,12 @@ impl NodeAffinity {
 }
 
 #[derive(Clone)]
-struct Check<'a> {
+struct NodeAffinityFilter<'a> {
     profile: Option<&'a NodeTerms>,
     pod: &'a RequiredNodes,
 }
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for NodeAffinityFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         if self.profile.is_some_and(|terms| !terms.matches(&node.name, &node.labels)) {
             return Err(Rejection::unresolvable(REASON_PROFILE));
@@ -55,7 +55,7 @@ impl Plugin for NodeAffinity {
         if required.is_empty() && self.added_required.is_none() {
             return PreFilter::Skip;
         }
-        let check = Box::new(Check { profile: self.added_required.as_ref(), pod: required });
+        let check = Box::new(NodeAffinityFilter { profile: self.added_required.as_ref(), pod: required });
         match required.terms.as_ref().and_then(NodeTerms::names) {
             None => PreFilter::Check(check),
             Some(names) if names.is_empty() => PreFilter::Reject(Rejection::unresolvable(REASON_CONFLICT)),
@@ -98,7 +98,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn pods_and_profiles_choose_nodes() {
+    fn node_affinity_of_pod_and_profile_filters_nodes() {
         let cluster = cluster([node("a").label("zone", "x"), node("b").label("zone", "y")], []);
         let selected = || pod("p").spec(json!({"nodeSelector": {"zone": "y"}}));
         let plain = NodeAffinity::default();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_that_name_different_nodes_conflict() {
+    fn node_names_without_intersection_are_rejected() {
         let cluster = cluster([node("a")], []);
         let named = |name: &str| json!({"key": "metadata.name", "operator": "In", "values": [name]});
         let both = pod("p")
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn preferences_are_shares_of_the_best() {
+    fn preferred_terms_are_scored_relative_to_highest() {
         let cluster = cluster([node("a").label("zone", "x"), node("b").label("disk", "ssd"), node("c")], []);
         let prefers = |key: &str, weight: i32| json!({"weight": weight, "preference": {"matchExpressions": [{"key": key, "operator": "Exists"}]}});
         let picky = pod("p")

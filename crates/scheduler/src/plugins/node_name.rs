@@ -1,4 +1,4 @@
-//! NodeName: a pod that names its node takes no other.
+//! NodeName: a pod with `spec.nodeName` fits no other node.
 
 use crate::framework::{Actions, Cycle, Filter, Plugin, PreFilter, Rejection};
 use crate::state::NodeInfo;
@@ -8,9 +8,9 @@ const REASON: &str = "node(s) didn't match the requested node name";
 pub struct NodeName;
 
 #[derive(Clone)]
-struct Check<'a>(&'a str);
+struct NodeNameFilter<'a>(&'a str);
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for NodeNameFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         if *node.name == *self.0 { Ok(()) } else { Err(Rejection::unresolvable(REASON)) }
     }
@@ -23,7 +23,7 @@ impl<'a> Filter<'a> for Check<'a> {
 impl Plugin for NodeName {
     fn pre_filter<'a>(&'a self, cycle: Cycle<'a>) -> PreFilter<'a> {
         match cycle.pod.node_name() {
-            Some(name) => PreFilter::Check(Box::new(Check(name))),
+            Some(name) => PreFilter::Check(Box::new(NodeNameFilter(name))),
             None => PreFilter::Skip,
         }
     }
@@ -40,7 +40,7 @@ mod tests {
     use crate::testing::{cluster, node, pod};
 
     #[test]
-    fn only_the_node_that_is_named() {
+    fn node_name_rejects_other_nodes() {
         let cluster = cluster([node("a"), node("b")], []);
         assert_eq!(reasons(&NodeName, &cluster, pod("p").on("b")), [&format!("a: !{REASON}"), "b: "]);
         assert_eq!(reasons(&NodeName, &cluster, pod("p")), ["a: ", "b: "]);

@@ -1,4 +1,4 @@
-//! NodePorts: one claim to a port of a host at a time.
+//! NodePorts: each host port of a node has at most one user.
 
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection};
 use crate::state::{Cluster, HostPort, NodeInfo, PodInfo};
@@ -8,13 +8,13 @@ const REASON: &str = "node(s) didn't have free ports for the requested pod ports
 pub struct NodePorts;
 
 #[derive(Clone)]
-struct Check<'a>(&'a [HostPort]);
+struct NodePortsFilter<'a>(&'a [HostPort]);
 
 fn collide(wanted: &[HostPort], used: &[HostPort]) -> bool {
     wanted.iter().any(|want| used.iter().any(|used| want.collides(used)))
 }
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for NodePortsFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         if collide(self.0, &node.ports) { Err(Rejection::unschedulable(REASON)) } else { Ok(()) }
     }
@@ -29,7 +29,7 @@ impl Plugin for NodePorts {
         if cycle.pod.host_ports.is_empty() {
             return PreFilter::Skip;
         }
-        PreFilter::Check(Box::new(Check(&cycle.pod.host_ports)))
+        PreFilter::Check(Box::new(NodePortsFilter(&cycle.pod.host_ports)))
     }
 
     fn interests(&self) -> Actions {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_held_by_one_pod() {
+    fn host_port_in_use_rejects_node() {
         let used =
             with_port("used", json!({"containerPort": 80, "hostPort": 80, "hostIP": "127.0.0.1"})).on("a");
         let cluster = cluster([node("a"), node("b")], [used]);

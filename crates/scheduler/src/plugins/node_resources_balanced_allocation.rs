@@ -1,22 +1,22 @@
-//! NodeResourcesBalancedAllocation: nodes whose resources a pod would bring closer to equal use are better.
+//! NodeResourcesBalancedAllocation: prefers nodes whose resources become more evenly used with the pod.
 
-use crate::allocation::{Weighed, balance};
+use crate::allocation::{WeightedResource, balance};
 use crate::framework::{Cycle, Plugin};
 use crate::state::NodeInfo;
 
 pub struct NodeResourcesBalancedAllocation {
-    pub resources: Box<[Weighed]>,
+    pub resources: Box<[WeightedResource]>,
 }
 
 impl Default for NodeResourcesBalancedAllocation {
     fn default() -> Self {
-        Self { resources: Weighed::defaults() }
+        Self { resources: WeightedResource::defaults() }
     }
 }
 
 impl Plugin for NodeResourcesBalancedAllocation {
     fn score(&self, cycle: Cycle<'_>, nodes: &[&NodeInfo], scores: &mut [i64]) -> bool {
-        // A pod that asks for nothing changes nothing.
+        // A pod without requests changes nothing.
         if self.resources.iter().all(|resource| cycle.pod.requests.exact.get(&resource.name) == 0) {
             return false;
         }
@@ -33,14 +33,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn evenly_used_nodes_are_better() {
+    fn balanced_allocation_prefers_even_use() {
         let size = || json!({"cpu": "10", "memory": "20000", "pods": "110"});
         let cluster = cluster(
             [node("even").allocatable(size()), node("cpu-heavy").allocatable(size())],
             [pod("1").cpu("6").on("cpu-heavy")],
         );
         let plugin = NodeResourcesBalancedAllocation::default();
-        // Alone it would use 0 % and 50 %: less even than before. On the other node it evens things out.
+        // On the empty node it uses 0 % and 50 %: less even than before. On the other node it evens out the use.
         assert_eq!(scores(&plugin, &cluster, pod("p").request("memory", "10000")), Some(vec![62, 87]));
         assert_eq!(scores(&plugin, &cluster, pod("p")), None);
     }

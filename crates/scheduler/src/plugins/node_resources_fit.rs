@@ -1,10 +1,10 @@
-//! NodeResourcesFit: a node must have left what a pod asks for; of those that do, the emptiest is best, or the fullest,
-//! or what a configured line says.
+//! NodeResourcesFit: a node must have a pod's requests available; scores by least or most allocated, or by the
+//! requested-to-capacity ratio.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::allocation::{Strategy, Weighed, score};
+use crate::allocation::{Strategy, WeightedResource, score};
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Reason, Reasons, Rejection};
 use crate::state::{Cluster, NodeInfo, PodInfo, Resources, is_extended};
 
@@ -12,7 +12,7 @@ pub struct NodeResourcesFit {
     pub ignored: HashSet<String>,
     pub ignored_groups: HashSet<String>,
     pub strategy: Strategy,
-    pub resources: Box<[Weighed]>,
+    pub resources: Box<[WeightedResource]>,
 }
 
 impl Default for NodeResourcesFit {
@@ -21,7 +21,7 @@ impl Default for NodeResourcesFit {
             ignored: HashSet::new(),
             ignored_groups: HashSet::new(),
             strategy: Strategy::LeastAllocated,
-            resources: Weighed::defaults(),
+            resources: WeightedResource::defaults(),
         }
     }
 }
@@ -33,35 +33,35 @@ impl NodeResourcesFit {
                 || name.split_once('/').is_some_and(|(group, _)| self.ignored_groups.contains(group)))
     }
 
-    fn fits(&self, asked: &Resources, node: &NodeInfo) -> Result<(), Rejection> {
+    fn fits(&self, requests: &Resources, node: &NodeInfo) -> Result<(), Rejection> {
         let used = &node.requested;
         let has = &node.allocatable;
         let mut lacking: Vec<Reason> = Vec::new();
         let mut never = false;
-        let mut lacks = |reason: Reason, asked: i64, has: i64| {
+        let mut lacks = |reason: Reason, requests: i64, has: i64| {
             lacking.push(reason);
-            never |= asked > has;
+            never |= requests > has;
         };
         let pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
         if pods + 1 > node.max_pods {
             lacks(Cow::Borrowed("Too many pods"), 0, 0);
         }
-        if asked.milli_cpu > 0 && asked.milli_cpu > has.milli_cpu - used.milli_cpu {
-            lacks(Cow::Borrowed("Insufficient cpu"), asked.milli_cpu, has.milli_cpu);
+        if requests.milli_cpu > 0 && requests.milli_cpu > has.milli_cpu - used.milli_cpu {
+            lacks(Cow::Borrowed("Insufficient cpu"), requests.milli_cpu, has.milli_cpu);
         }
-        if asked.memory > 0 && asked.memory > has.memory - used.memory {
-            lacks(Cow::Borrowed("Insufficient memory"), asked.memory, has.memory);
+        if requests.memory > 0 && requests.memory > has.memory - used.memory {
+            lacks(Cow::Borrowed("Insufficient memory"), requests.memory, has.memory);
         }
-        if asked.ephemeral_storage > 0
-            && asked.ephemeral_storage > has.ephemeral_storage - used.ephemeral_storage
+        if requests.ephemeral_storage > 0
+            && requests.ephemeral_storage > has.ephemeral_storage - used.ephemeral_storage
         {
             lacks(
                 Cow::Borrowed("Insufficient ephemeral-storage"),
-                asked.ephemeral_storage,
+                requests.ephemeral_storage,
                 has.ephemeral_storage,
             );
         }
-        for (name, amount) in &asked.scalar {
+        for (name, amount) in &requests.scalar {
             if *amount > 0 && !self.ignores(name) && *amount > has.get(name) - used.get(name) {
                 lacks(format!("Insufficient {name}").into(), *amount, has.get(name));
             }
@@ -75,14 +75,14 @@ impl NodeResourcesFit {
 }
 
 #[derive(Clone)]
-struct Check<'a> {
+struct NodeResourcesFitFilter<'a> {
     plugin: &'a NodeResourcesFit,
-    asked: &'a Resources,
+    requests: &'a Resources,
 }
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for NodeResourcesFitFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
-        self.plugin.fits(self.asked, node)
+        self.plugin.fits(self.requests, node)
     }
 
     fn boxed(&self) -> Box<dyn Filter<'a> + 'a> {
@@ -92,7 +92,10 @@ impl<'a> Filter<'a> for Check<'a> {
 
 impl Plugin for NodeResourcesFit {
     fn pre_filter<'a>(&'a self, cycle: Cycle<'a>) -> PreFilter<'a> {
-        PreFilter::Check(Box::new(Check { plugin: self, asked: &cycle.pod.requests.exact }))
+        PreFilter::Check(Box::new(NodeResourcesFitFilter {
+            plugin: self,
+            requests: &cycle.pod.requests.exact,
+        }))
     }
 
     fn score(&self, cycle: Cycle<'_>, nodes: &[&NodeInfo], scores: &mut [i64]) -> bool {
@@ -105,7 +108,7 @@ impl Plugin for NodeResourcesFit {
     }
 
     fn helps(&self, _: &Cluster, pod: &PodInfo, _: Actions, changed: Changed<'_>) -> bool {
-        let asked = &pod.requests.exact;
+        let requests = &pod.requests.exact;
         match changed {
             Changed::Pod { old: Some(gone), new: None } => {
                 gone.node_name().is_some() || gone.nominated_node().is_some()
@@ -114,21 +117,21 @@ impl Plugin for NodeResourcesFit {
                 let less = |name: &str| old.requests.exact.get(name) > new.requests.exact.get(name);
                 new.uid == pod.uid
                     || new.node_name().is_some()
-                        && (asked.milli_cpu > 0 && less("cpu")
-                            || asked.memory > 0 && less("memory")
-                            || asked.ephemeral_storage > 0 && less("ephemeral-storage")
-                            || asked.scalar.iter().any(|(name, amount)| *amount > 0 && less(name)))
+                        && (requests.milli_cpu > 0 && less("cpu")
+                            || requests.memory > 0 && less("memory")
+                            || requests.ephemeral_storage > 0 && less("ephemeral-storage")
+                            || requests.scalar.iter().any(|(name, amount)| *amount > 0 && less(name)))
             }
             Changed::Node { old, new: Some(new) } => {
                 let empty = NodeInfo { pods: Vec::new(), ..new.clone() };
                 let more = |old: &NodeInfo, name: &str| new.allocatable.get(name) > old.allocatable.get(name);
-                self.fits(asked, &empty).is_ok()
+                self.fits(requests, &empty).is_ok()
                     && old.is_none_or(|old| {
                         new.max_pods > old.max_pods
-                            || asked.milli_cpu > 0 && more(old, "cpu")
-                            || asked.memory > 0 && more(old, "memory")
-                            || asked.ephemeral_storage > 0 && more(old, "ephemeral-storage")
-                            || asked.scalar.iter().any(|(name, amount)| *amount > 0 && more(old, name))
+                            || requests.milli_cpu > 0 && more(old, "cpu")
+                            || requests.memory > 0 && more(old, "memory")
+                            || requests.ephemeral_storage > 0 && more(old, "ephemeral-storage")
+                            || requests.scalar.iter().any(|(name, amount)| *amount > 0 && more(old, name))
                     })
             }
             _ => true,
@@ -145,7 +148,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn nodes_must_have_enough_left() {
+    fn fit_rejects_nodes_without_free_resources() {
         let cluster = cluster(
             [
                 node("a")
@@ -155,7 +158,7 @@ mod tests {
             [pod("1").cpu("3").on("a"), pod("2").cpu("1").on("full")],
         );
         let fit = NodeResourcesFit::default();
-        for (asked, expected) in [
+        for (requests, expected) in [
             (pod("p").cpu("1"), ["a: ", "full: Too many pods"]),
             (pod("p").cpu("2"), ["a: Insufficient cpu", "full: Too many pods"]),
             (pod("p").cpu("3500m"), ["a: Insufficient cpu", "full: Too many pods, Insufficient cpu"]),
@@ -181,38 +184,38 @@ mod tests {
             ),
             (pod("p"), ["a: ", "full: Too many pods"]),
         ] {
-            assert_eq!(reasons(&fit, &cluster, asked), expected);
+            assert_eq!(reasons(&fit, &cluster, requests), expected);
         }
     }
 
     #[test]
-    fn extended_resources_can_be_ignored() {
+    fn fit_skips_ignored_extended_resources() {
         let cluster = cluster([node("a")], []);
-        let wants = || pod("p").request("example.com/gpu", "1");
+        let gpu_pod = || pod("p").request("example.com/gpu", "1");
         let named = NodeResourcesFit { ignored: ["example.com/gpu".to_owned()].into(), ..Default::default() };
         let grouped =
             NodeResourcesFit { ignored_groups: ["example.com".to_owned()].into(), ..Default::default() };
-        assert_eq!(reasons(&named, &cluster, wants()), ["a: "]);
-        assert_eq!(reasons(&grouped, &cluster, wants()), ["a: "]);
+        assert_eq!(reasons(&named, &cluster, gpu_pod()), ["a: "]);
+        assert_eq!(reasons(&grouped, &cluster, gpu_pod()), ["a: "]);
     }
 
     #[test]
-    fn strategies_rank_nodes() {
+    fn fit_scores_nodes_by_strategy() {
         let size = || json!({"cpu": "4", "memory": "10000", "pods": "110"});
         let cluster = cluster(
             [node("empty").allocatable(size()), node("busy").allocatable(size())],
             [pod("1").cpu("2").request("memory", "5000").on("busy")],
         );
-        let asked = || pod("p").cpu("1").request("memory", "2500");
+        let requests = || pod("p").cpu("1").request("memory", "2500");
         let with = |strategy| NodeResourcesFit { strategy, ..Default::default() };
-        assert_eq!(scores(&with(Strategy::LeastAllocated), &cluster, asked()), Some(vec![75, 25]));
-        assert_eq!(scores(&with(Strategy::MostAllocated), &cluster, asked()), Some(vec![25, 75]));
+        assert_eq!(scores(&with(Strategy::LeastAllocated), &cluster, requests()), Some(vec![75, 25]));
+        assert_eq!(scores(&with(Strategy::MostAllocated), &cluster, requests()), Some(vec![25, 75]));
         let shape = Strategy::RequestedToCapacityRatio(Shape(Box::new([(0, 10), (100, 0)])));
-        assert_eq!(scores(&with(shape), &cluster, asked()), Some(vec![75, 25]));
+        assert_eq!(scores(&with(shape), &cluster, requests()), Some(vec![75, 25]));
     }
 
     #[test]
-    fn only_more_room_helps() {
+    fn queueing_hint_needs_more_free_resources() {
         let fit = NodeResourcesFit::default();
         let cluster = Cluster::new();
         let waiting = pod("p").cpu("2").info();

@@ -1,4 +1,4 @@
-//! NodeUnschedulable: cordoned nodes take only pods that tolerate it.
+//! NodeUnschedulable: cordoned nodes accept only pods that tolerate it.
 
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection};
 use crate::state::{Cluster, Effect, NodeInfo, PodInfo, Taint, is_borne};
@@ -8,13 +8,13 @@ const REASON: &str = "node(s) were unschedulable";
 pub struct NodeUnschedulable;
 
 #[derive(Clone)]
-struct Check;
+struct NodeUnschedulableFilter;
 
 fn tolerates(pod: &PodInfo) -> bool {
     is_borne(&pod.tolerations, &Taint::new("node.kubernetes.io/unschedulable", "", Effect::NoSchedule))
 }
 
-impl<'a> Filter<'a> for Check {
+impl<'a> Filter<'a> for NodeUnschedulableFilter {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         if node.unschedulable { Err(Rejection::unresolvable(REASON)) } else { Ok(()) }
     }
@@ -26,7 +26,11 @@ impl<'a> Filter<'a> for Check {
 
 impl Plugin for NodeUnschedulable {
     fn pre_filter<'a>(&'a self, cycle: Cycle<'a>) -> PreFilter<'a> {
-        if tolerates(cycle.pod) { PreFilter::Skip } else { PreFilter::Check(Box::new(Check)) }
+        if tolerates(cycle.pod) {
+            PreFilter::Skip
+        } else {
+            PreFilter::Check(Box::new(NodeUnschedulableFilter))
+        }
     }
 
     fn interests(&self) -> Actions {
@@ -52,7 +56,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn cordoned_nodes_take_only_those_who_do_not_mind() {
+    fn cordoned_node_accepts_only_tolerating_pods() {
         let cluster = cluster([node("open"), node("closed").spec(json!({"unschedulable": true}))], []);
         let all = json!({"tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]});
         assert_eq!(

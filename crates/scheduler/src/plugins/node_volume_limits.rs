@@ -1,4 +1,4 @@
-//! NodeVolumeLimits: a node attaches no more volumes of a CSI driver than the driver says.
+//! NodeVolumeLimits: limits the volumes of a CSI driver per node to the driver's own limit.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,24 +15,24 @@ const REASON: &str = "node(s) exceed max volume count";
 
 pub struct NodeVolumeLimits;
 
-/// A volume as its driver knows it.
+/// A volume identified by its driver's handle.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Attached {
+struct DriverVolume {
     driver: String,
     handle: String,
-    /// The in-tree plugin of a volume that the driver has on nodes that use it instead.
+    /// In-tree plugin of a migrated volume; the driver counts it on nodes that use the driver instead.
     plugin: Option<&'static str>,
 }
 
-fn attached(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Option<Attached> {
+fn driver_volume(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Option<DriverVolume> {
     let volume =
         claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
     if let Some(volume) = volume.and_then(|name| cluster.objects.volumes.get("", name)) {
         let csi = csi_source(volume)?;
         let plugin = in_tree_plugin(volume);
-        return Some(Attached { driver: csi.driver.clone(), handle: csi.volume_handle.clone(), plugin });
+        return Some(DriverVolume { driver: csi.driver.clone(), handle: csi.volume_handle.clone(), plugin });
     }
-    // Not there yet: its class says which driver will make it, and the claim stands for the volume.
+    // Unbound: its class names the driver, and the claim stands for the volume.
     let class = cluster.objects.storage_classes.get("", class_of(claim))?;
     let metadata = &claim.metadata;
     let handle = format!(
@@ -40,12 +40,12 @@ fn attached(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Option<Attached
         metadata.namespace.as_deref().unwrap_or_default(),
         metadata.name.as_deref().unwrap_or_default()
     );
-    Some(Attached { driver: class.provisioner.clone(), handle, plugin: None })
+    Some(DriverVolume { driver: class.provisioner.clone(), handle, plugin: None })
 }
 
-fn of_pod(cluster: &Cluster, pod: &PodInfo, into: &mut HashSet<Attached>) {
+fn of_pod(cluster: &Cluster, pod: &PodInfo, into: &mut HashSet<DriverVolume>) {
     let claims = pod.claims.iter().filter_map(|name| cluster.objects.claims.get(&pod.namespace, name));
-    into.extend(claims.filter_map(|claim| attached(cluster, claim)));
+    into.extend(claims.filter_map(|claim| driver_volume(cluster, claim)));
 }
 
 fn limits(node: &CSINode) -> HashMap<&str, i64> {
@@ -56,12 +56,12 @@ fn limits(node: &CSINode) -> HashMap<&str, i64> {
 }
 
 #[derive(Clone)]
-struct Check<'a> {
+struct NodeVolumeLimitsFilter<'a> {
     cluster: &'a Cluster,
-    wanted: HashSet<Attached>,
+    wanted: HashSet<DriverVolume>,
 }
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for NodeVolumeLimitsFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         let objects = &self.cluster.objects;
         let Some(csi_node) = objects.csi_nodes.get("", &node.name) else { return Ok(()) };
@@ -81,12 +81,12 @@ impl<'a> Filter<'a> for Check<'a> {
                 && let Some(csi) = csi_source(volume)
             {
                 let (driver, handle) = (attachment.spec.attacher.clone(), csi.volume_handle.clone());
-                held.insert(Attached { driver, handle, plugin: in_tree_plugin(volume) });
+                held.insert(DriverVolume { driver, handle, plugin: in_tree_plugin(volume) });
             }
         }
         for (driver, limit) in limits {
-            let count = |volumes: &mut dyn Iterator<Item = &Attached>| {
-                let counts = |volume: &&Attached| {
+            let count = |volumes: &mut dyn Iterator<Item = &DriverVolume>| {
+                let counts = |volume: &&DriverVolume| {
                     let is_migrated = |plugin| is_migrated_on(plugin, Some(csi_node));
                     volume.driver == driver && volume.plugin.is_none_or(is_migrated)
                 };
@@ -121,7 +121,7 @@ impl Plugin for NodeVolumeLimits {
         if wanted.is_empty() {
             return PreFilter::Skip;
         }
-        PreFilter::Check(Box::new(Check { cluster: cycle.cluster, wanted }))
+        PreFilter::Check(Box::new(NodeVolumeLimitsFilter { cluster: cycle.cluster, wanted }))
     }
 
     fn interests(&self) -> Actions {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_limit_volumes() {
+    fn volume_limit_of_driver_rejects_node() {
         let mut cluster = cluster([node("a")], [uses("x", &["one"]).on("a")]);
         for name in ["one", "two", "three"] {
             let claim =
@@ -184,7 +184,7 @@ mod tests {
         for (claims, expected) in [
             (&["two"][..], "a: "),
             (&["two", "three"][..], full.as_str()),
-            // A volume that is there already takes no more room.
+            // An already attached volume counts once.
             (&["one", "two"][..], "a: "),
             (&[][..], "a: "),
         ] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn in_tree_volumes_count_where_their_driver_replaces_them() {
+    fn migrated_in_tree_volumes_count_for_their_driver() {
         let mut cluster = cluster([node("a"), node("old")], []);
         let claim = json!({"metadata": {"name": "c", "namespace": "default"}, "spec": {"volumeName": "v"}});
         cluster.objects.claims.set(Arc::new(serde_json::from_value(claim).expect("a claim")));
@@ -212,8 +212,8 @@ mod tests {
                 json!({"metadata": {"name": name, "annotations": annotations}, "spec": {"drivers": drivers}});
             cluster.objects.csi_nodes.set(Arc::new(serde_json::from_value(csi_node).expect("a CSINode")));
         }
-        let mut said = reasons(&NodeVolumeLimits, &cluster, uses("p", &["c"]));
-        said.sort();
-        assert_eq!(said, [format!("a: {REASON}"), "old: ".to_owned()]);
+        let mut verdicts = reasons(&NodeVolumeLimits, &cluster, uses("p", &["c"]));
+        verdicts.sort();
+        assert_eq!(verdicts, [format!("a: {REASON}"), "old: ".to_owned()]);
     }
 }

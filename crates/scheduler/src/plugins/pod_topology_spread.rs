@@ -1,5 +1,5 @@
-//! PodTopologySpread: matching pods are spread over zones, hosts or whatever a label divides nodes into; hard
-//! constraints keep a pod off nodes that would tip the balance, soft ones make them less liked.
+//! PodTopologySpread: spreads matching pods over zones, hosts or other domains of a topology label; hard constraints
+//! reject nodes that exceed the maximum skew, soft ones lower their score.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 
 pub struct PodTopologySpread {
     defaults: Vec<SpreadConstraint>,
-    /// The built-in defaults apply, for which nodes may lack labels.
+    /// True for the built-in defaults, for which nodes may lack labels.
     system: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for PodTopologySpread {
 }
 
 impl PodTopologySpread {
-    /// With these constraints for pods that bring none.
+    /// Sets the constraints of pods that have none.
     #[must_use]
     pub fn with_defaults(defaults: &[TopologySpreadConstraint]) -> Self {
         let defaults = defaults.iter().map(|constraint| SpreadConstraint::of(constraint, None)).collect();
@@ -62,7 +62,7 @@ impl PodTopologySpread {
     }
 }
 
-/// Pods of the services and of the owner that a pod belongs to; empty when it belongs to none.
+/// Selector of the services and the owner of a pod; empty if it has none.
 fn default_selector(cluster: &Cluster, pod: &PodInfo) -> Selector {
     let objects = &cluster.objects;
     let mut requirements = Vec::new();
@@ -100,7 +100,7 @@ fn default_selector(cluster: &Cluster, pod: &PodInfo) -> Selector {
     Selector::new(requirements)
 }
 
-/// Whether a node's domain takes part in the count.
+/// True if a node's domain is counted.
 fn counts(constraint: &SpreadConstraint, pod: &PodInfo, node: &NodeInfo) -> bool {
     !(constraint.honor_affinity
         && !pod.required_nodes.is_empty()
@@ -108,7 +108,7 @@ fn counts(constraint: &SpreadConstraint, pod: &PodInfo, node: &NodeInfo) -> bool
         || constraint.honor_taints && forbid(&node.taints, &pod.tolerations))
 }
 
-/// How many matching pods each slot has.
+/// Number of matching pods by slot.
 fn with_counts<R>(
     cycle: Cycle<'_>,
     constraint: &SpreadConstraint,
@@ -126,12 +126,12 @@ fn with_counts<R>(
 
 const ABSENT: i64 = -1;
 
-/// One constraint, counted.
+/// A constraint with its counts.
 #[derive(Clone)]
 struct Counted {
     constraint: SpreadConstraint,
     key: Arc<TopologyKey>,
-    /// Per domain; `ABSENT` for those without a node that takes part.
+    /// Per domain; `ABSENT` for domains without an eligible node.
     counts: Vec<i64>,
     domains: usize,
     lowest: i64,
@@ -147,12 +147,12 @@ impl Counted {
 }
 
 #[derive(Clone)]
-struct Check<'a> {
+struct PodTopologySpreadFilter<'a> {
     pod: &'a PodInfo,
     constraints: Vec<Counted>,
 }
 
-impl Check<'_> {
+impl PodTopologySpreadFilter<'_> {
     fn change(&mut self, pod: &PodInfo, node: &NodeInfo, by: i64) {
         if pod.namespace != self.pod.namespace
             || self.constraints.iter().any(|counted| counted.key.domain(node.slot) == NO_DOMAIN)
@@ -174,7 +174,7 @@ impl Check<'_> {
     }
 }
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for PodTopologySpreadFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         for counted in &self.constraints {
             let domain = counted.key.domain(node.slot);
@@ -228,7 +228,7 @@ impl Plugin for PodTopologySpread {
             counted.settle();
             counted
         });
-        PreFilter::Check(Box::new(Check { pod: cycle.pod, constraints: counted.collect() }))
+        PreFilter::Check(Box::new(PodTopologySpreadFilter { pod: cycle.pod, constraints: counted.collect() }))
     }
 
     fn score(&self, cycle: Cycle<'_>, nodes: &[&NodeInfo], scores: &mut [i64]) -> bool {
@@ -244,7 +244,7 @@ impl Plugin for PodTopologySpread {
         let mut raw = vec![0.0; nodes.len()];
         for (constraint, key) in constraints.iter().zip(&keys) {
             let by_host = &*constraint.topology_key == HOSTNAME;
-            // Only domains of nodes in question are counted; a missing label is a domain of its own.
+            // Only domains of feasible nodes are counted; a missing label is a domain of its own.
             let mut sums = vec![ABSENT; key.domains()];
             let mut missing = false;
             for (node, ignored) in nodes.iter().zip(&ignored) {
@@ -354,7 +354,7 @@ impl Plugin for PodTopologySpread {
     }
 }
 
-/// Fewer matching pods are better; ignored nodes get nothing.
+/// Fewer matching pods score higher; ignored nodes score 0.
 fn flip(scores: &mut [i64], ignored: &[bool]) {
     let valid = || scores.iter().zip(ignored).filter(|(_, ignored)| !**ignored).map(|(score, _)| *score);
     let lowest = valid().min().unwrap_or(i64::MAX);

@@ -30,12 +30,12 @@ fn nodes() -> Vec<NodeBuilder> {
 }
 
 fn fits(cluster: &Cluster, pod: PodBuilder) -> Vec<String> {
-    let said = reasons(&PodTopologySpread::default(), cluster, pod);
-    said.iter().filter_map(|line| line.strip_suffix(": ")).map(str::to_owned).collect()
+    let verdicts = reasons(&PodTopologySpread::default(), cluster, pod);
+    verdicts.iter().filter_map(|line| line.strip_suffix(": ")).map(str::to_owned).collect()
 }
 
 #[test]
-fn hard_constraints_bound_the_skew() {
+fn hard_constraint_limits_skew() {
     // Zone a has three matching pods, zone b one; host a1 two, a2 one, b1 one, b2 none.
     let placed =
         || [web("1").on("a1"), web("2").on("a1"), web("3").on("a2"), web("4").on("b1"), pod("5").on("b2")];
@@ -53,25 +53,26 @@ fn hard_constraints_bound_the_skew() {
 }
 
 #[test]
-fn what_counts_is_decided_by_namespace_labels_and_deletion() {
+fn count_includes_only_matching_active_pods_of_namespace() {
     let leaving = web("l").on("a1").metadata(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
     let cluster =
         cluster(nodes(), [web("other").namespace("elsewhere").on("a1"), leaving, web("1").on("b1")]);
     assert_eq!(fits(&cluster, spread(json!([constraint(ZONE, 1, true)]))), ["a1", "a2"]);
-    // A pod that its own constraint does not mean adds nothing to the skew.
-    let stranger = pod("p").spec(json!({"topologySpreadConstraints": [constraint(ZONE, 1, true)]}));
-    assert_eq!(fits(&cluster, stranger), ["a1", "b1", "a2", "b2"]);
+    // A pod that its own constraint does not select adds nothing to the skew.
+    let unselected = pod("p").spec(json!({"topologySpreadConstraints": [constraint(ZONE, 1, true)]}));
+    assert_eq!(fits(&cluster, unselected), ["a1", "b1", "a2", "b2"]);
 }
 
 #[test]
-fn nodes_without_the_label_cannot_take_the_pod() {
+fn node_without_topology_label_is_rejected() {
     let cluster = cluster([node("a").label(ZONE, "a"), node("bare")], []);
-    let said = reasons(&PodTopologySpread::default(), &cluster, spread(json!([constraint(ZONE, 1, true)])));
-    assert_eq!(said, ["a: ", &format!("bare: !{REASON_LABEL}")]);
+    let verdicts =
+        reasons(&PodTopologySpread::default(), &cluster, spread(json!([constraint(ZONE, 1, true)])));
+    assert_eq!(verdicts, ["a: ", &format!("bare: !{REASON_LABEL}")]);
 }
 
 #[test]
-fn too_few_domains_count_as_an_empty_one() {
+fn min_domains_not_reached_counts_as_empty_domain() {
     let cluster = cluster(nodes(), [web("1").on("a1"), web("2").on("b1")]);
     let mut few = constraint(ZONE, 1, true);
     assert_eq!(fits(&cluster, spread(json!([few]))).len(), 4);
@@ -82,7 +83,7 @@ fn too_few_domains_count_as_an_empty_one() {
 }
 
 #[test]
-fn inclusion_policies_choose_the_domains() {
+fn inclusion_policies_select_domains() {
     // Zone c is empty, but tainted and not selected.
     let mut all = nodes();
     all.push(node("c1").label(ZONE, "c").label("pool", "other").taint("x", "NoSchedule"));
@@ -107,7 +108,7 @@ fn inclusion_policies_choose_the_domains() {
 }
 
 #[test]
-fn supposed_pods_change_the_verdict() {
+fn simulated_pods_change_the_verdict() {
     let cluster = cluster(nodes(), [web("1").on("a1"), web("2").on("b1"), web("3").on("a2")]);
     let plugin = PodTopologySpread::default();
     let pod = spread(json!([constraint(ZONE, 1, true)])).info();
@@ -128,7 +129,7 @@ fn supposed_pods_change_the_verdict() {
 }
 
 #[test]
-fn soft_constraints_prefer_emptier_domains() {
+fn soft_constraint_prefers_emptier_domains() {
     let cluster =
         cluster(nodes(), [web("1").on("a1"), web("2").on("a1"), web("3").on("a2"), web("4").on("b1")]);
     let plugin = PodTopologySpread::default();
@@ -143,7 +144,7 @@ fn soft_constraints_prefer_emptier_domains() {
 }
 
 #[test]
-fn by_default_pods_of_a_service_or_owner_are_spread() {
+fn default_constraints_spread_pods_of_service_or_owner() {
     let service =
         json!({"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "web"}}});
     let mut with_service = cluster(nodes(), [web("1").on("a1")]);
@@ -167,12 +168,12 @@ fn by_default_pods_of_a_service_or_owner_are_spread() {
         json!({"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}),
     )
     .expect("a constraint")]);
-    let said = reasons(&listed, &with_service, web("p"));
-    assert_eq!(said, [&format!("a1: {REASON}"), "b1: ", &format!("a2: {REASON}"), "b2: "]);
+    let verdicts = reasons(&listed, &with_service, web("p"));
+    assert_eq!(verdicts, [&format!("a1: {REASON}"), "b1: ", &format!("a2: {REASON}"), "b2: "]);
 }
 
 #[test]
-fn only_changes_that_matter_wake_a_pod() {
+fn queueing_hint_irrelevant_change_is_skipped() {
     let cluster = cluster(nodes(), []);
     let plugin = PodTopologySpread::default();
     let waiting = spread(json!([constraint(ZONE, 1, true)])).info();

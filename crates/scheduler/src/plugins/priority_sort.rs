@@ -1,5 +1,5 @@
-//! PrioritySort: pods of higher priority first, then those that have waited longest. The queue keeps this order by
-//! itself; the plugin stands in the table so that profiles can name it.
+//! PrioritySort: pods of higher priority first, then those that have waited longest. The queue implements this order;
+//! the plugin is in the table so that profiles can name it.
 
 use crate::framework::Plugin;
 

@@ -1,4 +1,4 @@
-//! SchedulingGates: a pod waits until nobody holds it back any more.
+//! SchedulingGates: a pod waits until all its scheduling gates are removed.
 
 use crate::framework::{Actions, Changed, Plugin, Reason};
 use crate::state::{Cluster, PodInfo};
@@ -31,7 +31,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn gates_hold_pods_back() {
+    fn gated_pod_is_not_enqueued() {
         assert!(SchedulingGates.pre_enqueue(&pod("p").info()).is_ok());
         let gated = pod("p").spec(json!({"schedulingGates": [{"name": "a"}, {"name": "b"}]})).info();
         assert_eq!(SchedulingGates.pre_enqueue(&gated), Err("waiting for scheduling gates: [a b]".into()));

@@ -1,4 +1,4 @@
-//! TaintToleration: taints keep pods away, or make a node less liked.
+//! TaintToleration: untolerated taints reject pods or lower the score of a node.
 
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Rejection, normalize};
 use crate::state::{Cluster, Effect, NodeInfo, PodInfo, Toleration, forbid};
@@ -8,9 +8,9 @@ const REASON: &str = "node(s) had untolerated taint(s)";
 pub struct TaintToleration;
 
 #[derive(Clone)]
-struct Check<'a>(&'a [Toleration]);
+struct TaintTolerationFilter<'a>(&'a [Toleration]);
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for TaintTolerationFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         if forbid(&node.taints, self.0) { Err(Rejection::unresolvable(REASON)) } else { Ok(()) }
     }
@@ -22,7 +22,7 @@ impl<'a> Filter<'a> for Check<'a> {
 
 impl Plugin for TaintToleration {
     fn pre_filter<'a>(&'a self, cycle: Cycle<'a>) -> PreFilter<'a> {
-        PreFilter::Check(Box::new(Check(&cycle.pod.tolerations)))
+        PreFilter::Check(Box::new(TaintTolerationFilter(&cycle.pod.tolerations)))
     }
 
     fn score(&self, cycle: Cycle<'_>, nodes: &[&NodeInfo], scores: &mut [i64]) -> bool {
@@ -65,7 +65,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn taints_keep_pods_away() {
+    fn untolerated_taint_rejects_node() {
         let cluster = cluster(
             [node("clean"), node("no").taint("a", "NoSchedule"), node("soft").taint("a", "PreferNoSchedule")],
             [],

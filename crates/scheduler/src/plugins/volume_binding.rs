@@ -1,5 +1,5 @@
-//! VolumeBinding: claims that are bound tie a pod to where their volumes are; claims that wait for their first consumer
-//! get a volume, or the order to make one, for the node that is chosen.
+//! VolumeBinding: bound claims restrict a pod to nodes that reach their volumes; claims that wait for their first
+//! consumer get an existing or a newly provisioned volume for the chosen node.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
 pub struct VolumeBinding {
-    /// How long a pod waits for its claims to be bound.
+    /// Wait limit for the binding of a pod's claims.
     pub timeout: Duration,
 }
 
@@ -36,13 +36,13 @@ fn volume_name(claim: &PersistentVolumeClaim) -> &str {
     claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default()
 }
 
-/// Whether a claim has its volume, both sides agreed.
+/// True if a claim is bound and the binding is complete.
 #[must_use]
 pub fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     !volume_name(claim).is_empty() && has_annotation(claim, BIND_COMPLETED)
 }
 
-fn asked(claim: &PersistentVolumeClaim) -> i64 {
+fn requested_size(claim: &PersistentVolumeClaim) -> i64 {
     let requests = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
     requests.and_then(|requests| requests.get("storage")).map_or(0, bytes)
 }
@@ -51,11 +51,11 @@ fn bytes(quantity: &objects::Quantity) -> i64 {
     machinery::quantity::Quantity::parse(&quantity.0).map(|quantity| quantity.value()).unwrap_or(0)
 }
 
-/// A pod's claims, by what is to be done about them.
+/// Claims of a pod by the action they need.
 #[derive(Clone, Default)]
 struct Claims {
     bound: Vec<Arc<PersistentVolumeClaim>>,
-    /// In order of size.
+    /// Sorted by size.
     waiting: Vec<Arc<PersistentVolumeClaim>>,
 }
 
@@ -111,7 +111,7 @@ fn claims(cluster: &Cluster, pod: &PodInfo) -> Result<Claims, String> {
     if immediate {
         return Err("pod has unbound immediate PersistentVolumeClaims".to_owned());
     }
-    claims.waiting.sort_by_key(|claim| asked(claim));
+    claims.waiting.sort_by_key(|claim| requested_size(claim));
     Ok(claims)
 }
 
@@ -119,14 +119,14 @@ fn class<'a>(cluster: &'a Cluster, claim: &PersistentVolumeClaim) -> Option<&'a 
     cluster.objects.storage_classes.get("", class_of(claim))
 }
 
-/// What a node would mean for the claims that wait.
+/// Binding decisions for the unbound claims on one node.
 #[derive(Default)]
-struct Plan {
+struct VolumeBindingPlan {
     matched: Vec<(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>)>,
     provisioned: Vec<Arc<PersistentVolumeClaim>>,
 }
 
-fn plan(cluster: &Cluster, claims: &Claims, node: &NodeInfo) -> Result<Plan, Rejection> {
+fn plan(cluster: &Cluster, claims: &Claims, node: &NodeInfo) -> Result<VolumeBindingPlan, Rejection> {
     let mut reasons: Vec<Reason> = Vec::new();
     let csi_node = cluster.objects.csi_nodes.get("", &node.name).map(|found| &**found);
     for claim in &claims.bound {
@@ -146,7 +146,7 @@ fn plan(cluster: &Cluster, claims: &Claims, node: &NodeInfo) -> Result<Plan, Rej
         Ok(plan) => plan,
         Err(reason) => {
             reasons.push(reason.into());
-            Plan::default()
+            VolumeBindingPlan::default()
         }
     };
     match reasons.len() {
@@ -156,8 +156,12 @@ fn plan(cluster: &Cluster, claims: &Claims, node: &NodeInfo) -> Result<Plan, Rej
     }
 }
 
-fn plan_waiting(cluster: &Cluster, claims: &Claims, node: &NodeInfo) -> Result<Plan, &'static str> {
-    let mut plan = Plan::default();
+fn plan_waiting(
+    cluster: &Cluster,
+    claims: &Claims,
+    node: &NodeInfo,
+) -> Result<VolumeBindingPlan, &'static str> {
+    let mut plan = VolumeBindingPlan::default();
     let mut taken: HashSet<String> = HashSet::new();
     for claim in &claims.waiting {
         let selected =
@@ -184,7 +188,7 @@ fn plan_waiting(cluster: &Cluster, claims: &Claims, node: &NodeInfo) -> Result<P
         {
             return Err(REASON_BIND);
         }
-        if !has_space(cluster, class, asked(claim), node) {
+        if !has_space(cluster, class, requested_size(claim), node) {
             return Err(REASON_SPACE);
         }
     }
@@ -205,23 +209,24 @@ fn allows(class: &StorageClass, labels: &Labels) -> bool {
         })
 }
 
-/// Whether the driver has room for a new volume that this node can reach; drivers that do not say are believed.
+/// True if the driver has capacity for a new volume accessible from this node; without reported capacity it is
+/// assumed.
 fn has_space(cluster: &Cluster, class: &StorageClass, size: i64, node: &NodeInfo) -> bool {
     let objects = &cluster.objects;
-    let says =
+    let reports_capacity =
         objects.csi_drivers.get("", &class.provisioner).and_then(|driver| driver.spec.storage_capacity);
-    if says != Some(true) || size == 0 {
+    if reports_capacity != Some(true) || size == 0 {
         return true;
     }
     objects.csi_capacities.all().any(|capacity| {
-        let room = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref());
+        let free_capacity = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref());
         Some(capacity.storage_class_name.as_str()) == class.metadata.name.as_deref()
-            && room.is_some_and(|room| bytes(room) >= size)
+            && free_capacity.is_some_and(|free_capacity| bytes(free_capacity) >= size)
             && Selector::of(capacity.node_topology.as_ref()).matches(&node.labels)
     })
 }
 
-/// The smallest volume that does, or the one that is promised to the claim already.
+/// Smallest matching volume, or the one already reserved for the claim.
 fn find_volume(
     cluster: &Cluster,
     claim: &PersistentVolumeClaim,
@@ -229,7 +234,7 @@ fn find_volume(
     taken: &HashSet<String>,
 ) -> Option<Arc<PersistentVolume>> {
     let wanted = claim.spec.as_ref()?;
-    let size = asked(claim);
+    let size = requested_size(claim);
     let selector = wanted.selector.as_ref().map(|selector| Selector::of(Some(selector)));
     let block = |mode: &Option<String>| mode.as_deref() == Some("Block");
     let mut best: Option<(i64, &Arc<PersistentVolume>)> = None;
@@ -275,12 +280,12 @@ fn is_for(promised: &ObjectReference, claim: &PersistentVolumeClaim) -> bool {
 }
 
 #[derive(Clone)]
-struct Check<'a> {
+struct VolumeBindingFilter<'a> {
     cluster: &'a Cluster,
     claims: Claims,
 }
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for VolumeBindingFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         plan(self.cluster, &self.claims, node).map(|_| ())
     }
@@ -297,7 +302,7 @@ impl Plugin for VolumeBinding {
         }
         match claims(cycle.cluster, cycle.pod) {
             Err(reason) => PreFilter::Reject(Rejection::unresolvable(reason)),
-            Ok(claims) => PreFilter::Check(Box::new(Check { cluster: cycle.cluster, claims })),
+            Ok(claims) => PreFilter::Check(Box::new(VolumeBindingFilter { cluster: cycle.cluster, claims })),
         }
     }
 
@@ -359,7 +364,7 @@ impl Plugin for VolumeBinding {
     }
 }
 
-/// The volume as it is once it belongs to the claim.
+/// The volume with its reference to the claim.
 fn promise(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> PersistentVolume {
     let mut volume = volume.clone();
     let spec = volume.spec.get_or_insert_default();

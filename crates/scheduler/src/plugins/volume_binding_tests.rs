@@ -49,15 +49,15 @@ fn two_zones(provisioner: &str) -> Cluster {
 }
 
 #[test]
-fn claims_that_cannot_be_used_are_named() {
+fn unusable_claim_is_named_in_rejection() {
     let mut cluster = two_zones("x");
-    let said = |cluster: &Cluster| reasons(&plugin(), cluster, uses(&["c"]));
-    assert_eq!(said(&cluster), ["!persistentvolumeclaim \"c\" not found"]);
+    let verdicts = |cluster: &Cluster| reasons(&plugin(), cluster, uses(&["c"]));
+    assert_eq!(verdicts(&cluster), ["!persistentvolumeclaim \"c\" not found"]);
     cluster.objects.claims.set(claim("c", json!({"storageClassName": "now"})));
-    assert_eq!(said(&cluster), ["!pod has unbound immediate PersistentVolumeClaims"]);
+    assert_eq!(verdicts(&cluster), ["!pod has unbound immediate PersistentVolumeClaims"]);
     cluster.objects.claims.set(read(json!({"metadata": {"name": "c", "namespace": "default",
         "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}})));
-    assert_eq!(said(&cluster), ["!persistentvolumeclaim \"c\" is being deleted"]);
+    assert_eq!(verdicts(&cluster), ["!persistentvolumeclaim \"c\" is being deleted"]);
     let ephemeral = pod("p").spec(json!({"volumes": [{"name": "e", "ephemeral": {}}]}));
     assert_eq!(
         reasons(&plugin(), &cluster, ephemeral),
@@ -66,7 +66,7 @@ fn claims_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn bound_claims_tie_the_pod() {
+fn bound_claim_restricts_nodes() {
     let mut cluster = two_zones("x");
     cluster.objects.claims.set(read(json!({
         "metadata": {"name": "c", "namespace": "default", "annotations": {BIND_COMPLETED: "yes"}},
@@ -79,7 +79,7 @@ fn bound_claims_tie_the_pod() {
 }
 
 #[test]
-fn waiting_claims_find_the_smallest_volume_and_keep_it() {
+fn unbound_claim_reserves_smallest_volume() {
     let mut cluster = two_zones("kubernetes.io/no-provisioner");
     for name in ["c", "d"] {
         cluster
@@ -97,7 +97,7 @@ fn waiting_claims_find_the_smallest_volume_and_keep_it() {
     let reserved = plugin().reserve(&mut cluster, &pod, "a").expect("a volume");
     assert_eq!(reserved.volumes[0].metadata.name.as_deref(), Some("small"));
     assert_eq!(reserved.await_claims, ["c"]);
-    // The next pod gets the other one, and then there is none.
+    // The next pod gets the other volume; then none is left.
     let other = plugin().reserve(&mut cluster, &uses(&["d"]).info(), "a").expect("a volume");
     assert_eq!(other.volumes[0].metadata.name.as_deref(), Some("large"));
     plugin().unreserve(&mut cluster, &reserved);
@@ -106,15 +106,15 @@ fn waiting_claims_find_the_smallest_volume_and_keep_it() {
 }
 
 #[test]
-fn volumes_are_made_where_class_and_space_allow() {
+fn provisioning_requires_class_topology_and_capacity() {
     let mut cluster = two_zones("driver");
     cluster.objects.claims.set(claim("c", json!({"storageClassName": "wait"})));
-    let said = |cluster: &Cluster| reasons(&plugin(), cluster, uses(&["c"]));
-    assert_eq!(said(&cluster), ["a: ", "b: "]);
+    let verdicts = |cluster: &Cluster| reasons(&plugin(), cluster, uses(&["c"]));
+    assert_eq!(verdicts(&cluster), ["a: ", "b: "]);
     let reserved = plugin().reserve(&mut cluster, &uses(&["c"]).info(), "b").expect("a node");
     let annotations = reserved.claims[0].metadata.annotations.as_ref().expect("annotations");
     assert_eq!(annotations[SELECTED_NODE], "b");
-    assert_eq!(said(&cluster), [&format!("a: !{REASON_BIND}"), "b: "], "the order is out");
+    assert_eq!(verdicts(&cluster), [&format!("a: !{REASON_BIND}"), "b: "], "the order is out");
     plugin().unreserve(&mut cluster, &reserved);
 
     cluster
@@ -122,18 +122,18 @@ fn volumes_are_made_where_class_and_space_allow() {
         .csi_drivers
         .set(read(json!({"metadata": {"name": "driver"}, "spec": {"storageCapacity": true}})));
     let full = format!("!{REASON_SPACE}");
-    assert_eq!(said(&cluster), [format!("a: {full}"), format!("b: {full}")]);
+    assert_eq!(verdicts(&cluster), [format!("a: {full}"), format!("b: {full}")]);
     cluster.objects.csi_capacities.set(read(json!({"metadata": {"name": "k", "namespace": "x"},
         "storageClassName": "wait", "capacity": "2Gi", "nodeTopology": {"matchLabels": {"zone": "a"}}})));
-    assert_eq!(said(&cluster), ["a: ", &format!("b: {full}")]);
+    assert_eq!(verdicts(&cluster), ["a: ", &format!("b: {full}")]);
     cluster.objects.storage_classes.set(read(json!({"metadata": {"name": "wait"}, "provisioner": "driver",
         "volumeBindingMode": "WaitForFirstConsumer",
         "allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]})));
-    assert_eq!(said(&cluster), [format!("a: !{REASON_BIND}"), format!("b: {full}")]);
+    assert_eq!(verdicts(&cluster), [format!("a: !{REASON_BIND}"), format!("b: {full}")]);
 }
 
 #[test]
-fn in_tree_volume_needs_the_labels_of_its_driver_where_that_replaces_it() {
+fn migrated_in_tree_volume_requires_driver_labels() {
     let zone = |name: &str, zone: &str| node(name).label("topology.gke.io/zone", zone);
     let mut cluster = cluster([zone("a", "z1"), zone("b", "z2"), zone("old", "z2")], []);
     cluster.objects.claims.set(claim("c", json!({"volumeName": "v"})));
@@ -151,7 +151,7 @@ fn in_tree_volume_needs_the_labels_of_its_driver_where_that_replaces_it() {
             json!({"metadata": {"name": name, "annotations": annotations}, "spec": {"drivers": []}});
         cluster.objects.csi_nodes.set(read(csi_node));
     }
-    let mut said = reasons(&plugin(), &cluster, uses(&["c"]));
-    said.sort();
-    assert_eq!(said, ["a: ".to_owned(), format!("b: !{REASON_NODE}"), "old: ".to_owned()]);
+    let mut verdicts = reasons(&plugin(), &cluster, uses(&["c"]));
+    verdicts.sort();
+    assert_eq!(verdicts, ["a: ".to_owned(), format!("b: !{REASON_NODE}"), "old: ".to_owned()]);
 }

@@ -1,4 +1,4 @@
-//! VolumeRestrictions: disks that one machine at a time can hold, and claims that one pod at a time can use.
+//! VolumeRestrictions: disks that pods of a node cannot share, and claims that only one pod can use at a time.
 
 use objects::core::v1::{Pod, Volume};
 
@@ -31,7 +31,7 @@ fn read_only(flag: Option<bool>) -> bool {
     flag.unwrap_or(false)
 }
 
-/// Whether two volumes mean one disk that they cannot share on a machine.
+/// True if two volumes refer to one disk that they cannot share on a node.
 fn collide(one: &Volume, other: &Volume) -> bool {
     let shared = |one: Option<bool>, other: Option<bool>| read_only(one) && read_only(other);
     let both = (&one.gce_persistent_disk, &other.gce_persistent_disk);
@@ -63,16 +63,16 @@ fn pods_collide(pod: &Pod, other: &Pod) -> bool {
 }
 
 #[derive(Clone)]
-struct Check<'a> {
+struct VolumeRestrictionsFilter<'a> {
     pod: &'a PodInfo,
     exclusive: bool,
-    /// Claims of this pod that no other pod may use at the same time.
+    /// ReadWriteOncePod claims of this pod.
     alone: Vec<&'a str>,
-    /// How often pods use one of those.
+    /// Number of uses of those claims by pods.
     in_use: i64,
 }
 
-impl Check<'_> {
+impl VolumeRestrictionsFilter<'_> {
     fn change(&mut self, pod: &PodInfo, by: i64) {
         if pod.namespace == self.pod.namespace {
             let uses = claim_names(&pod.pod).filter(|name| self.alone.contains(name)).count();
@@ -81,7 +81,7 @@ impl Check<'_> {
     }
 }
 
-impl<'a> Filter<'a> for Check<'a> {
+impl<'a> Filter<'a> for VolumeRestrictionsFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         if self.exclusive && node.pods.iter().any(|other| pods_collide(&self.pod.pod, &other.pod)) {
             return Err(Rejection::unschedulable(REASON_DISK));
@@ -129,7 +129,7 @@ impl Plugin for VolumeRestrictions {
             return PreFilter::Skip;
         }
         let in_use = i64::try_from(used).unwrap_or(i64::MAX);
-        PreFilter::Check(Box::new(Check { pod: cycle.pod, exclusive, alone, in_use }))
+        PreFilter::Check(Box::new(VolumeRestrictionsFilter { pod: cycle.pod, exclusive, alone, in_use }))
     }
 
     fn interests(&self) -> Actions {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_held_by_one_pod_per_node() {
+    fn conflicting_disk_rejects_node() {
         let gce = |read_only: bool| json!({"gcePersistentDisk": {"pdName": "d", "readOnly": read_only}});
         let rbd = |monitor: &str| json!({"rbd": {"monitors": [monitor], "image": "i"}});
         for (held, wanted, taken) in [
@@ -184,14 +184,14 @@ mod tests {
             (gce(false), rbd("a"), false),
         ] {
             let cluster = cluster([node("a"), node("b")], [with("x", held.clone()).on("a")]);
-            let said = reasons(&VolumeRestrictions, &cluster, with("p", wanted.clone()));
+            let verdicts = reasons(&VolumeRestrictions, &cluster, with("p", wanted.clone()));
             let expected = if taken { format!("a: {REASON_DISK}") } else { "a: ".to_owned() };
-            assert_eq!(said, [expected.as_str(), "b: "], "{held} {wanted}");
+            assert_eq!(verdicts, [expected.as_str(), "b: "], "{held} {wanted}");
         }
     }
 
     #[test]
-    fn some_claims_serve_one_pod_only() {
+    fn read_write_once_pod_claim_in_use_rejects_pod() {
         let uses = |name: &str| with(name, json!({"persistentVolumeClaim": {"claimName": "c"}}));
         let mut cluster = cluster([node("a")], [uses("x").on("a")]);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! VolumeZone: a pod goes where the zone labels of its bound volumes say.
+//! VolumeZone: restricts a pod to the zones in the labels of its bound volumes.
 
 use objects::core::v1::PersistentVolume;
 
@@ -17,7 +17,7 @@ const KEYS: [(&str, &str); 4] = [
 
 pub struct VolumeZone;
 
-/// A label a volume has, today's name for it, and the values it allows.
+/// A volume's label, its current name, and the allowed values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Zones {
     key: &'static str,
@@ -30,16 +30,16 @@ fn zones(volume: &PersistentVolume) -> Vec<Zones> {
     let read = |(key, current): &(&'static str, &'static str)| {
         let values: Vec<String> =
             labels.get(*key)?.split("__").map(|value| value.trim().to_owned()).collect();
-        // An empty part makes the label unreadable, and it is ignored.
+        // An empty part makes the label invalid, and it is ignored.
         (!values.iter().any(String::is_empty)).then_some(Zones { key, current, values })
     };
     KEYS.iter().filter_map(read).collect()
 }
 
 #[derive(Clone)]
-struct Check(Vec<Zones>);
+struct VolumeZoneFilter(Vec<Zones>);
 
-impl<'a> Filter<'a> for Check {
+impl<'a> Filter<'a> for VolumeZoneFilter {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
         if !KEYS.iter().any(|(key, _)| node.labels.get(key).is_some()) {
             return Ok(());
@@ -101,7 +101,7 @@ impl Plugin for VolumeZone {
         match Self::gather(cycle) {
             Err(reason) => PreFilter::Reject(Rejection::unresolvable(reason)),
             Ok(zones) if zones.is_empty() => PreFilter::Skip,
-            Ok(zones) => PreFilter::Check(Box::new(Check(zones))),
+            Ok(zones) => PreFilter::Check(Box::new(VolumeZoneFilter(zones))),
         }
     }
 
@@ -137,7 +137,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn volumes_pull_pods_to_their_zones() {
+    fn zone_labels_of_volume_restrict_nodes() {
         let nodes = || {
             [
                 node("a").label("topology.kubernetes.io/zone", "a"),

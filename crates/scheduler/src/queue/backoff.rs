@@ -1,4 +1,4 @@
-//! How long a pod waits after it failed: twice as long each time, up to a limit.
+//! Backoff of failed pods: doubles with each failure, up to a limit.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -18,14 +18,11 @@ impl Default for Backoff {
 
 impl Backoff {
     fn after(&self, failures: u32) -> SignedDuration {
-        if failures == 0 {
-            return SignedDuration::ZERO;
-        }
-        let doubled = 1i32.checked_shl(failures - 1).and_then(|factor| self.first.checked_mul(factor));
-        doubled.filter(|wait| *wait <= self.longest && !wait.is_negative()).unwrap_or(self.longest)
+        let delays = base::backoff::Backoff::new(self.first.unsigned_abs(), self.longest.unsigned_abs());
+        SignedDuration::try_from(delays.after(failures)).unwrap_or(self.longest)
     }
 
-    /// When the pod may be tried again.
+    /// End of the pod's backoff.
     #[must_use]
     pub fn until(&self, pod: &QueuedPod) -> Timestamp {
         let failures = if pod.errors > 0 { pod.errors } else { pod.unschedulable };
@@ -38,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_a_limit() {
+    fn backoff_doubles_up_to_limit() {
         let waits: Vec<i64> = [0, 1, 2, 3, 4, 5, 40, u32::MAX]
             .map(|failures| Backoff::default().after(failures).as_secs())
             .into();

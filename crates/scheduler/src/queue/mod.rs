@@ -1,5 +1,5 @@
-//! Pods that wait for a node: ready to be tried, backing off after a failure, or waiting for a change that can help.
-//! Pure: time is given, and whether a change helps is asked of the caller.
+//! Pending pods: active, backing off after a failure, or unschedulable until a change can help. Pure: the caller
+//! passes the time and decides whether a change helps.
 
 mod backoff;
 
@@ -15,33 +15,33 @@ use crate::metrics::QueueMetrics;
 use crate::plugins::{PluginId, PluginSet};
 use crate::state::PodInfo;
 
-/// Why a pod is in a queue, as metrics say it.
+/// Metric label for the reason why a pod was queued.
 const ADDED: &str = "PodAdd";
 const UPDATED: &str = "PodUpdate";
 const FAILED: &str = "ScheduleAttemptFailure";
 const BACKED_OFF: &str = "BackoffComplete";
-const LEFT_OVER: &str = "UnschedulableTimeout";
+const TIMED_OUT: &str = "UnschedulableTimeout";
 const ACTIVATED: &str = "ForceActivate";
 
-/// A pod that nothing woke for this long is tried again all the same.
-pub const LEFTOVER: SignedDuration = SignedDuration::from_mins(5);
+/// Time after which an unschedulable pod is retried without an event.
+pub const UNSCHEDULABLE_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
-/// A waiting pod and its history.
+/// A pending pod and its history.
 #[derive(Clone, Debug)]
 pub struct QueuedPod {
     pub info: Arc<PodInfo>,
-    /// When it was queued, or last failed.
+    /// Time when it was queued, or last failed.
     pub since: Timestamp,
-    /// When it was first tried, for the time that scheduling took in all.
+    /// Time of the first attempt, for the total scheduling latency.
     pub first_tried: Option<Timestamp>,
     pub attempts: u32,
-    /// Times that plugins turned it down.
+    /// Number of rejections by plugins.
     pub unschedulable: u32,
-    /// Failures in a row that were nobody's verdict, such as an API error.
+    /// Consecutive failures other than rejections, such as API errors.
     pub errors: u32,
-    /// Who turned it down last.
+    /// Plugins that rejected it last.
     pub rejecting: PluginSet,
-    /// Who holds it back from being tried at all.
+    /// Plugin that gates it.
     pub gate: Option<PluginId>,
 }
 
@@ -61,11 +61,11 @@ impl QueuedPod {
     }
 }
 
-/// Order among pods that are ready: priority, then age.
+/// Order of active pods: priority, then age.
 type ReadyKey = (Reverse<i32>, Timestamp, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum QueueState {
     Ready(ReadyKey),
     BackingOff(Timestamp, ReadyKey),
     Unschedulable,
@@ -74,10 +74,10 @@ enum Place {
 #[derive(Debug)]
 struct Entry {
     pod: QueuedPod,
-    place: Place,
+    state: QueueState,
 }
 
-/// How many pods are where.
+/// Number of pods by queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
     pub active: usize,
@@ -86,17 +86,17 @@ pub struct Depth {
     pub gated: usize,
 }
 
-/// How many pods wait for each plugin, so that a change nobody waits for costs nothing.
+/// Number of pods rejected by each plugin, so that an irrelevant event costs nothing.
 #[derive(Debug, Default)]
-struct Awaited {
+struct RejectionCounts {
     counts: [usize; 32],
     set: PluginSet,
 }
 
-impl Awaited {
+impl RejectionCounts {
     fn change(&mut self, plugins: PluginSet, more: bool) {
         for id in plugins.iter() {
-            let count = &mut self.counts[id.place()];
+            let count = &mut self.counts[id.index()];
             *count = if more { *count + 1 } else { count.saturating_sub(1) };
             if *count == 0 { self.set.remove(id) } else { self.set.insert(id) }
         }
@@ -109,13 +109,13 @@ pub struct Queue {
     entries: HashMap<Arc<str>, Entry>,
     ready: BTreeSet<(ReadyKey, Arc<str>)>,
     backing_off: BTreeSet<(Timestamp, Arc<str>)>,
-    /// Those backing off that may be tried early when nothing else is to do.
+    /// Backing-off pods that may be tried early if the active queue is empty.
     early: BTreeSet<(ReadyKey, Arc<str>)>,
     unschedulable: HashMap<Arc<str>, PluginSet>,
-    /// Those of them that nothing gates, the longest waiting first.
+    /// Ungated unschedulable pods, the longest waiting first.
     waiting: BTreeSet<(Timestamp, Arc<str>)>,
-    /// Which plugins some pod waits for.
-    awaited: Awaited,
+    /// Plugins that have rejected some pod.
+    rejections: RejectionCounts,
     arrivals: u64,
     metrics: Option<QueueMetrics>,
 }
@@ -131,7 +131,7 @@ impl Queue {
             early: BTreeSet::new(),
             unschedulable: HashMap::new(),
             waiting: BTreeSet::new(),
-            awaited: Awaited::default(),
+            rejections: RejectionCounts::default(),
             arrivals: 0,
             metrics: None,
         }
@@ -142,7 +142,7 @@ impl Queue {
         Self { metrics, ..self }
     }
 
-    /// Takes in a pod; `gate` is the plugin that holds it back.
+    /// Adds a pod; `gate` is the plugin that gates it.
     pub fn add(&mut self, info: Arc<PodInfo>, gate: Option<PluginId>, now: Timestamp) {
         self.remove(&info.uid);
         let mut pod = QueuedPod::new(info, now);
@@ -151,7 +151,7 @@ impl Queue {
         if gate.is_some() { self.put_aside(pod, ADDED) } else { self.make_ready(pod, ADDED) }
     }
 
-    /// A pod that was tried and failed; it waits for a change when plugins turned it down, else a while.
+    /// Requeues a pod whose attempt failed: as unschedulable if plugins rejected it, else with backoff.
     pub fn failed(&mut self, mut pod: QueuedPod, now: Timestamp) {
         if self.entries.contains_key(&pod.info.uid) {
             return;
@@ -167,7 +167,7 @@ impl Queue {
         }
     }
 
-    /// The next pod to try.
+    /// Next pod to try.
     pub fn pop(&mut self, now: Timestamp) -> Option<QueuedPod> {
         let uid = match self.ready.first() {
             Some((_, uid)) => Arc::clone(uid),
@@ -176,7 +176,7 @@ impl Queue {
         let mut pod = self.remove(&uid)?;
         pod.attempts += 1;
         pod.first_tried.get_or_insert(now);
-        // Who is to blame is found out anew.
+        // The attempt determines the rejecting plugins again.
         pod.rejecting = PluginSet::default();
         Some(pod)
     }
@@ -199,19 +199,19 @@ impl Queue {
     pub fn remove(&mut self, uid: &str) -> Option<QueuedPod> {
         let entry = self.entries.remove(uid)?;
         let uid = Arc::clone(&entry.pod.info.uid);
-        match entry.place {
-            Place::Ready(key) => {
+        match entry.state {
+            QueueState::Ready(key) => {
                 self.ready.remove(&(key, uid));
             }
-            Place::BackingOff(until, key) => {
+            QueueState::BackingOff(until, key) => {
                 self.backing_off.remove(&(until, Arc::clone(&uid)));
                 self.early.remove(&(key, uid));
             }
-            Place::Unschedulable => {
+            QueueState::Unschedulable => {
                 if let Some(rejecting) = self.unschedulable.remove(&uid) {
-                    self.awaited.change(rejecting, false);
+                    self.rejections.change(rejecting, false);
                     if let Some(metrics) = &self.metrics {
-                        metrics.waits(entry.pod.info.scheduler_name(), rejecting, false);
+                        metrics.track_rejected(entry.pod.info.scheduler_name(), rejecting, false);
                     }
                 }
                 self.waiting.remove(&(entry.pod.since, uid));
@@ -220,13 +220,12 @@ impl Queue {
         Some(entry.pod)
     }
 
-    /// Takes on a new version of a waiting pod. One that waits for a change is moved when `helped` says so, or when
-    /// nobody holds it back any more.
+    /// Updates a pending pod. An unschedulable one is moved when `helped` is true, or when it is no longer gated.
     pub fn update(&mut self, info: Arc<PodInfo>, gate: Option<PluginId>, helped: bool, now: Timestamp) {
         let Some(entry) = self.entries.get(&info.uid) else {
             return self.add(info, gate, now);
         };
-        let waits = entry.place == Place::Unschedulable;
+        let waits = entry.state == QueueState::Unschedulable;
         let was_gated = entry.pod.gate.is_some();
         let Some(mut pod) = self.remove(&info.uid) else { return };
         pod.info = info;
@@ -243,10 +242,10 @@ impl Queue {
         }
     }
 
-    /// Whether some pod waits for one of these plugins to think again.
+    /// True if one of these plugins has rejected some pod.
     #[must_use]
     pub fn waits_for(&self, plugins: PluginSet) -> bool {
-        self.awaited.set.meets(plugins)
+        self.rejections.set.meets(plugins)
     }
 
     #[must_use]
@@ -254,7 +253,7 @@ impl Queue {
         !self.unschedulable.is_empty()
     }
 
-    /// Moves each pod that waits for a change and that `helps` picks. Gated pods stay. `event` is what changed.
+    /// Moves each unschedulable pod for which `helps` returns true. Gated pods stay. `event` is the change.
     pub fn wake(&mut self, now: Timestamp, event: &str, mut helps: impl FnMut(&QueuedPod) -> bool) {
         let picked: Vec<Arc<str>> = self
             .unschedulable
@@ -271,14 +270,14 @@ impl Queue {
         }
     }
 
-    /// Tries a pod now, whatever it waits for.
+    /// Activates a pod, whatever it waits for.
     pub fn activate(&mut self, uid: &str) {
         if let Some(pod) = self.remove(uid) {
             if pod.gate.is_some() { self.put_aside(pod, ACTIVATED) } else { self.make_ready(pod, ACTIVATED) }
         }
     }
 
-    /// Readies pods that have backed off long enough, and those left over.
+    /// Activates pods whose backoff has ended, and unschedulable pods past their time limit.
     pub fn flush(&mut self, now: Timestamp) {
         while let Some((until, uid)) = self.backing_off.first().cloned() {
             if until > now {
@@ -289,21 +288,22 @@ impl Queue {
             }
         }
         while let Some((since, uid)) = self.waiting.first().cloned() {
-            if now.duration_since(since) <= LEFTOVER {
+            if now.duration_since(since) <= UNSCHEDULABLE_TIMEOUT {
                 break;
             }
             if let Some(pod) = self.remove(&uid) {
-                self.back_off(pod, now, LEFT_OVER);
+                self.back_off(pod, now, TIMED_OUT);
             }
         }
     }
 
-    /// When [`Queue::flush`] will next have something to do.
+    /// Time of the next useful [`Queue::flush`].
     #[must_use]
     pub fn next_flush(&self) -> Option<Timestamp> {
         let backed_off = self.backing_off.first().map(|(until, _)| *until);
-        let leftover = self.waiting.first().and_then(|(since, _)| since.checked_add(LEFTOVER).ok());
-        backed_off.into_iter().chain(leftover).min()
+        let timeout =
+            self.waiting.first().and_then(|(since, _)| since.checked_add(UNSCHEDULABLE_TIMEOUT).ok());
+        backed_off.into_iter().chain(timeout).min()
     }
 
     #[must_use]
@@ -333,7 +333,7 @@ impl Queue {
         let key = self.key(&pod);
         let uid = Arc::clone(&pod.info.uid);
         self.ready.insert((key, Arc::clone(&uid)));
-        self.entries.insert(uid, Entry { pod, place: Place::Ready(key) });
+        self.entries.insert(uid, Entry { pod, state: QueueState::Ready(key) });
     }
 
     fn back_off(&mut self, pod: QueuedPod, now: Timestamp, event: &str) {
@@ -345,26 +345,26 @@ impl Queue {
         let key = self.key(&pod);
         let uid = Arc::clone(&pod.info.uid);
         self.backing_off.insert((until, Arc::clone(&uid)));
-        // Waiting is for the benefit of other pods; when there are none, a pod that a change may have helped is
-        // tried at once. After an error it waits in any case.
+        // Backoff is for the benefit of other pods; if there are none, a pod that a change may have helped is tried
+        // immediately. After an error it backs off in any case.
         if pod.errors == 0 {
             self.early.insert((key, Arc::clone(&uid)));
         }
-        self.entries.insert(uid, Entry { pod, place: Place::BackingOff(until, key) });
+        self.entries.insert(uid, Entry { pod, state: QueueState::BackingOff(until, key) });
     }
 
     fn put_aside(&mut self, pod: QueuedPod, event: &str) {
         self.count("unschedulable", event);
         if let Some(metrics) = &self.metrics {
-            metrics.waits(pod.info.scheduler_name(), pod.rejecting, true);
+            metrics.track_rejected(pod.info.scheduler_name(), pod.rejecting, true);
         }
         let uid = Arc::clone(&pod.info.uid);
-        self.awaited.change(pod.rejecting, true);
+        self.rejections.change(pod.rejecting, true);
         self.unschedulable.insert(Arc::clone(&uid), pod.rejecting);
         if pod.gate.is_none() {
             self.waiting.insert((pod.since, Arc::clone(&uid)));
         }
-        self.entries.insert(uid, Entry { pod, place: Place::Unschedulable });
+        self.entries.insert(uid, Entry { pod, state: QueueState::Unschedulable });
     }
 }
 
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn priority_first_then_age() {
+    fn pop_orders_by_priority_then_age() {
         let mut queue = Queue::new(Backoff::default());
         queue.add(pod("old").info(), None, at(0));
         queue.add(pod("young").info(), None, at(2));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn rejected_pods_wait_for_a_change_that_helps() {
+    fn rejected_pod_waits_for_helpful_change() {
         let mut queue = Queue::new(Backoff::default());
         queue.add(pod("p").info(), None, at(0));
         let mut tried = queue.pop(at(0)).expect("a pod");
@@ -411,13 +411,13 @@ mod tests {
         assert!(!queue.has_ready());
         queue.wake(at(0), "NodeAdd", |waiting| waiting.rejecting == rejected_by("NodeResourcesFit"));
         assert_eq!(queue.depth(), Depth { backoff: 1, ..Depth::default() });
-        // Nothing else is to do, so it need not wait for its second to pass.
+        // The active queue is empty, so the backoff of one second is skipped.
         let again = queue.pop(at(0)).expect("the pod again");
         assert_eq!((again.attempts, again.unschedulable), (2, 1));
     }
 
     #[test]
-    fn errors_back_off_and_are_not_hurried() {
+    fn pod_after_error_backs_off_fully() {
         let mut queue = Queue::new(Backoff::default());
         queue.add(pod("p").info(), None, at(0));
         for (attempt, wait) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (6, 10)] {
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_hold_and_open() {
+    fn gated_pod_is_activated_after_gate_removal() {
         let mut queue = Queue::new(Backoff::default());
         let gate = PluginId::named("SchedulingGates");
         queue.add(pod("p").info(), gate, at(0));
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_are_tried_again() {
+    fn unschedulable_pod_is_retried_after_timeout() {
         let mut queue = Queue::new(Backoff::default());
         queue.add(pod("p").info(), None, at(0));
         let mut tried = queue.pop(at(0)).expect("a pod");
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_keep_a_pods_place() {
+    fn update_keeps_queue_position() {
         let mut queue = Queue::new(Backoff::default());
         queue.add(pod("p").info(), None, at(0));
         queue.add(pod("q").info(), None, at(1));

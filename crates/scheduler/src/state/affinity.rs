@@ -1,4 +1,4 @@
-//! Affinity between pods: terms that say which other pods are meant, and where they count as near.
+//! Pod affinity: terms that select other pods and the topology domain in which they count.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use objects::core::v1::{PodAffinityTerm, PodSpec, WeightedPodAffinityTerm};
 use super::labels::{Labels, Operator, Requirement, Selector};
 use super::pod::PodInfo;
 
-/// Which pods a term means.
+/// Pods that a term selects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TermMatch {
     namespaces: Box<[Box<str>]>,
@@ -22,7 +22,7 @@ impl TermMatch {
         Self { namespaces: Box::new([namespace.into()]), namespace_selector: Selector::Nothing, selector }
     }
 
-    /// Whether labels of namespaces play a part.
+    /// True if labels of namespaces matter.
     #[must_use]
     pub fn selects_namespaces(&self) -> bool {
         self.namespace_selector != Selector::Nothing
@@ -36,11 +36,11 @@ impl TermMatch {
     }
 }
 
-/// Pods that match all of some terms.
+/// Pods that match all of several terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodMatch {
     pub terms: Box<[TermMatch]>,
-    /// Pods being deleted do not count; so it is for spreading, not for affinity.
+    /// Skips terminating pods; set for spreading, not for affinity.
     pub skip_terminating: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct WeightedTerm {
     pub weight: i64,
 }
 
-/// All that a pod says about being near other pods, or far from them.
+/// Affinity and anti-affinity of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodTerms {
     pub required_affinity: Box<[AffinityTerm]>,
@@ -81,7 +81,7 @@ pub struct PodTerms {
 }
 
 impl PodTerms {
-    /// `None` when the pod says nothing.
+    /// `None` if the pod has neither.
     #[must_use]
     pub fn of(
         spec: &PodSpec,
@@ -131,7 +131,7 @@ fn read(term: &PodAffinityTerm, namespace: &str, labels: Option<&BTreeMap<String
     }
     namespaces.sort_unstable();
     let mut selector = Selector::of(term.label_selector.as_ref());
-    // The API server writes these keys into the selector when a pod is made; one that does not is helped here.
+    // The API server merges these keys into the selector on creation; added here if it did not.
     let own = |key: &String| labels.and_then(|labels| labels.get(key)).map(String::as_str);
     let missing = |selector: &Selector, key: &String| match selector {
         Selector::Nothing => false,

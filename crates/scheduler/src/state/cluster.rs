@@ -1,4 +1,4 @@
-//! All nodes and pods, with the indexes over them. One task owns it; a scheduling cycle reads it while nothing changes.
+//! All nodes and pods, with their indexes. One task owns it; a scheduling cycle reads it while nothing changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use super::objects::Objects;
 use super::pod::PodInfo;
 use super::topology::{Topology, TopologyKey};
 
-/// A pod that takes up room on a node.
+/// A pod that uses resources of a node.
 #[derive(Clone, Debug)]
 struct Placed {
     info: Arc<PodInfo>,
     slot: usize,
-    /// Chosen here and not yet seen bound.
+    /// Assumed: scheduled here and not yet observed as bound.
     assumed: bool,
 }
 
-/// What a pod's appearance on a node turned out to be.
+/// Classification of an observed bound pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmation {
-    /// Nobody knew.
+    /// Not known before.
     New,
-    /// The node this scheduler had chosen.
+    /// Confirms the assumed node.
     AsAssumed,
-    /// Known, in another version.
+    /// A new version of a known pod.
     Known,
 }
 
@@ -40,7 +40,7 @@ struct Indexes {
     counters: Counters,
 }
 
-/// Nodes of one zone, in order of arrival.
+/// Nodes of one zone, in order of addition.
 #[derive(Debug)]
 struct Zone {
     name: (Box<str>, Box<str>),
@@ -58,12 +58,12 @@ pub struct Cluster {
     pods: HashMap<Arc<str>, Placed>,
     terms: Terms,
     indexes: Mutex<Indexes>,
-    /// On how many nodes each image is.
+    /// Number of nodes that have each image.
     images: HashMap<Box<str>, usize>,
-    /// How many placed pods use each claim, by namespace and name.
+    /// Number of placed pods that use each claim, by namespace and name.
     claims_in_use: HashMap<(Arc<str>, Box<str>), usize>,
     nominated: HashMap<Arc<str>, (Box<str>, Arc<PodInfo>)>,
-    /// How many of the pods are merely assumed to be on their node.
+    /// Number of assumed pods.
     assumed: usize,
     pub objects: Objects,
 }
@@ -76,7 +76,7 @@ impl Cluster {
 
     // Nodes.
 
-    /// Takes on a node, or a new version of one.
+    /// Adds or updates a node.
     pub fn set_node(&mut self, node: Arc<Node>) {
         let name = node.metadata.name.clone().unwrap_or_default();
         let slot = self.slot_for(&name);
@@ -155,7 +155,7 @@ impl Cluster {
         }
     }
 
-    /// Brings the order of nodes up to date: zones take turns, as in Kubernetes.
+    /// Updates the node order: zones alternate, as in Kubernetes.
     pub fn refresh(&mut self) {
         if !self.order_is_stale {
             return;
@@ -168,7 +168,7 @@ impl Cluster {
         self.order_is_stale = false;
     }
 
-    /// Slots of the nodes that are there, in the order they are tried.
+    /// Slots of existing nodes, in the order they are tried.
     #[must_use]
     pub fn order(&self) -> &[usize] {
         &self.order
@@ -179,7 +179,7 @@ impl Cluster {
         &self.nodes[slot]
     }
 
-    /// A node that is there.
+    /// An existing node.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&NodeInfo> {
         self.by_name.get(name).map(|slot| &self.nodes[*slot]).filter(|node| node.node.is_some())
@@ -196,7 +196,7 @@ impl Cluster {
 
     // Pods.
 
-    /// Takes on a pod that is bound.
+    /// Adds or updates a bound pod.
     pub fn set_pod(&mut self, info: Arc<PodInfo>) -> Confirmation {
         let Some(node) = info.node_name().map(str::to_owned) else { return Confirmation::New };
         if let Some(placed) = self.pods.get_mut(&info.uid)
@@ -216,18 +216,18 @@ impl Cluster {
             Some(_) => Confirmation::Known,
         };
         self.nominated.remove(&info.uid);
-        self.place(info, &node, false);
+        self.add_placed(info, &node, false);
         confirmation
     }
 
-    /// Gives a pod its room before the API server has been told.
+    /// Assumes a pod on its node before the binding is written.
     pub fn assume(&mut self, info: Arc<PodInfo>, node: &str) {
         self.take(&info.uid);
         self.nominated.remove(&info.uid);
-        self.place(info, node, true);
+        self.add_placed(info, node, true);
     }
 
-    /// Takes the room of an assumed pod back; nothing when it is not, or no longer, merely assumed.
+    /// Releases the resources of an assumed pod; does nothing if it is not, or no longer, assumed.
     pub fn forget(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         if !self.is_assumed(uid) {
             return None;
@@ -235,7 +235,7 @@ impl Cluster {
         self.remove_pod(uid)
     }
 
-    /// The pod as it was on its node, even if the API server never knew.
+    /// Removes a pod; returns its last state on its node, even if it was only assumed.
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         let placed = self.take(uid)?;
         let node = Arc::clone(&self.nodes[placed.slot].name);
@@ -248,7 +248,7 @@ impl Cluster {
         self.pods.get(uid).is_some_and(|placed| placed.assumed)
     }
 
-    /// A pod that is known to be bound, as it was last.
+    /// Last state of a pod known to be bound.
     #[must_use]
     pub fn bound(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.pods.get(uid).filter(|placed| !placed.assumed).map(|placed| &placed.info)
@@ -269,7 +269,7 @@ impl Cluster {
         self.pods.len()
     }
 
-    fn place(&mut self, info: Arc<PodInfo>, node: &str, assumed: bool) {
+    fn add_placed(&mut self, info: Arc<PodInfo>, node: &str, assumed: bool) {
         let slot = self.slot_for(node);
         self.terms.change(&info, slot, true);
         self.count(&info, slot, 1);
@@ -312,7 +312,7 @@ impl Cluster {
 
     // Nominations.
 
-    /// Keeps room on a node in mind for a pod that preemption makes place for.
+    /// Nominates a node for a pod whose preemption is in progress there.
     pub fn nominate(&mut self, info: Arc<PodInfo>, node: &str) {
         if !self.is_placed(&info.uid) {
             self.nominated.insert(Arc::clone(&info.uid), (node.into(), info));
@@ -350,7 +350,7 @@ impl Cluster {
         self.indexes.get_mut().counters.namespace_changed();
     }
 
-    /// Terms of the pods that are placed.
+    /// Terms of the placed pods.
     #[must_use]
     pub fn terms(&self) -> &Terms {
         &self.terms
@@ -362,11 +362,11 @@ impl Cluster {
         self.indexes.lock().topology.key(key, nodes.map(|node| (node.slot, &node.labels)))
     }
 
-    /// Shows `read` how many pods on each slot match, and how many in all. Pods of nodes that are not there count
-    /// too; slots without a node are nobody's domain.
+    /// Passes `read` the matching pods by slot and in total. Pods of missing nodes count too; slots without a node
+    /// belong to no domain.
     pub fn count_pods<R>(&self, question: &PodMatch, read: impl FnOnce(&[u32], u64) -> R) -> R {
         let mut indexes = self.indexes.lock();
-        let (per_slot, total) = indexes.counters.ask(question, self.nodes.iter(), &self.objects);
+        let (per_slot, total) = indexes.counters.count_matches(question, self.nodes.iter(), &self.objects);
         read(per_slot, total)
     }
 }
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_follow_pods() {
+    fn counts_follow_pod_changes() {
         let mut cluster = Cluster::new();
         cluster.set_node(node("a").arc());
         cluster.set_node(node("b").arc());
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_pods_confirm_what_was_assumed() {
+    fn bound_pod_confirms_assumption() {
         let mut cluster = Cluster::new();
         cluster.set_node(node("a").arc());
         cluster.assume(pod("1").cpu("1").info(), "a");
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_take_turns() {
+    fn node_order_alternates_zones() {
         let mut cluster = Cluster::new();
         for (name, zone) in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("c1", "c"), ("c2", "c")] {
             cluster.set_node(node(name).label("topology.kubernetes.io/zone", zone).arc());
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_outlive_their_node_and_slots_are_used_again() {
+    fn removed_node_keeps_pods_and_slots_are_reused() {
         let mut cluster = Cluster::new();
         cluster.set_pod(pod("1").on("later").info());
         assert!(cluster.node("later").is_none());
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_counted_over_nodes() {
+    fn image_count_follows_nodes() {
         let mut cluster = Cluster::new();
         let with_image = |name: &str| {
             node(name).status(json!({"images": [{"names": ["x:1", "x@sha"], "sizeBytes": 7}]})).arc()

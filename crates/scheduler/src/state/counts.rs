@@ -1,5 +1,5 @@
-//! Counts that would otherwise mean looking at every pod for every pod: how many pods on each node match a question
-//! asked before, and which terms of running pods concern newcomers. Both follow each pod as it comes and goes.
+//! Incremental counts that avoid comparing every pod with every pod: pods on each node that match a recent query, and
+//! terms of running pods that apply to incoming ones. Both are updated as pods are added and removed.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ struct Counter {
     last_used: u64,
 }
 
-/// How many pods of each node match, for the questions asked lately.
+/// Matching pods by node, for recent queries.
 #[derive(Debug, Default)]
 pub struct Counters {
     by_question: HashMap<PodMatch, Counter>,
@@ -28,11 +28,11 @@ pub trait NamespaceLabels {
 }
 
 impl Counters {
-    /// Each counter costs a comparison whenever a pod comes or goes.
+    /// Each counter costs a comparison whenever a pod is added or removed.
     const MOST: usize = 256;
 
-    /// Pods per slot, and in all; counted on all `nodes` when the question is new.
-    pub fn ask<'a>(
+    /// Pods per slot and in total; counted over all `nodes` for a new query.
+    pub fn count_matches<'a>(
         &mut self,
         question: &PodMatch,
         nodes: impl Iterator<Item = &'a NodeInfo>,
@@ -80,7 +80,7 @@ impl Counters {
         }
     }
 
-    /// Labels of a namespace changed: what depends on them is counted again when asked.
+    /// Drops counts that depend on changed namespace labels; they are recounted on the next query.
     pub fn namespace_changed(&mut self) {
         self.by_question.retain(|question, _| !question.selects_namespaces());
     }
@@ -103,7 +103,7 @@ impl Counter {
     }
 }
 
-/// What a term of a running pod is.
+/// Kind of a running pod's term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TermKind {
     RequiredAffinity,
@@ -112,7 +112,7 @@ pub enum TermKind {
     PreferredAntiAffinity(i64),
 }
 
-/// The terms of running pods, equal ones together.
+/// Terms of running pods, deduplicated.
 #[derive(Debug, Default)]
 pub struct Terms {
     groups: HashMap<(TermKind, AffinityTerm), HashMap<usize, u32>>,
@@ -152,7 +152,7 @@ impl Terms {
         self.groups.is_empty()
     }
 
-    /// Each distinct term, with how many pods on which slots have it.
+    /// Each distinct term, with the number of pods that have it by slot.
     pub fn iter(&self) -> impl Iterator<Item = (TermKind, &AffinityTerm, &HashMap<usize, u32>)> {
         self.groups.iter().map(|((kind, term), slots)| (*kind, term, slots))
     }

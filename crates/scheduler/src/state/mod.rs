@@ -1,5 +1,5 @@
-//! What the scheduler knows of the cluster, in the form it computes with: made once from each API object, kept up to
-//! date change by change, never copied for a pod.
+//! Cached state of the cluster in the scheduler's own form: converted once from each API object, updated
+//! incrementally, never copied for a pod.
 
 mod affinity;
 mod cluster;

@@ -1,4 +1,4 @@
-//! A node as the scheduler sees it, with the pods on it.
+//! Scheduler's view of a node, with its pods.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::pod::{HostPort, PodInfo};
 use super::resources::Resources;
 use super::taints::Taint;
 
-/// A node, its pods, and the sums over them. Kept current pod by pod.
+/// A node, its pods, and their sums. Updated pod by pod.
 #[derive(Clone, Debug, Default)]
 pub struct NodeInfo {
-    /// Its place in the cluster's list; indexes are vectors over these.
+    /// Index in the cluster's list; indexes are vectors over these.
     pub slot: usize,
     pub name: Arc<str>,
-    /// `None` while pods name a node that is not there.
+    /// `None` while pods name a missing node.
     pub node: Option<Arc<Node>>,
     pub labels: Labels,
     pub taints: Box<[Taint]>,
@@ -38,7 +38,7 @@ impl NodeInfo {
         Self { slot, name: name.into(), ..Self::default() }
     }
 
-    /// Takes on a new version of the node; its pods stay.
+    /// Updates the node; its pods stay.
     pub fn set_node(&mut self, node: Arc<Node>) {
         let spec = node.spec.as_ref();
         let status = node.status.as_ref();
@@ -59,7 +59,7 @@ impl NodeInfo {
         self.node = Some(node);
     }
 
-    /// Forgets the node but keeps its pods, which may outlive it for a while.
+    /// Removes the node but keeps its pods, which may outlive it for a while.
     pub fn clear_node(&mut self) {
         let pods = std::mem::take(&mut self.pods);
         *self = Self { slot: self.slot, name: Arc::clone(&self.name), ..Self::default() };
@@ -76,7 +76,7 @@ impl NodeInfo {
         self.pods.push(pod);
     }
 
-    /// Takes on a new version of a pod that weighs the same.
+    /// Replaces a pod by a new version with the same resources.
     pub fn replace(&mut self, pod: &Arc<PodInfo>) {
         if let Some(own) = self.pods.iter_mut().find(|own| own.uid == pod.uid) {
             *own = Arc::clone(pod);
@@ -97,7 +97,7 @@ impl NodeInfo {
         Some(pod)
     }
 
-    /// The zone that Kubernetes tells nodes apart by when it takes turns between zones.
+    /// Zone by which Kubernetes alternates between nodes.
     #[must_use]
     pub fn zone(&self) -> (&str, &str) {
         let either =

@@ -1,15 +1,15 @@
-//! Node selectors and node affinity: which nodes a pod may, and would rather, go to.
+//! Node selectors and node affinity: required and preferred nodes of a pod.
 
 use objects::core::v1::{NodeSelector, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm};
 
 use super::labels::{Labels, Operator, Requirement};
 
-/// One alternative: every expression on labels and every one on fields.
+/// One term: all its label and field expressions must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
     labels: Box<[Requirement]>,
     fields: Box<[Requirement]>,
-    /// Empty terms, and those that cannot be read, match no node.
+    /// Empty and invalid terms match no node.
     matches_nothing: bool,
 }
 
@@ -21,8 +21,13 @@ impl Term {
             list.iter().map(|item| Requirement::of(&item.key, &item.operator, item.values.as_ref())).collect()
         };
         let empty = labels.is_empty() && fields.is_empty();
+        // Fields can only be compared with one value.
+        let comparable = fields.iter().all(|field| {
+            matches!(field.operator.as_str(), "In" | "NotIn")
+                && field.values.as_ref().is_some_and(|v| v.len() == 1)
+        });
         match (read(labels), read(fields)) {
-            (Some(labels), Some(fields)) if !empty => Self { labels, fields, matches_nothing: false },
+            (Some(labels), Some(fields)) => Self { labels, fields, matches_nothing: empty || !comparable },
             _ => Self { labels: Box::default(), fields: Box::default(), matches_nothing: true },
         }
     }
@@ -35,7 +40,7 @@ impl Term {
             && self.fields.iter().all(|requirement| requirement.matches_value(field(&requirement.key)))
     }
 
-    /// The only nodes this alternative can mean, if it names any.
+    /// Node names that this term is limited to, if it names any.
     fn names(&self) -> Option<Vec<&str>> {
         let mut names: Option<Vec<&str>> = None;
         for requirement in &self.fields {
@@ -52,7 +57,7 @@ impl Term {
     }
 }
 
-/// Alternatives of which one must match.
+/// Terms of which one must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms(Box<[Term]>);
 
@@ -67,7 +72,7 @@ impl Terms {
         self.0.iter().any(|term| term.matches(name, labels))
     }
 
-    /// The only nodes that can match, when every alternative names some; daemon pods do.
+    /// Only nodes that can match, if every term names some, as those of daemon pods do.
     #[must_use]
     pub fn names(&self) -> Option<Vec<&str>> {
         if self.0.is_empty() {
@@ -83,7 +88,7 @@ impl Terms {
     }
 }
 
-/// What a pod requires of its node's name and labels.
+/// Required node names and labels of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Required {
     selector: Box<[(Box<str>, Box<str>)]>,
@@ -115,7 +120,7 @@ impl Required {
     }
 }
 
-/// What a pod would rather have, each with its weight.
+/// Preferred terms of a pod, each with its weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preferred(Box<[(Term, i64)]>);
 
@@ -125,7 +130,7 @@ impl Preferred {
         let terms = terms.into_iter().flatten();
         let weighed = terms.filter(|term| {
             let empty = |list: Option<usize>| list.unwrap_or(0) == 0;
-            // A preference that asks for nothing prefers nothing.
+            // A preference without expressions prefers nothing.
             !(term.weight == 0
                 || empty(term.preference.match_expressions.as_ref().map(Vec::len))
                     && empty(term.preference.match_fields.as_ref().map(Vec::len)))
@@ -160,30 +165,16 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_alternatives_and_their_parts_are_not() {
-        let labels = Labels::from([("zone", "a"), ("disk", "ssd")]);
-        let zone = |value: &str| json!({"key": "zone", "operator": "In", "values": [value]});
-        let disk = json!({"key": "disk", "operator": "Exists"});
-        let name = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
-        let cases = [
-            (json!({}), true),
-            (json!({"nodeSelector": {"zone": "a"}}), true),
-            (json!({"nodeSelector": {"zone": "b"}}), false),
-            (affinity(json!([{"matchExpressions": [zone("a"), disk]}])), true),
-            (affinity(json!([{"matchExpressions": [zone("b"), disk]}])), false),
-            (affinity(json!([{"matchExpressions": [zone("b")]}, {"matchExpressions": [disk]}])), true),
-            (affinity(json!([{}])), false),
-            (affinity(json!([])), false),
-            (affinity(json!([{"matchFields": [name]}])), true),
-            (affinity(json!([{"matchFields": [name], "matchExpressions": [zone("b")]}])), false),
-        ];
-        for (spec, expected) in cases {
-            assert_eq!(required(spec.clone()).matches("n1", &labels), expected, "{spec}");
+    fn required_terms_match_vectors() {
+        let labels = Labels::of(Some(&vectors::node_labels()));
+        for vector in vectors::node_affinities() {
+            let matches = required(vector.spec).matches(vectors::NODE_NAME, &labels);
+            assert_eq!(matches, vector.matches, "{}", vector.name);
         }
     }
 
     #[test]
-    fn names_are_known_only_when_every_alternative_has_some() {
+    fn node_names_are_known_only_if_every_term_has_some() {
         let named = |names: &[&str]| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": names}]});
         let both = json!({"matchFields": [
             {"key": "metadata.name", "operator": "In", "values": ["a", "b"]},
@@ -201,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn preferences_add_their_weights() {
+    fn preferred_terms_sum_weights() {
         let terms = json!([
             {"weight": 5, "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}},
             {"weight": 3, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}},

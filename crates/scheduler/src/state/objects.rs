@@ -1,4 +1,4 @@
-//! The other objects that plugins look at: volumes and their classes, services and owners, budgets, namespaces.
+//! Other objects that plugins read: volumes and their classes, services and owners, budgets, namespaces.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::counts::NamespaceLabels;
 use super::labels::Labels;
 
 #[derive(Debug)]
-struct Held<K> {
+struct CachedObject<K> {
     object: Arc<K>,
-    /// What a decision made here will turn it into, until the API server shows another version.
+    /// Assumed version after a decision of this scheduler, until the API server sends another version.
     assumed: Option<Arc<K>>,
 }
 
-impl<K> Held<K> {
+impl<K> CachedObject<K> {
     fn current(&self) -> &Arc<K> {
         self.assumed.as_ref().unwrap_or(&self.object)
     }
@@ -29,7 +29,7 @@ impl<K> Held<K> {
 /// Objects of one kind by namespace and name.
 #[derive(Debug)]
 pub struct Table<K> {
-    by_namespace: HashMap<String, HashMap<String, Held<K>>>,
+    by_namespace: HashMap<String, HashMap<String, CachedObject<K>>>,
 }
 
 impl<K> Default for Table<K> {
@@ -41,15 +41,15 @@ impl<K> Default for Table<K> {
 impl<K: Metadata<Ty = ObjectMeta>> Table<K> {
     #[must_use]
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
-        self.by_namespace.get(namespace)?.get(name).map(Held::current)
+        self.by_namespace.get(namespace)?.get(name).map(CachedObject::current)
     }
 
     pub fn list(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
-        self.by_namespace.get(namespace).into_iter().flat_map(HashMap::values).map(Held::current)
+        self.by_namespace.get(namespace).into_iter().flat_map(HashMap::values).map(CachedObject::current)
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Arc<K>> {
-        self.by_namespace.values().flat_map(HashMap::values).map(Held::current)
+        self.by_namespace.values().flat_map(HashMap::values).map(CachedObject::current)
     }
 
     pub fn set(&mut self, object: Arc<K>) {
@@ -57,27 +57,27 @@ impl<K: Metadata<Ty = ObjectMeta>> Table<K> {
         let namespace = metadata.namespace.clone().unwrap_or_default();
         let name = metadata.name.clone().unwrap_or_default();
         let names = self.by_namespace.entry(namespace).or_default();
-        // A version that an assumption was made from says nothing against it.
+        // The version that an assumption was based on does not revoke it.
         let assumed = names
             .remove(&name)
-            .filter(|held| held.object.metadata().resource_version == metadata.resource_version);
-        names.insert(name, Held { object, assumed: assumed.and_then(|held| held.assumed) });
+            .filter(|cached| cached.object.metadata().resource_version == metadata.resource_version);
+        names.insert(name, CachedObject { object, assumed: assumed.and_then(|cached| cached.assumed) });
     }
 
-    /// Acts as if the object were `assumed` already.
+    /// Uses `assumed` as the object's current version.
     pub fn assume(&mut self, assumed: Arc<K>) {
-        if let Some(held) = self.held(assumed.metadata()) {
-            held.assumed = Some(assumed);
+        if let Some(cached) = self.cached(assumed.metadata()) {
+            cached.assumed = Some(assumed);
         }
     }
 
     pub fn restore(&mut self, metadata: &ObjectMeta) {
-        if let Some(held) = self.held(metadata) {
-            held.assumed = None;
+        if let Some(cached) = self.cached(metadata) {
+            cached.assumed = None;
         }
     }
 
-    fn held(&mut self, metadata: &ObjectMeta) -> Option<&mut Held<K>> {
+    fn cached(&mut self, metadata: &ObjectMeta) -> Option<&mut CachedObject<K>> {
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         self.by_namespace.get_mut(namespace)?.get_mut(metadata.name.as_deref().unwrap_or_default())
     }
@@ -111,7 +111,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Notes a namespace's labels; whether they are new.
+    /// Stores a namespace's labels; returns true if they changed.
     pub fn set_namespace(&mut self, namespace: &Namespace) -> bool {
         let name = namespace.metadata.name.clone().unwrap_or_default();
         let labels = Labels::of(namespace.metadata.labels.as_ref());

@@ -1,4 +1,4 @@
-//! A pod as the scheduler sees it.
+//! Scheduler's view of a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::taints::Toleration;
 
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
-/// A port of the host that a container claims.
+/// A host port of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
     pub address: Box<str>,
@@ -24,7 +24,7 @@ pub struct HostPort {
 impl HostPort {
     const ANY: &'static str = "0.0.0.0";
 
-    /// Two claims to one port collide unless they are for different addresses.
+    /// Two uses of one port conflict unless they are for different addresses.
     #[must_use]
     pub fn collides(&self, other: &Self) -> bool {
         self.port == other.port
@@ -33,7 +33,7 @@ impl HostPort {
     }
 }
 
-/// How evenly matching pods are to be spread.
+/// A topology spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpreadConstraint {
     pub topology_key: Box<str>,
@@ -41,9 +41,9 @@ pub struct SpreadConstraint {
     pub min_domains: usize,
     pub hard: bool,
     pub selector: Selector,
-    /// Nodes the pod's own selector and affinity exclude are left out.
+    /// Skips nodes that the pod's own selector and affinity exclude.
     pub honor_affinity: bool,
-    /// Nodes with taints that the pod does not bear are left out.
+    /// Skips nodes with taints that the pod does not tolerate.
     pub honor_taints: bool,
 }
 
@@ -70,7 +70,7 @@ impl SpreadConstraint {
     }
 }
 
-/// Made once for each version of a pod.
+/// Built once for each version of a pod.
 #[derive(Clone, Debug)]
 pub struct PodInfo {
     pub pod: Arc<Pod>,
@@ -87,7 +87,7 @@ pub struct PodInfo {
     pub preferred_nodes: Preferred,
     pub terms: Option<Box<PodTerms>>,
     pub spread: Box<[SpreadConstraint]>,
-    /// Claims of the pod's namespace, those made for ephemeral volumes included.
+    /// Claims of the pod's namespace, generic ephemeral volumes included.
     pub claims: Box<[Box<str>]>,
     /// Images of containers, init containers and image volumes, each with its tag.
     pub images: Box<[Box<str>]>,
@@ -127,7 +127,7 @@ impl PodInfo {
         }
     }
 
-    /// Whether to everybody but itself it is as it was in another version: nothing that is counted has changed.
+    /// True if another version has the same effect on other pods: nothing that is counted has changed.
     #[must_use]
     pub fn weighs_as(&self, other: &Self) -> bool {
         self.terminating == other.terminating
@@ -138,7 +138,7 @@ impl PodInfo {
             && self.claims == other.claims
     }
 
-    /// The same pod, bound to a node.
+    /// Copy of the pod, bound to a node.
     #[must_use]
     pub fn on(&self, node: &str) -> Self {
         let mut pod = Pod::clone(&self.pod);
@@ -151,13 +151,13 @@ impl PodInfo {
         self.pod.spec.as_ref()
     }
 
-    /// The node it is bound to.
+    /// Node of a bound pod.
     #[must_use]
     pub fn node_name(&self) -> Option<&str> {
         self.spec()?.node_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// The node that preemption has made, or is making, room on.
+    /// Node that preemption has nominated.
     #[must_use]
     pub fn nominated_node(&self) -> Option<&str> {
         self.pod.status.as_ref()?.nominated_node_name.as_deref().filter(|name| !name.is_empty())
@@ -174,7 +174,7 @@ impl PodInfo {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Whether it is done: such a pod holds no resources.
+    /// True if the pod has finished: it uses no resources.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -217,7 +217,7 @@ fn images(spec: &PodSpec) -> Box<[Box<str>]> {
     images.chain(volumes).map(normalized_image).collect()
 }
 
-/// An image without a tag means the one tagged latest.
+/// An image without a tag has the tag `latest`.
 #[must_use]
 pub fn normalized_image(name: &str) -> Box<str> {
     if name.rfind(':') <= name.rfind('/') { format!("{name}:latest").into() } else { name.into() }
@@ -229,7 +229,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn ports_collide_by_address() {
+    fn host_ports_conflict_by_address() {
         let port = |address: &str, protocol: &str, port| HostPort {
             address: address.into(),
             protocol: protocol.into(),
@@ -246,7 +246,17 @@ mod tests {
     }
 
     #[test]
-    fn images_get_their_tag() {
+    fn finished_phases_match_vectors() {
+        for (phase, finished) in vectors::PHASES {
+            let pod =
+                json!({"metadata": {"name": "p"}, "spec": {"containers": []}, "status": {"phase": phase}});
+            let pod = PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap()));
+            assert_eq!(pod.is_finished(), finished, "{phase}");
+        }
+    }
+
+    #[test]
+    fn image_without_tag_gets_latest() {
         for (name, expected) in [
             ("nginx", "nginx:latest"),
             ("nginx:1", "nginx:1"),
@@ -258,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn spread_follows_the_labels_the_pod_has() {
+    fn spread_match_label_keys_use_pod_labels() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"hash": "1"}},
             "spec": {"containers": [], "topologySpreadConstraints": [{

@@ -1,17 +1,17 @@
-//! Amounts of resources as plain integers: thousandths of a processor, bytes, and whole units of anything else.
+//! Resource amounts as integers: milli-CPUs, bytes, and whole units of anything else.
 
 use std::collections::BTreeMap;
 
 use objects::Quantity;
 use objects::core::v1::{Container, ContainerStatus, Pod};
 
-/// What a container that asks for nothing counts as when nodes are scored.
+/// Defaults for containers without requests, used for scoring.
 pub const DEFAULT_MILLI_CPU: i64 = 100;
 pub const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
 type Amounts = BTreeMap<String, Quantity>;
 
-/// Requests, or what a node has to give.
+/// Requests, or the allocatable resources of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     pub milli_cpu: i64,
@@ -22,7 +22,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Reads a list of amounts; unreadable ones count as nothing, as the API server lets none through.
+    /// Parses a resource list; invalid amounts count as 0, since the API server accepts none.
     #[must_use]
     pub fn of(amounts: &Amounts) -> Self {
         let mut resources = Self::default();
@@ -42,7 +42,7 @@ impl Resources {
         }
     }
 
-    /// The amount of a resource that is neither processor, memory nor local storage, if it is listed at all.
+    /// Amount of a resource other than CPU, memory and ephemeral storage, if it is listed at all.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<i64> {
         self.scalar.iter().find(|(own, _)| &**own == name).map(|(_, amount)| *amount)
@@ -78,7 +78,7 @@ impl Resources {
         self.apply(other, i64::saturating_sub);
     }
 
-    /// Keeps the larger amount of each resource.
+    /// Takes the larger amount of each resource.
     pub fn raise_to(&mut self, other: &Self) {
         self.apply(other, i64::max);
     }
@@ -98,7 +98,7 @@ impl Resources {
         self.milli_cpu == 0 && self.memory == 0 && self.ephemeral_storage == 0 && self.scalar.is_empty()
     }
 
-    /// Whether `newer` asks for less of anything.
+    /// True if `newer` requests less of anything.
     #[must_use]
     pub fn shrinks_to(&self, newer: &Self) -> bool {
         self.milli_cpu > newer.milli_cpu
@@ -115,116 +115,146 @@ pub fn amount(name: &str, quantity: &Quantity) -> i64 {
     if name == "cpu" { parsed.milli_value() } else { parsed.value() }
 }
 
-/// Names that a scheduler counts one by one: extended resources, huge pages, attachable volumes.
+/// True for scalar resources: extended resources, huge pages, attachable volumes.
 #[must_use]
 pub fn is_scalar(name: &str) -> bool {
     !matches!(name, "cpu" | "memory" | "ephemeral-storage" | "pods" | "storage")
 }
 
-/// Resources outside Kubernetes' own namespace, which profiles may be told to ignore.
+/// True for resources outside Kubernetes' own namespace, which profiles may ignore.
 #[must_use]
 pub fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 
-/// What a pod asks for, with and without the defaults for containers that ask for nothing.
+/// Requests of a pod, with and without the defaults for containers without requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRequests {
     pub exact: Resources,
-    /// As `exact`, with defaults for processor and memory.
+    /// As `exact`, with defaults for CPU and memory.
     pub non_zero: Resources,
 }
 
-/// Adds up a pod: containers run together, init containers one after another, those that restart always stay.
+/// Sums up a pod: containers run concurrently, init containers sequentially, restartable ones stay.
 #[must_use]
 pub fn pod_requests(pod: &Pod) -> PodRequests {
-    PodRequests { exact: total(pod, false), non_zero: total(pod, true) }
+    let exact = total(pod, Defaults { cpu: false, memory: false });
+    // Containers share what the pod as a whole requests.
+    let shared = pod_level_requests(pod).next().is_some();
+    let missing = |name: &str| !shared || !is_requested(pod, name);
+    let defaults = Defaults { cpu: missing("cpu"), memory: missing("memory") };
+    PodRequests { exact, non_zero: total(pod, defaults) }
 }
 
-fn total(pod: &Pod, fill: bool) -> Resources {
-    let Some(spec) = &pod.spec else { return Resources::default() };
-    let statuses = |name: &str| {
-        let status = pod.status.as_ref()?;
-        let find = |list: &Option<Vec<ContainerStatus>>| {
-            list.as_ref()?.iter().find(|status| status.name == name).cloned()
-        };
-        find(&status.container_statuses).or_else(|| find(&status.init_container_statuses))
-    };
-    let resized = pod.status.as_ref().is_some_and(|status| {
-        let has = |list: &Option<Vec<ContainerStatus>>| {
-            list.as_ref().is_some_and(|list| list.iter().any(|status| status.resources.is_some()))
-        };
-        has(&status.container_statuses) || has(&status.init_container_statuses)
-    });
-    let infeasible = resized && resize_is_infeasible(pod);
-    let of = |container: &Container, may_resize: bool| {
-        let asked = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-        let mut wanted = asked.map(Resources::of).unwrap_or_default();
-        let mut named: Vec<&String> = asked.map(|amounts| amounts.keys().collect()).unwrap_or_default();
-        let status = if resized && may_resize { statuses(&container.name) } else { None };
-        if let Some(status) = &status
-            && let Some(actual) = status.resources.as_ref().and_then(|resources| resources.requests.as_ref())
-        {
-            if infeasible {
-                wanted = Resources::default();
-                named.clear();
-            }
-            wanted.raise_to(&Resources::of(actual));
-            named.extend(actual.keys());
-            if let Some(allocated) = &status.allocated_resources {
-                wanted.raise_to(&Resources::of(allocated));
-                named.extend(allocated.keys());
-            }
-        }
-        if fill {
-            if !named.iter().any(|name| *name == "cpu") {
-                wanted.milli_cpu = DEFAULT_MILLI_CPU;
-            }
-            if !named.iter().any(|name| *name == "memory") {
-                wanted.memory = DEFAULT_MEMORY;
-            }
-        }
-        wanted
-    };
+/// Resources that containers without a request of them get, for scoring.
+#[derive(Clone, Copy)]
+struct Defaults {
+    cpu: bool,
+    memory: bool,
+}
 
+/// Requests for the pod as a whole, of the resources that can be set so.
+fn pod_level_requests(pod: &Pod) -> impl Iterator<Item = (&String, &Quantity)> {
+    let resources = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
+    let requests = resources.and_then(|resources| resources.requests.as_ref()).into_iter().flatten();
+    requests.filter(|(name, _)| *name == "cpu" || *name == "memory" || name.starts_with("hugepages-"))
+}
+
+/// True if the pod, its overhead or one of its containers requests the resource, even none of it.
+fn is_requested(pod: &Pod, name: &str) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    pod_level_requests(pod).any(|(own, _)| own == name)
+        || spec.overhead.as_ref().is_some_and(|overhead| overhead.contains_key(name))
+        || containers.any(|container| requests(container).is_some_and(|amounts| amounts.contains_key(name)))
+}
+
+fn requests(container: &Container) -> Option<&Amounts> {
+    container.resources.as_ref()?.requests.as_ref()
+}
+
+fn total(pod: &Pod, defaults: Defaults) -> Resources {
+    let Some(spec) = &pod.spec else { return Resources::default() };
+    let infeasible = resize_is_infeasible(pod);
+    let resized = |container: &Container| {
+        effective(container, container_status(pod, &container.name), infeasible, defaults)
+    };
     let mut sum = Resources::default();
     for container in &spec.containers {
-        sum.add(&of(container, true));
+        sum.add(&resized(container));
     }
     let mut sidecars = Resources::default();
     let mut peak = Resources::default();
     for container in spec.init_containers.iter().flatten() {
-        let stays = container.restart_policy.as_deref() == Some("Always");
-        let wanted = of(container, stays);
-        if stays {
+        if container.restart_policy.as_deref() == Some("Always") {
+            let wanted = resized(container);
             sum.add(&wanted);
             sidecars.add(&wanted);
             peak.raise_to(&sidecars);
         } else {
             let mut with_sidecars = sidecars.clone();
-            with_sidecars.add(&wanted);
+            with_sidecars.add(&effective(container, None, infeasible, defaults));
             peak.raise_to(&with_sidecars);
         }
     }
     sum.raise_to(&peak);
-    if let Some(requests) = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()) {
-        for (name, quantity) in requests {
-            if name == "cpu" || name == "memory" || name.starts_with("hugepages-") {
-                sum.set(name, amount(name, quantity));
-            }
-        }
-    }
+    set_pod_level(pod, infeasible, &mut sum);
     if let Some(overhead) = &spec.overhead {
         sum.add(&Resources::of(overhead));
     }
     sum
 }
 
+fn container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let mut all =
+        [&status.container_statuses, &status.init_container_statuses].into_iter().flatten().flatten();
+    all.find(|status| status.name == name)
+}
+
+/// Requests of a container, or the maximum of desired, actual and allocated ones during a resize.
+fn effective(
+    container: &Container,
+    status: Option<&ContainerStatus>,
+    infeasible: bool,
+    defaults: Defaults,
+) -> Resources {
+    let resize = status.and_then(|status| Some((status.resources.as_ref()?, &status.allocated_resources)));
+    let desired = requests(container).filter(|_| resize.is_none() || !infeasible);
+    let actual = resize.and_then(|(actual, _)| actual.requests.as_ref());
+    let allocated = resize.and_then(|(_, allocated)| allocated.as_ref());
+    let lists = || [desired, actual, allocated].into_iter().flatten();
+    let mut wanted = Resources::default();
+    for list in lists() {
+        wanted.raise_to(&Resources::of(list));
+    }
+    if defaults.cpu && !lists().any(|list| list.contains_key("cpu")) {
+        wanted.milli_cpu = DEFAULT_MILLI_CPU;
+    }
+    if defaults.memory && !lists().any(|list| list.contains_key("memory")) {
+        wanted.memory = DEFAULT_MEMORY;
+    }
+    wanted
+}
+
+/// Replaces the sum by the requests of the pod as a whole, with those of its status during a resize.
+fn set_pod_level(pod: &Pod, infeasible: bool, sum: &mut Resources) {
+    let status = pod.status.as_ref().filter(|status| status.resources.is_some());
+    let actual = status.and_then(|status| status.resources.as_ref()?.requests.as_ref());
+    let allocated = status.and_then(|status| status.allocated_resources.as_ref());
+    for (name, desired) in pod_level_requests(pod) {
+        let desired = (status.is_none() || !infeasible).then_some(desired);
+        let of =
+            |list: Option<&'_ Amounts>| list.and_then(|list| list.get(name)).map(|own| amount(name, own));
+        let known = [desired.map(|own| amount(name, own)), of(actual), of(allocated)];
+        sum.set(name, known.into_iter().flatten().max().unwrap_or(0));
+    }
+}
+
 fn resize_is_infeasible(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| {
-        condition.type_ == "PodResizePending" && condition.reason.as_deref() == Some("Infeasible")
-    })
+    let pending = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodResizePending");
+    pending.is_some_and(|condition| condition.reason.as_deref() == Some("Infeasible"))
 }
 
 #[cfg(test)]
@@ -241,40 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn pods_add_up_as_in_kubernetes() {
-        let stays = json!({"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}});
-        let cases = [
-            ("containers", json!({"containers": [container("1", "1Gi"), container("500m", "1Mi")]}), 1500),
-            (
-                "a large init container",
-                json!({"initContainers": [container("3", "1")], "containers": [container("1", "1")]}),
-                3000,
-            ),
-            ("a sidecar", json!({"initContainers": [stays], "containers": [container("1", "1")]}), 2000),
-            (
-                "a sidecar before a large init container",
-                json!({"initContainers": [stays, container("3", "1")], "containers": [container("1", "1")]}),
-                4000,
-            ),
-            (
-                "a sidecar after a large init container",
-                json!({"initContainers": [container("3", "1"), stays], "containers": [container("1", "1")]}),
-                3000,
-            ),
-            ("overhead", json!({"overhead": {"cpu": "250m"}, "containers": [container("1", "1")]}), 1250),
-            (
-                "pod level",
-                json!({"resources": {"requests": {"cpu": "7"}}, "containers": [container("1", "1")]}),
-                7000,
-            ),
-        ];
-        for (name, spec, milli_cpu) in cases {
-            assert_eq!(pod_requests(&pod(spec)).exact.milli_cpu, milli_cpu, "{name}");
+    fn pod_requests_match_vectors() {
+        for vector in vectors::pod_resources() {
+            let pod: Pod = serde_json::from_value(vector.pod).unwrap();
+            let expected: Amounts =
+                vector.requests.into_iter().map(|(name, text)| (name, Quantity(text))).collect();
+            assert_eq!(pod_requests(&pod).exact, Resources::of(&expected), "{}", vector.name);
         }
     }
 
     #[test]
-    fn what_is_not_asked_for_counts_by_default_when_scoring() {
+    fn missing_requests_use_scoring_defaults() {
         let requests = pod_requests(&pod(json!({"containers": [{"name": "a"}, container("1", "0")]})));
         assert_eq!(requests.exact, Resources { milli_cpu: 1000, ..Resources::default() });
         assert_eq!(requests.non_zero.milli_cpu, 1100);
@@ -282,18 +289,17 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_counts_at_its_largest_until_it_is_done() {
-        let mut resized = pod(json!({"containers": [container("1", "1")]}));
-        let status = json!({"containerStatuses": [{
-            "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
-            "allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "3"}},
-        }]});
-        resized.status = serde_json::from_value(status).unwrap();
-        assert_eq!(pod_requests(&resized).exact.milli_cpu, 3000);
+    fn pod_level_requests_replace_scoring_defaults() {
+        let spec =
+            json!({"resources": {"requests": {"cpu": "2"}}, "containers": [{"name": "a"}, {"name": "b"}]});
+        let non_zero = pod_requests(&pod(spec)).non_zero;
+        assert_eq!((non_zero.milli_cpu, non_zero.memory), (2000, 2 * DEFAULT_MEMORY));
+        let spec = json!({"resources": {"requests": {"cpu": "2"}}, "containers": [{"name": "a"}, container("1", "5")]});
+        assert_eq!(pod_requests(&pod(spec)).non_zero.memory, 5);
     }
 
     #[test]
-    fn scalars_are_kept_by_name() {
+    fn scalar_resources_are_stored_by_name() {
         let mut resources = Resources::default();
         resources.set("example.com/gpu", 2);
         resources.set("hugepages-2Mi", 1);

@@ -1,15 +1,14 @@
-//! Which nodes share a value of a topology label: values become small numbers, so that counting per domain is counting
-//! in a vector.
+//! Topology domains: label values become small integers, so that counting per domain is counting in a vector.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::labels::Labels;
 
-/// The domain of a node that lacks the label.
+/// Domain of a node that lacks the label.
 pub const NO_DOMAIN: u32 = u32::MAX;
 
-/// The domains of one label.
+/// Domains of one label.
 #[derive(Clone, Debug, Default)]
 pub struct TopologyKey {
     of_slot: Vec<u32>,
@@ -22,7 +21,7 @@ impl TopologyKey {
         self.of_slot.get(slot).copied().unwrap_or(NO_DOMAIN)
     }
 
-    /// One more than the largest number in use.
+    /// One more than the largest domain in use.
     #[must_use]
     pub fn domains(&self) -> usize {
         self.numbers.len()
@@ -46,17 +45,17 @@ impl TopologyKey {
     }
 }
 
-/// Every label that some pod has asked about.
+/// Indexes of all queried labels.
 #[derive(Debug, Default)]
 pub struct Topology {
     keys: HashMap<Box<str>, Arc<TopologyKey>>,
 }
 
 impl Topology {
-    /// Keys are few in any real cluster; past this many, all are forgotten and made again as they are asked for.
+    /// Keys are few in any real cluster; beyond this limit, all are dropped and rebuilt on demand.
     const MOST: usize = 256;
 
-    /// The domains of `key`, which `nodes` are read for when it is new.
+    /// Domains of `key`, built from `nodes` if it is new.
     pub fn key<'a>(
         &mut self,
         key: &str,
@@ -77,10 +76,10 @@ impl Topology {
         index
     }
 
-    /// Notes a node's labels; `None` when the node is gone.
+    /// Stores a node's labels; `None` for a removed node.
     pub fn set(&mut self, slot: usize, labels: Option<&Labels>) {
         self.keys.retain(|key, index| {
-            // Values of nodes long gone would pile up; the next question makes the index afresh.
+            // Values of removed nodes would accumulate; the next query rebuilds the index.
             if index.numbers.len() > 2 * index.of_slot.len() + 64 {
                 return false;
             }
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_of_one_value_share_a_domain() {
+    fn nodes_with_same_label_value_share_domain() {
         let labels = [
             Labels::from([("zone", "a")]),
             Labels::from([("zone", "b")]),

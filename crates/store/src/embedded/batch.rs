@@ -1,17 +1,17 @@
-//! Deciding a batch of transactions before any of them is made.
+//! Evaluates a batch of transactions before any of them is applied.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::queue::Reply;
-use super::state::{Change, State};
+use super::state::{PendingChange, State};
 use crate::contract::{Event, KeyValue, LeaseId, Op, Outcome, Revision, Txn};
 use crate::error::{Result, StoreError};
 
-/// Transactions that will be made durable together, each decided on the outcome of those before it.
+/// Transactions that are committed together, each evaluated on the result of the preceding ones.
 #[derive(Default)]
 pub(super) struct Batch {
-    pub changes: Vec<Change>,
+    pub changes: Vec<PendingChange>,
     /// Keys that this batch has changed so far.
     touched: HashMap<Arc<str>, Option<KeyValue>>,
     replies: Vec<(Reply<Outcome>, Outcome)>,
@@ -29,7 +29,7 @@ impl Batch {
         state.revision + self.changes.len() as u64
     }
 
-    /// Decides a transaction; its answer waits until the batch is durable.
+    /// Evaluates a transaction; its response is sent when the batch is durable.
     pub fn decide(&mut self, state: &State, txn: Txn, reply: Reply<Outcome>) {
         if let Op::Put { lease: Some(lease), .. } = &txn.op
             && !state.leases.contains(*lease)
@@ -55,7 +55,7 @@ impl Batch {
     }
 
     fn change(&mut self, state: &State, key: Arc<str>, prev: Option<KeyValue>, op: Op) {
-        let change = Change::new(key, prev, op, self.revision(state) + 1);
+        let change = PendingChange::new(key, prev, op, self.revision(state) + 1);
         let after = match &change.event {
             Event::Put { kv, .. } => Some(kv.clone()),
             Event::Delete { .. } => None,
@@ -74,10 +74,10 @@ impl Batch {
         }
     }
 
-    /// Answers everybody and makes the batch ready for use again.
+    /// Sends all responses and clears the batch for reuse.
     pub fn answer(&mut self, result: Result<(), &StoreError>) {
         for (reply, outcome) in self.replies.drain(..) {
-            // A caller that went away needs no answer.
+            // The receiver may have been dropped.
             let _ = reply.send(result.map(|()| outcome).map_err(Clone::clone));
         }
         self.changes.clear();

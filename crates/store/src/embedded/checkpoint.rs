@@ -1,9 +1,9 @@
-//! Checkpoints: the whole state in one file, from which recovery starts and which snapshots are, too.
+//! Checkpoints: the whole state in one file, the starting point of recovery and the format of snapshots.
 //!
-//! A file is a magic number and blocks of items, each block with a checksum that covers its place in
-//! the sequence; the last item says how many there were. It gets its name only when it is durable.
-//! History keeps only the values that were replaced; the values introduced are found again by walking
-//! backwards from the current ones.
+//! A file is a magic number and blocks of items, each block with a checksum that covers its position in the sequence;
+//! the last item is the number of items. The file is renamed to its final name once it is durable. History contains
+//! only replaced values; the values that changes introduced are reconstructed by walking backwards from the current
+//! ones.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,7 @@ use crate::error::{Result, StoreError};
 const MAGIC: &[u8; 16] = b"FERRYCHECKPOINT1";
 /// Blocks are written when they reach this size.
 const BLOCK: usize = 256 << 10;
-/// No block of ours is larger: a full one plus the largest item.
+/// Upper bound of a block: a full one plus the largest item.
 const LARGEST_BLOCK: u32 = 64 << 20;
 
 const META: u8 = 1;
@@ -56,8 +56,8 @@ impl Frozen {
         }
     }
 
-    /// For a restored cluster: revisions that the old one may have used after the snapshot are skipped,
-    /// and nobody can continue from before.
+    /// For a restored cluster: skips revisions that the old cluster may have used after the snapshot, and compacts,
+    /// so that no client resumes from an earlier revision.
     pub fn skip_revisions(&mut self, revisions: u64) {
         self.revision += revisions;
         if revisions > 0 {
@@ -66,9 +66,9 @@ impl Frozen {
         }
     }
 
-    /// Writes the file beside its final place, makes it durable and names it; returns its size. A
-    /// `standalone` file is a whole store, others need the log that follows them. What is written is let
-    /// go of at once: the store may have replaced it meanwhile.
+    /// Writes a temporary file, makes it durable and renames it; returns its size. A `standalone` file is a whole
+    /// store, others require the log that follows them. Values are dropped as soon as they are written, because the
+    /// store may have replaced them.
     pub fn write(self, io: &dyn Io, path: &Path, standalone: bool) -> Result<u64> {
         let unnamed = path.with_extension("tmp");
         let result = self.write_file(io, &unnamed, standalone).and_then(|size| {
@@ -238,7 +238,7 @@ struct Loader {
     ended: bool,
 }
 
-/// A change of which only the replaced value is known.
+/// A change of which only the replaced value is stored.
 struct Replaced {
     put: bool,
     at: u64,

@@ -1,5 +1,5 @@
-//! The commit thread: the only writer. It takes everything that is queued, decides it, makes it
-//! durable with one write and one sync, applies it to memory, tells the watches and answers the callers.
+//! The commit thread: the only writer. It takes all queued requests, evaluates them, makes them durable with one
+//! write and one sync, applies them to memory, notifies the watches and responds to the callers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::log::{AppendError, Log};
 use super::queue::Request;
 use super::record::{Record, put_u64};
 use super::recovery::{Journal, Lock, checkpoint_path, remove_checkpoints_before};
-use super::state::{Change, State, size_of};
+use super::state::{PendingChange, State, size_of};
 use crate::contract::{Event, LeaseId, Op, Revision};
 use crate::error::{Result, StoreError};
 
@@ -22,11 +22,11 @@ use crate::error::{Result, StoreError};
 pub(super) const BATCH_BYTES: usize = 1 << 20;
 /// Keys of a lease deleted in one commit.
 const LEASE_KEYS: usize = 1024;
-/// Pause after a lease could not be ended.
+/// Delay before a failed lease expiry is retried.
 const LEASE_RETRY: Duration = Duration::from_secs(1);
-/// Once the size limit is reached, writes are accepted again when this part of it is free.
-const QUOTA_ROOM: u64 = 20;
-/// History is trimmed by age in steps of this.
+/// Share of the size limit that must be free before writes are accepted again.
+const FREE_QUOTA_PERCENT: u64 = 20;
+/// Interval at which history is trimmed by age.
 const TRIM_STEP: Duration = Duration::from_secs(10);
 
 pub(super) struct Committer {
@@ -34,9 +34,9 @@ pub(super) struct Committer {
     log: Log,
     batch: Batch,
     poisoned: Option<StoreError>,
-    /// Leases are not ended before this time, after a failure to do so.
+    /// Time before which no lease expiry is attempted, set after a failure.
     leases_rest_until: Option<Instant>,
-    /// Log written since the last checkpoint.
+    /// Log bytes written since the last checkpoint.
     log_bytes: u64,
     checkpoint_bytes: u64,
     checkpointing: Option<(JoinHandle<()>, u64)>,
@@ -60,9 +60,9 @@ impl Committer {
         }
     }
 
-    /// Works until the queue is closed.
+    /// Runs until the queue is closed.
     pub fn run(mut self) {
-        // Also when a sink panics: callers must not wait for answers that nobody will give.
+        // Also runs when a sink panics, so that no caller waits forever.
         let _guard = Abandon(self.shared.clone());
         let mut requests = Vec::new();
         while let Some(taken) = self.shared.queue.take(self.next_deadline(), requests) {
@@ -96,7 +96,7 @@ impl Committer {
             }
             return;
         }
-        // Everything else is rare, and stands alone between batches.
+        // Other requests are rare and processed individually between batches.
         self.flush();
         match request {
             Request::Txn { .. } => {}
@@ -117,8 +117,8 @@ impl Committer {
         }
     }
 
-    /// Reports whether a put has to be refused because the store has reached its size limit. As etcd's alarm, the limit once
-    /// reached refuses every put, until deletes have made room.
+    /// Reports whether a put must be rejected because the store has reached its size limit. As with etcd's alarm,
+    /// every put is then rejected until deletes have freed space.
     fn exceeds_quota(&self, key: &str, value: usize) -> bool {
         let (bytes, old) = {
             let state = self.shared.state.read();
@@ -127,7 +127,7 @@ impl Committer {
         let quota = self.shared.options.quota_bytes;
         let alarm = &self.shared.quota_exceeded;
         if alarm.load(Ordering::Acquire) {
-            if bytes > quota - quota / QUOTA_ROOM {
+            if bytes > quota - quota / FREE_QUOTA_PERCENT {
                 return true;
             }
             alarm.store(false, Ordering::Release);
@@ -147,7 +147,7 @@ impl Committer {
         true
     }
 
-    /// Makes the batch durable, visible and known, in this order.
+    /// Makes the batch durable, then visible, then notifies watches.
     fn flush(&mut self) {
         if self.batch.is_empty() {
             return;
@@ -156,7 +156,7 @@ impl Committer {
         self.batch.answer(result.as_ref().map(|_| ()));
     }
 
-    /// Commits the changes of the batch, and a record after them.
+    /// Commits the changes of the batch, followed by a record.
     fn commit(&mut self, last: Option<Record<'_>>) -> Result<()> {
         if self.batch.changes.is_empty() && last.is_none() {
             return Ok(());
@@ -175,7 +175,7 @@ impl Committer {
         let revision = {
             let mut state = shared.state.write();
             let state = &mut *state;
-            self.batch.changes.drain(..).for_each(|change: Change| state.apply(change, at));
+            self.batch.changes.drain(..).for_each(|change: PendingChange| state.apply(change, at));
             state.index = self.log.index();
             apply_last(state, last);
             state.history.trim(at.saturating_sub(shared.history_age_ms()), shared.options.history_bytes);
@@ -252,7 +252,7 @@ impl Committer {
         }
     }
 
-    /// When there will be something to do even if nobody asks.
+    /// Time of the next scheduled work.
     fn next_deadline(&self) -> Option<Instant> {
         let state = self.shared.state.read();
         let lease = match &self.poisoned {
@@ -279,7 +279,7 @@ impl Committer {
         let spawned = std::thread::Builder::new().name("store-checkpoint".to_owned()).spawn(move || {
             let index = frozen.index;
             let path = checkpoint_path(&shared.options.directory, index);
-            // A panic counts as a failure: the committer waits for an answer before it starts the next checkpoint.
+            // A panic counts as a failure: the committer waits for the result before it starts the next checkpoint.
             let written = catch_unwind(AssertUnwindSafe(|| frozen.write(&*shared.options.io, &path, false)));
             let result = written.unwrap_or_else(|_| {
                 let panicked = std::io::Error::other("the checkpoint thread panicked");
@@ -304,7 +304,7 @@ impl Committer {
                 self.log.release(index);
             }
             Err(error) => {
-                // The log keeps everything; try again when it has grown by half as much again.
+                // The log has everything; retry when it has grown by half as much again.
                 tracing::warn!(%error, "checkpoint failed; the log stays longer");
                 self.checkpoint_bytes = self.log_bytes + self.shared.options.checkpoint_bytes / 2;
             }
@@ -316,7 +316,7 @@ impl Committer {
             let _ = thread.join();
         }
         if self.poisoned.is_none() {
-            // With a frame behind it, damage to the last frame can be told from an unfinished write.
+            // With a frame behind it, damage to the last frame is distinguishable from an unfinished write.
             let _ = self.commit(Some(Record::Closed));
         }
         self.shared.watchers.lock().close(&StoreError::Closed);
@@ -337,7 +337,7 @@ fn apply_last(state: &mut State, last: Option<Record<'_>>) {
     }
 }
 
-/// Appends a frame; a failure that leaves the disk's contents in doubt ends all writing.
+/// Appends a frame; a failure that leaves the disk's contents unknown stops all writes.
 fn append(
     log: &mut Log,
     shared: &Shared,

@@ -5,26 +5,26 @@ use std::mem::size_of;
 
 use crate::contract::{Event, Revision};
 
-/// What one change costs beyond its key and its superseded value.
+/// Memory of one change beyond its key and its superseded value.
 const OVERHEAD: usize = size_of::<Entry>() + 48;
 
 /// Changes, oldest first.
 pub(super) struct History {
     entries: VecDeque<Entry>,
     bytes: usize,
-    /// Revision of the last change that was dropped; nothing older can be told.
+    /// Revision of the last dropped change; older revisions are unavailable.
     compacted: Revision,
 }
 
 pub(super) struct Entry {
     pub event: Event,
-    /// When it happened, in milliseconds of the store's clock.
+    /// Time of the change, in milliseconds of the store's clock.
     pub at: u64,
 }
 
 impl Entry {
-    /// Memory that dropping the entry gives back: the value that its change replaced. The value it
-    /// introduced is either current or is counted where it was replaced.
+    /// Memory freed by dropping the entry: the value that its change replaced. The value it introduced is either
+    /// current or counted where it was replaced.
     fn cost(&self) -> usize {
         OVERHEAD + self.event.key().len() + self.event.prev().map_or(0, |kv| kv.value.len())
     }
@@ -64,7 +64,7 @@ impl History {
         self.shrink();
     }
 
-    /// Drops what is older than `oldest` (in milliseconds) or exceeds `bytes`.
+    /// Drops entries that are older than `oldest` (in milliseconds) or exceed `bytes`.
     pub fn trim(&mut self, oldest: u64, bytes: usize) {
         while self.bytes > bytes || self.oldest().is_some_and(|at| at < oldest) {
             self.drop_oldest();
@@ -72,7 +72,7 @@ impl History {
         self.shrink();
     }
 
-    /// When the oldest change happened.
+    /// Time of the oldest change.
     pub fn oldest(&self) -> Option<u64> {
         self.entries.front().map(|entry| entry.at)
     }

@@ -1,4 +1,4 @@
-//! The few file operations durability rests on, behind a trait so that tests can make them fail.
+//! File operations that durability depends on, behind a trait so that tests can inject failures.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,11 +18,11 @@ pub trait Io: Send + Sync + 'static {
     fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<()>;
     /// Makes the contents of the file (or the entries of the directory) durable.
     fn sync(&self, file: &File) -> io::Result<()>;
-    /// Reserves room on the disk for the first `length` bytes of the file.
+    /// Reserves disk space for the first `length` bytes of the file.
     fn allocate(&self, file: &File, length: u64) -> io::Result<()>;
 }
 
-/// The real thing.
+/// File operations of the operating system.
 #[derive(Debug, Default)]
 pub struct Disk;
 
@@ -37,21 +37,21 @@ impl Io for Disk {
 
     fn allocate(&self, file: &File, length: u64) -> io::Result<()> {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
-            // Not every file system can reserve; there the log takes its room as it grows.
+            // Not every file system supports reservation; the log then allocates space as it grows.
             Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(length),
             other => other.map_err(Into::into),
         }
     }
 }
 
-/// Reports whether the error says that the process or the system has run out of something that comes back, such as descriptors.
+/// True if the process or the system has exhausted a resource that becomes available again, such as descriptors.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR];
     passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Whether the error says that the disk (or the quota) is full.
+/// True if the disk or the quota is full.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),

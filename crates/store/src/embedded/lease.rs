@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::contract::LeaseId;
 
-/// All leases. Deadlines are not durable: a restart gives every lease its whole time again.
+/// All leases. Deadlines are not durable: a restart renews every lease.
 #[derive(Default)]
 pub(super) struct Leases {
     leases: BTreeMap<LeaseId, Lease>,
-    /// Leases by the time they run out.
+    /// Leases by expiry time.
     deadlines: BTreeSet<(Instant, LeaseId)>,
     /// The lease of each key that has one.
     attached: HashMap<Arc<str>, LeaseId>,
@@ -41,7 +41,7 @@ impl Leases {
         self.attached.get(key).copied()
     }
 
-    /// Starts the lease's time anew; false if there is no such lease.
+    /// Renews the lease; false if it does not exist.
     pub fn renew(&mut self, id: LeaseId, now: Instant) -> bool {
         let Some(lease) = self.leases.get_mut(&id) else { return false };
         self.deadlines.remove(&(lease.deadline, id));
@@ -50,7 +50,7 @@ impl Leases {
         true
     }
 
-    /// Forgets the lease. Its keys are expected to be gone.
+    /// Removes the lease, whose keys must have been deleted before.
     pub fn revoke(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.remove(&id) else { return };
         self.deadlines.remove(&(lease.deadline, id));
@@ -59,7 +59,7 @@ impl Leases {
         }
     }
 
-    /// The key now belongs to this lease and to no other.
+    /// Attaches the key to this lease and detaches it from any other.
     pub fn attach(&mut self, key: &Arc<str>, lease: Option<LeaseId>) {
         if self.attached.is_empty() && lease.is_none() {
             return;
@@ -77,13 +77,13 @@ impl Leases {
         }
     }
 
-    /// Some of the lease's keys.
-    pub fn keys(&self, id: LeaseId, most: usize) -> Vec<Arc<str>> {
+    /// Up to `limit` keys of the lease.
+    pub fn keys(&self, id: LeaseId, limit: usize) -> Vec<Arc<str>> {
         let lease = self.leases.get(&id);
-        lease.map(|lease| lease.keys.iter().take(most).cloned().collect()).unwrap_or_default()
+        lease.map(|lease| lease.keys.iter().take(limit).cloned().collect()).unwrap_or_default()
     }
 
-    /// When the next lease runs out.
+    /// Deadline of the next lease.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }

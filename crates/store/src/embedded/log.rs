@@ -1,4 +1,4 @@
-//! The write-ahead log: appending frames to segments, starting new ones, using old files again.
+//! The write-ahead log: appends frames to segments, starts new segments, reuses old files.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -11,31 +11,31 @@ use super::io::{Io, is_full, is_passing};
 use super::segment::{FRAME, HEADER, ROTATION_NOTE, Scan, SegmentHeader, scan};
 use crate::error::{Result, StoreError};
 
-/// Old segment files kept for use again: as many as one checkpoint releases. Writing to blocks that
-/// were written before is also quicker to sync than writing to freshly allocated ones.
+/// Old segment files retained for reuse: as many as one checkpoint releases. Syncing blocks that were written before
+/// is also faster than syncing newly allocated ones.
 const SPARES: usize = 4;
-/// So much of a new segment is filled with zeros ahead of the frames. Blocks that were reserved but never written are
-/// dear: each sync has to note that they are in use now, and this way only one of many has to.
+/// Bytes of a new segment that are zero-filled ahead of the frames. Syncing a block that is reserved but was never
+/// written is slow, because the file system must first mark it as written; filling ahead does that once for many syncs.
 const AHEAD: u64 = 256 * 1024;
 const ZEROS: usize = 64 * 1024;
-/// A buffer larger than this is given back after use.
+/// A buffer larger than this is freed after use.
 const BUFFER: usize = 1 << 20;
 
-/// Why a frame was not appended.
+/// Reason for which a frame was not appended.
 #[derive(Debug)]
 pub(super) enum AppendError {
-    /// The disk is full; the log is as it was and appending may be tried again.
+    /// The disk is full; the log is unchanged and the append may be retried.
     Full,
-    /// Nothing of the new segment was written, for a reason that may pass; appending may be tried again.
+    /// The new segment could not be created for a transient reason; the append may be retried.
     Passing { operation: &'static str, path: PathBuf, source: io::Error },
-    /// It is not known what is on the disk.
+    /// The content of the disk is unknown.
     Failed { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// The log, open for appending.
 pub(super) struct Log {
     directory: PathBuf,
-    /// The directory, open: syncing it needs no further descriptor.
+    /// The directory, kept open so that syncing it needs no further descriptor.
     handle: File,
     io: Arc<dyn Io>,
     segment_bytes: u64,
@@ -53,14 +53,14 @@ struct Active {
     path: PathBuf,
     header: SegmentHeader,
     offset: u64,
-    /// Up to here the file has been written before.
+    /// Offset up to which the file has been written before.
     written: u64,
 }
 
 impl Active {
-    /// Writes zeros behind a frame that ends here, if it goes beyond what was written before. Reserved blocks read as zeros
-    /// anyway, and what an unfinished frame left behind its place counts for nothing, so nothing depends on them: whether
-    /// they reach the disk, before the frame or after it, and if writing them fails.
+    /// Writes zeros behind a frame that ends here, if it extends beyond the part written before. Reserved blocks read
+    /// as zeros, and remains of an unfinished frame are ignored, so correctness does not depend on these zeros: they
+    /// may reach the disk before or after the frame, or not at all.
     fn fill_ahead(&mut self, io: &dyn Io, end: u64, segment_bytes: u64) {
         if end <= self.written {
             return;
@@ -84,7 +84,7 @@ pub(super) fn segment_path(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("{number:016x}.log"))
 }
 
-/// Opens the directory and makes its entries durable: those of spares that are about to be used.
+/// Opens the directory and makes its entries durable: those of spares before their reuse.
 fn open_directory(io: &dyn Io, directory: &Path) -> Result<File> {
     let handle = File::open(directory).map_err(StoreError::io("open", directory))?;
     io.sync(&handle).map_err(StoreError::io("sync", directory))?;
@@ -124,7 +124,7 @@ impl Log {
         Ok(Self { directory, handle, io, segment_bytes, active, index, finished, spares, buffer })
     }
 
-    /// Goes on after the last frame of the last segment.
+    /// Continues after the last frame of the last segment.
     pub fn resume(
         io: Arc<dyn Io>,
         segment_bytes: u64,
@@ -135,11 +135,12 @@ impl Log {
         let Segment { path, header, bytes, scan } = segment;
         let file =
             OpenOptions::new().read(true).write(true).open(&path).map_err(StoreError::io("open", &path))?;
-        // The last frame may be in the page cache only, and is about to be served. Syncing alone is not enough: if its sync
+        // The last frame may be in the page cache only, and will be served. Syncing alone is not enough: if its sync
         // has failed before, the kernel has marked its pages clean and would write nothing.
         let tail = scan.frames.last().map_or(0, |last| last.start - FRAME)..scan.end;
         match io.write(&file, &bytes[tail.clone()], tail.start as u64) {
-            // Where overwriting takes room, a full disk must not keep the store from being read.
+            // Overwriting may need space (copy-on-write file systems); a full disk must not prevent the store from
+            // opening.
             Err(error) if is_full(&error) => {
                 tracing::warn!(path = %path.display(), %error, "failed to rewrite the last frame of the log");
             }
@@ -157,7 +158,7 @@ impl Log {
         let index = header.first_index + scan.frames.len() as u64 - 1;
         let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
         let offset = scan.end as u64;
-        // On a full disk the room is kept for frames.
+        // On a full disk the space is reserved for frames.
         let written = if reserved { offset } else { segment_bytes };
         let active = Active { file, path, header, offset, written };
         let handle = open_directory(&*io, &directory)?;
@@ -225,7 +226,7 @@ impl Log {
         Ok(())
     }
 
-    /// Lets go of the segments whose frames all have an index up to this one.
+    /// Releases the segments whose frames all have an index up to this one.
     pub fn release(&mut self, index: u64) {
         let mut spares = Vec::new();
         while self.finished.front().is_some_and(|(_, last)| *last <= index) {
@@ -244,8 +245,8 @@ impl Log {
                 tracing::warn!(path = %path.display(), %error, "cannot remove an old log segment");
             }
         }
-        // A spare is used once its new name is durable: else a power cut may bring the old name back with the contents of
-        // another segment.
+        // A spare is used once its new name is durable: otherwise a power cut may restore the old name with the
+        // contents of another segment.
         match self.io.sync(&self.handle) {
             Ok(()) => self.spares.append(&mut spares),
             Err(error) => {
@@ -292,13 +293,13 @@ fn start_segment(
     });
     let file = match started {
         Ok(file) => file,
-        // Nothing was written: the file, if there is one, is as good as before.
+        // Nothing was written: the spare file, if there is one, can still be used.
         Err(error @ AppendError::Passing { .. }) => {
             spares.extend(reused.then_some(unnamed));
             return Err(error);
         }
         Err(error) => {
-            // Nothing refers to the file yet. Give its room back; the next attempt starts afresh.
+            // The file is unreferenced: remove it to free its space; the next attempt creates another.
             let _ = fs::remove_file(&unnamed);
             return Err(error);
         }
@@ -308,7 +309,7 @@ fn start_segment(
         path: directory.to_owned(),
         source,
     })?;
-    // A spare one is full of old frames.
+    // A spare segment still contains old frames.
     let written = if reused { segment_bytes } else { HEADER as u64 };
     Ok(Active { file, path, header, offset: HEADER as u64, written })
 }
@@ -348,7 +349,7 @@ impl Segment {
         self.header.is_rotated(&self.bytes)
     }
 
-    /// Index of the first frame that is not here.
+    /// Index of the frame after the last one in this segment.
     pub fn end_index(&self) -> u64 {
         self.header.first_index + self.scan.frames.len() as u64
     }

@@ -1,9 +1,8 @@
 //! The embedded backend: state and recent history in memory, durable through a write-ahead log.
 //!
-//! Reads are answered from memory under a short read lock. Writes go through one commit thread
-//! ([`commit`]) that appends whole batches to the [`log`] and syncs once per batch. Now and then the
-//! state is written out as a [`checkpoint`], after which older log segments are used again. Opening
-//! is [`recovery`]: the newest checkpoint and the log after it.
+//! Reads are served from memory under a short read lock. Writes go through one commit thread ([`commit`]) that appends
+//! whole batches to the [`log`] and syncs once per batch. The state is periodically written as a [`checkpoint`], after
+//! which older log segments are reused. Opening is [`recovery`]: the newest checkpoint and the log after it.
 
 mod batch;
 mod checkpoint;
@@ -44,13 +43,13 @@ use crate::error::{Result, StoreError};
 const LARGEST: usize = 4 << 20;
 /// Smallest segment: a full batch and the largest value fit.
 const SMALLEST_SEGMENT: u64 = 8 << 20;
-/// Size limit unless another is given: etcd's largest recommended one.
+/// Default size limit: etcd's largest recommended one.
 pub const DEFAULT_QUOTA_BYTES: u64 = 8 << 30;
 
 /// Settings of the embedded backend.
 #[derive(Clone)]
 pub struct EmbeddedOptions {
-    /// Where the store lives; created if missing.
+    /// Directory of the store; created if missing.
     pub directory: PathBuf,
     /// History older than this is dropped.
     pub history_age: Duration,
@@ -60,9 +59,9 @@ pub struct EmbeddedOptions {
     pub segment_bytes: u64,
     /// A checkpoint is written when the log since the last one reaches this, and the last one's size.
     pub checkpoint_bytes: u64,
-    /// Size limit of all keys and values together; beyond it, writes other than deletes are refused.
+    /// Size limit of all keys and values together; beyond it, writes other than deletes are rejected.
     pub quota_bytes: u64,
-    /// The disk, or a test's idea of one.
+    /// File operations; tests substitute a failing disk.
     pub io: Arc<dyn Io>,
 }
 
@@ -81,24 +80,45 @@ impl EmbeddedOptions {
 }
 
 /// The embedded store.
+///
+/// ```
+/// use store::{Embedded, EmbeddedOptions, Expect, Op, Outcome, Store, Txn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> store::Result<()> {
+/// # let directory = tempfile::tempdir().expect("a directory");
+/// let store = Embedded::open(EmbeddedOptions::new(directory.path()))?;
+/// let create = Txn {
+///     key: "/pods/a".into(),
+///     expect: Expect::Absent,
+///     op: Op::Put { value: "1".into(), lease: None },
+/// };
+/// assert!(matches!(store.txn(create.clone()).await?, Outcome::Committed { .. }));
+/// assert!(matches!(store.txn(create).await?, Outcome::Conflict { .. }));
+/// let (found, _revision) = store.get("/pods/a").await?;
+/// assert_eq!(found.expect("the key exists").value, "1");
+/// store.close().await;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Embedded {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the store's handle and its commit thread share. Where both locks are taken, `watchers` comes
-/// first: commits hold it from making changes visible until the sinks have them.
+/// State shared by the store's handle and its commit thread. Lock order: `watchers` before `state`; commits hold it
+/// from making changes visible until the sinks have received them.
 struct Shared {
     options: EmbeddedOptions,
     state: RwLock<State>,
     watchers: Mutex<Watchers>,
     queue: Queue,
-    /// The revision up to which the sinks have been told.
+    /// Revision up to which all sinks have been notified.
     revision: AtomicU64,
-    /// A commit can be read, but not all sinks have been told of it.
+    /// A commit is readable, but not all sinks have been notified of it.
     telling: AtomicBool,
     clock: Clock,
-    /// The failure that ended all writing.
+    /// The failure that stopped all writes.
     failure: Mutex<Option<StoreError>>,
     /// The size limit is reached.
     quota_exceeded: AtomicBool,
@@ -110,13 +130,14 @@ impl Shared {
     }
 }
 
-/// Milliseconds since the epoch that never go back while the process runs.
+/// Milliseconds since the epoch, monotonic while the process runs.
 struct Clock {
     base: u64,
     started: Instant,
 }
 
 impl Clock {
+    #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "the only clock of this crate"))]
     fn start() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self { base: since.as_millis() as u64, started: Instant::now() }
@@ -128,7 +149,7 @@ impl Clock {
 }
 
 impl Embedded {
-    /// Opens the store in `options.directory`, or starts a new one there. Blocks while it reads.
+    /// Opens the store in `options.directory`, or creates one there. Blocks while it reads.
     pub fn open(options: EmbeddedOptions) -> Result<Self> {
         let mut options = options;
         options.segment_bytes = options.segment_bytes.max(SMALLEST_SEGMENT);
@@ -163,8 +184,8 @@ impl Embedded {
         }
     }
 
-    /// Starts a store in an empty directory from a snapshot; returns its revision. The revision skips
-    /// `skip_revisions`, so that none is used again that the old store reached after the snapshot.
+    /// Creates a store in an empty directory from a snapshot; returns its revision. The revision skips
+    /// `skip_revisions`, so that revisions which the old store reached after the snapshot are not reused.
     pub fn restore(snapshot: &Path, directory: &Path, skip_revisions: u64) -> Result<Revision> {
         recovery::private_directory(directory)?;
         let _lock = recovery::lock(directory)?;
@@ -217,7 +238,7 @@ impl Store for Embedded {
         if size > LARGEST {
             return Err(StoreError::TooLarge { key: txn.key, size, limit: LARGEST });
         }
-        self.shared.queue.ask(|reply| Request::Txn { txn, reply }).await
+        self.shared.queue.send(|reply| Request::Txn { txn, reply }).await
     }
 
     async fn watch(&self, prefix: &str, after: Revision, sink: Box<dyn WatchSink>) -> Result<WatchHandle> {
@@ -230,7 +251,7 @@ impl Store for Embedded {
         let shared = Arc::downgrade(&self.shared);
         Ok(WatchHandle::new(move || {
             cancelled.store(true, Ordering::Release);
-            // When events are just being handed out, the next commit sweeps.
+            // If events are being delivered, the next commit removes it.
             if let Some(shared) = shared.upgrade()
                 && let Some(mut watchers) = shared.watchers.try_lock()
             {
@@ -267,7 +288,7 @@ impl Store for Embedded {
     }
 
     async fn compact(&self, revision: Revision) -> Result<()> {
-        self.shared.queue.ask(|reply| Request::Compact { revision, reply }).await
+        self.shared.queue.send(|reply| Request::Compact { revision, reply }).await
     }
 
     async fn compacted(&self) -> Result<Revision> {
@@ -275,15 +296,15 @@ impl Store for Embedded {
     }
 
     async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId> {
-        self.shared.queue.ask(|reply| Request::Grant { ttl, reply }).await
+        self.shared.queue.send(|reply| Request::Grant { ttl, reply }).await
     }
 
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
-        self.shared.queue.ask(|reply| Request::Revoke { lease, reply }).await
+        self.shared.queue.send(|reply| Request::Revoke { lease, reply }).await
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<()> {
-        self.shared.queue.ask(|reply| Request::KeepAlive { lease, reply }).await
+        self.shared.queue.send(|reply| Request::KeepAlive { lease, reply }).await
     }
 
     async fn snapshot(&self, to: &Path) -> Result<Revision> {

@@ -1,4 +1,4 @@
-//! What callers ask of the commit thread, and the queue in between.
+//! Requests to the commit thread, and their queue.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use crate::contract::{LeaseId, Outcome, Revision, Txn};
 use crate::error::{Result, StoreError};
 
-/// Where an answer goes.
+/// Channel of a response.
 pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
 
 /// A request to the commit thread.
@@ -40,7 +40,7 @@ pub(super) enum Request {
     },
 }
 
-/// Requests in order of arrival; one reader takes them all at once.
+/// Requests in order of arrival; one reader takes them all in one call.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -64,21 +64,21 @@ impl Queue {
         }
     }
 
-    /// Adds a request and waits for its answer.
-    pub async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
+    /// Adds a request and waits for its response.
+    pub async fn send<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.push(request(reply));
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
-    /// Accepts nothing more; what is waiting is still handed out.
+    /// Rejects further requests; queued ones are still returned.
     pub fn close(&self) {
         self.waiting.lock().closed = true;
         self.arrived.notify_one();
     }
 
-    /// Everything that has arrived, waiting for something until the deadline. `None` once the queue is
-    /// closed and empty. `spent` is an empty vector to use again.
+    /// Returns all queued requests, waiting for the first until the deadline. `None` once the queue is closed and
+    /// empty. `spent` is an empty vector to reuse.
     pub fn take(&self, deadline: Option<Instant>, spent: Vec<Request>) -> Option<Vec<Request>> {
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() {
@@ -97,7 +97,7 @@ impl Queue {
         Some(std::mem::replace(&mut waiting.requests, spent))
     }
 
-    /// Drops what nobody will answer any more.
+    /// Drops requests that will not be processed.
     pub fn abandon(&self) {
         let mut waiting = self.waiting.lock();
         waiting.closed = true;

@@ -1,7 +1,7 @@
-//! The records of the log: what a batch of changes looks like as bytes.
+//! Log records: the encoding of a batch of changes.
 //!
-//! A frame's payload is the time of the commit followed by records. Numbers are little-endian. Only
-//! what cannot be derived is kept: versions and creation revisions follow from replaying.
+//! A frame's payload is the time of the commit followed by records. Numbers are little-endian. Derivable values are
+//! not stored: versions and creation revisions follow from replaying.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(super) enum Record<'a> {
     Compact {
         revision: Revision,
     },
-    /// The store was closed in good order after the records before this one.
+    /// The store was closed cleanly after the preceding records.
     Closed,
 }
 
@@ -108,13 +108,13 @@ pub(super) fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Length and bytes. Sizes are checked on the way in, so a length always fits.
+/// Writes length and bytes. Sizes are validated before, so a length always fits.
 pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);
 }
 
-/// Reads numbers and strings off a slice; every method answers `None` at the end of the input.
+/// Reads numbers and strings from a slice; every method returns `None` at the end of the input.
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {

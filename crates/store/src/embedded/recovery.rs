@@ -14,17 +14,17 @@ use super::EmbeddedOptions;
 use super::checkpoint::{self, Loaded};
 use super::log::{Log, Segment, segment_path};
 use super::record::{Reader, Record};
-use super::state::{Change, State};
+use super::state::{PendingChange, State};
 use crate::contract::{Op, Revision};
 use crate::error::{Result, StoreError};
 
-/// A store brought back.
+/// A recovered store.
 pub(super) struct Recovered {
     pub state: State,
     pub journal: Journal,
 }
 
-/// What the commit thread goes on with.
+/// Initial state of the commit thread.
 pub(super) struct Journal {
     pub log: Log,
     pub lock: Lock,
@@ -47,7 +47,7 @@ pub(super) fn checkpoint_path(directory: &Path, index: u64) -> PathBuf {
     directory.join(format!("{index:016x}.checkpoint"))
 }
 
-/// The directory is this store's alone until this is dropped.
+/// Exclusive lock of the directory, released on drop.
 pub(super) struct Lock(File);
 
 impl Drop for Lock {
@@ -57,7 +57,7 @@ impl Drop for Lock {
     }
 }
 
-/// Takes the directory for this process alone.
+/// Locks the directory for this process.
 pub(super) fn lock(directory: &Path) -> Result<Lock> {
     let path = directory.join("lock");
     let file = OpenOptions::new()
@@ -75,7 +75,7 @@ pub(super) fn lock(directory: &Path) -> Result<Lock> {
     }
 }
 
-/// Whether the directory holds a store.
+/// True if the directory contains a store.
 pub(super) fn is_occupied(directory: &Path) -> Result<bool> {
     let files = list(directory, 0)?;
     Ok(!files.checkpoints.is_empty() || !files.segments.is_empty())
@@ -95,7 +95,7 @@ fn list(directory: &Path, segment_bytes: u64) -> Result<Files> {
             (Some("spare"), Some(_)) if entry.metadata().is_ok_and(|meta| meta.len() == segment_bytes) => {
                 files.spares.push(path);
             }
-            // What a crash left unfinished.
+            // Remove files that a crash left incomplete.
             (Some("spare" | "tmp"), Some(_)) if segment_bytes > 0 => {
                 let _ = fs::remove_file(&path);
             }
@@ -107,8 +107,8 @@ fn list(directory: &Path, segment_bytes: u64) -> Result<Files> {
     Ok(files)
 }
 
-/// Makes the directory of a store for its owner alone; one that is open to others is closed. The files in it may have
-/// been made with wider modes by an earlier version.
+/// Creates the directory of a store with access for its owner only, and corrects wider modes. The files in it may
+/// have wider modes from an earlier version.
 pub(super) fn private_directory(directory: &Path) -> Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(StoreError::io("create", directory))?;
@@ -116,7 +116,7 @@ pub(super) fn private_directory(directory: &Path) -> Result<()> {
         .map_err(StoreError::io("restrict", directory))
 }
 
-/// Brings the store in the directory back, or starts a new one.
+/// Recovers the store in the directory, or creates a new one.
 pub(super) fn recover(options: &EmbeddedOptions) -> Result<Recovered> {
     let directory = &options.directory;
     private_directory(directory)?;
@@ -128,8 +128,8 @@ pub(super) fn recover(options: &EmbeddedOptions) -> Result<Recovered> {
     let needed = state.index + 1;
     let mut segments: VecDeque<_> = segments.into();
     let mut finished = VecDeque::new();
-    // Segments before the one that continues the checkpoint are not needed, and need not be sound: a power cut may have
-    // brought back the name of one whose file was used again.
+    // Segments before the one that continues the checkpoint are not needed and may be damaged: a power cut may have
+    // restored the name of a file that was reused.
     let starts = |(number, path): &(u64, PathBuf)| {
         Segment::read_header(path, *number).filter(|header| header.first_index <= needed)
     };
@@ -197,7 +197,7 @@ pub(super) fn recover(options: &EmbeddedOptions) -> Result<Recovered> {
     Ok(Recovered { state, journal: Journal { log, lock, checkpoint_bytes: size, log_bytes } })
 }
 
-/// An older checkpoint serves if the newest is damaged, as long as the log reaches back to it.
+/// Falls back to an older checkpoint if the newest is damaged, as long as the log reaches back to it.
 fn load_newest(checkpoints: &[(u64, PathBuf)], now: Instant) -> Result<Loaded> {
     let mut first_error = None;
     for (_, path) in checkpoints.iter().rev() {
@@ -243,7 +243,7 @@ fn check_succession(previous: &Segment, next: &Segment) -> Result<()> {
     Ok(())
 }
 
-/// Applies the frames that the state does not have yet; returns their bytes.
+/// Applies the frames that the state does not include yet; returns their bytes.
 fn replay(segment: &Segment, state: &mut State, now: Instant) -> Result<u64> {
     let mut bytes = 0;
     for (nth, range) in segment.scan.frames.iter().enumerate() {
@@ -268,12 +268,12 @@ fn replay(segment: &Segment, state: &mut State, now: Instant) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Makes the change that a record tells of; `None` if it cannot follow what came before.
+/// Applies the change of a record; `None` if it contradicts the state.
 fn apply(record: Record<'_>, state: &mut State, at: u64, now: Instant) -> Option<()> {
     let mut change = |key: &str, revision: Revision, op: Op| {
         let prev = state.current.get(key).cloned();
         let fits = revision == state.revision + 1 && (prev.is_some() || matches!(op, Op::Put { .. }));
-        fits.then(|| state.apply(Change::new(Arc::from(key), prev, op, revision), at))
+        fits.then(|| state.apply(PendingChange::new(Arc::from(key), prev, op, revision), at))
     };
     match record {
         Record::Put { revision, lease, key, value } => {

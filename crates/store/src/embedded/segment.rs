@@ -1,13 +1,12 @@
-//! Layout of a log segment, and reading one back.
+//! Layout of a log segment, and its parser.
 //!
-//! A segment is a preallocated file: a header, then frames, then whatever was there before (zeros, or
-//! the remains of an older segment whose file is used again). One frame is one batch of one commit,
-//! written with one write and followed by one sync, and the next frame is only written after that sync.
-//! So a crash can damage at most the last frame; a damaged frame with another frame behind it is
-//! corruption, and is never taken for the end of the log.
+//! A segment is a preallocated file: a header, then frames, then old contents (zeros, or the remains of an older
+//! segment whose file was reused). One frame is one batch of one commit, written with one write and followed by one
+//! sync, and the next frame is only written after that sync. So a crash can damage at most the last frame; a damaged
+//! frame followed by another frame is corruption, and is never treated as the end of the log.
 //!
-//! Frame headers carry a checksum salted with the segment's own random number and their offset: remains
-//! of older segments, or values that look like frames, are not mistaken for frames of this one.
+//! Frame headers carry a checksum salted with the segment's own random number and their offset: remains of older
+//! segments, or values that look like frames, are not mistaken for frames of this one.
 
 use std::ops::Range;
 
@@ -26,7 +25,7 @@ const MAGIC: &[u8; 8] = b"FERRYLOG";
 const VERSION: u32 = 1;
 const FRAME_MAGIC: u32 = 0x4d52_4646;
 
-/// What a segment says of itself.
+/// Header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
     /// Segments are numbered without gaps.
@@ -50,7 +49,7 @@ impl SegmentHeader {
         out
     }
 
-    /// `None` when the header is damaged or of a version this code does not know.
+    /// `None` if the header is damaged or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes.get(..HEADER)?);
         let magic = reader.take(8)?;
@@ -108,16 +107,16 @@ impl SegmentHeader {
     }
 }
 
-/// What reading a segment found.
+/// Result of scanning a segment.
 #[derive(Debug)]
 pub(super) struct Scan {
     /// Payloads of the sound frames, in order.
     pub frames: Vec<Range<usize>>,
-    /// Where the next frame would go.
+    /// Offset of the next frame.
     pub end: usize,
     /// A frame was started at `end` and is incomplete.
     pub torn: bool,
-    /// A frame header lies beyond `end`: what was at `end` had been made durable and is damaged.
+    /// A frame header follows after `end`: the data at `end` had been made durable and is damaged.
     pub damaged: Option<usize>,
 }
 
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn record_with_a_flipped_bit_is_rejected() {
         let (header, bytes) = segment(&[b"first", b"second one", b"third"]);
         assert_eq!(SegmentHeader::decode(&bytes), Some(header));
         let sound = scan(&header, &bytes);

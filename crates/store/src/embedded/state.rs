@@ -12,7 +12,7 @@ use crate::error::{Result, StoreError};
 /// A new store's revision.
 pub(super) const FIRST_REVISION: Revision = 1;
 
-/// Everything the store knows, as of `revision`.
+/// Contents of the store at `revision`.
 pub(super) struct State {
     pub current: BTreeMap<Arc<str>, KeyValue>,
     pub history: History,
@@ -24,19 +24,19 @@ pub(super) struct State {
     pub bytes: u64,
 }
 
-/// Bytes that a key and its value count for.
+/// Bytes that a key and its value contribute to the size.
 pub(super) fn size_of(kv: &KeyValue) -> u64 {
     kv.key.len().saturating_add(kv.value.len()) as u64
 }
 
-/// A change that is decided but not yet made.
-pub(super) struct Change {
+/// A change that is evaluated but not applied.
+pub(super) struct PendingChange {
     pub event: Event,
     pub lease: Option<LeaseId>,
 }
 
-impl Change {
-    /// What `op` does to a key whose value is `prev`. The key's allocation is shared across versions.
+impl PendingChange {
+    /// Change that `op` makes to a key whose value is `prev`. The key's allocation is shared across versions.
     pub fn new(key: Arc<str>, prev: Option<KeyValue>, op: Op, revision: Revision) -> Self {
         let key = prev.as_ref().map_or(key, |kv| kv.key.clone());
         match op {
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    /// Adds a key and value as they stand in a checkpoint.
+    /// Adds a key and value of a checkpoint.
     pub fn insert(&mut self, kv: KeyValue) {
         self.bytes = self.bytes.saturating_add(size_of(&kv));
         if let Some(old) = self.current.insert(kv.key.clone(), kv) {
@@ -76,9 +76,9 @@ impl State {
         }
     }
 
-    /// Makes a change. `at` is the time of the commit.
-    pub fn apply(&mut self, change: Change, at: u64) {
-        let Change { event, lease } = change;
+    /// Applies a change. `at` is the time of the commit.
+    pub fn apply(&mut self, change: PendingChange, at: u64) {
+        let PendingChange { event, lease } = change;
         self.revision = event.revision();
         self.leases.attach(event.key(), lease);
         match &event {
@@ -92,7 +92,7 @@ impl State {
         self.history.push(event, at);
     }
 
-    /// Refuses revisions that are gone or yet to come.
+    /// Rejects compacted and future revisions.
     pub fn check_revision(&self, requested: Revision) -> Result<()> {
         let compacted = self.history.compacted();
         if requested < compacted {
@@ -121,7 +121,7 @@ impl State {
         Ok(page.finish(self.revision))
     }
 
-    /// The range as it was: for a key that has changed since, the value before its first change.
+    /// The range at an earlier revision: for a key that has changed since, the value before its first change.
     fn range_then<'a>(
         &'a self,
         current: impl Iterator<Item = &'a KeyValue>,
@@ -151,7 +151,7 @@ impl State {
     }
 }
 
-/// Collects up to a limit, and counts the rest.
+/// Collects items up to a limit, and counts the rest.
 struct Page {
     kvs: Vec<KeyValue>,
     limit: usize,

@@ -1,4 +1,4 @@
-//! The established watches, and handing them events.
+//! The established watches, and delivery of events to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::contract::{Event, Revision, WatchSink};
 use crate::error::StoreError;
 
-/// Events handed over in one call while history is replayed.
+/// Events delivered per call while history is replayed.
 const REPLAY: usize = 512;
 
 /// All watches of a store.
@@ -18,7 +18,7 @@ pub(super) struct Watchers {
 struct Watcher {
     prefix: String,
     sink: Box<dyn WatchSink>,
-    /// Set when the handle is dropped, which may happen while events are being handed out.
+    /// Set when the handle is dropped, possibly while events are being delivered.
     cancelled: Arc<AtomicBool>,
 }
 
@@ -33,7 +33,7 @@ impl Watchers {
     ) -> Arc<AtomicBool> {
         let mut events = Vec::new();
         for event in history.filter(|event| event.key().starts_with(prefix)) {
-            // A new revision may start a new call; one revision is never split.
+            // Calls end at revision boundaries; one revision is never split.
             if events.len() >= REPLAY {
                 sink.events(std::mem::take(&mut events));
             }
@@ -48,7 +48,7 @@ impl Watchers {
         cancelled
     }
 
-    /// Hands the events of a commit to the watches they concern, and its revision to all.
+    /// Delivers the events of a commit to the matching watches, and its revision to all.
     pub fn dispatch<'a>(&mut self, events: impl Iterator<Item = &'a Event> + Clone, revision: Revision) {
         self.sweep();
         for watcher in &mut self.watchers {
@@ -65,7 +65,7 @@ impl Watchers {
         }
     }
 
-    /// Drops the watches whose handles are gone.
+    /// Removes the watches whose handles have been dropped.
     pub fn sweep(&mut self) {
         self.watchers.retain(|watcher| !watcher.cancelled.load(Ordering::Acquire));
     }

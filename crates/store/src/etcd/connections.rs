@@ -1,4 +1,4 @@
-//! Connections to the members of the cluster: failover, back-off, and what a failure means.
+//! Connections to the members of the cluster: failover, backoff and classification of failures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,9 +11,10 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, ConnectError, Request, Response, Status};
 
 use super::EtcdOptions;
+use super::pauses::Pauses;
 use crate::error::{Result, StoreError};
 
-/// One try of a read; the rest of the time is for other members.
+/// Time limit of one attempt of a read; the rest of the deadline is for other members.
 const ATTEMPT: Duration = Duration::from_secs(3);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -25,21 +26,21 @@ pub(super) struct Connections {
     timeout: Duration,
 }
 
-/// What may be done when it is not known whether a request took effect.
+/// Retry policy for requests with an unknown outcome.
 #[derive(Clone, Copy)]
 pub(super) enum Effect {
-    /// Nothing is lost by asking again.
+    /// Idempotent: the request is retried on any failure.
     Repeatable,
-    /// It must not happen twice.
+    /// Not idempotent: the request is retried only if it had no effect.
     Once,
 }
 
-/// What a failed request means.
+/// Classification of a failed request.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The request had no effect; another member may do better.
+    /// The request had no effect; another member may succeed.
     NotApplied,
-    /// Whether the request had an effect is not known.
+    /// The request may have had an effect.
     Ambiguous,
     Compacted,
     FutureRevision,
@@ -80,7 +81,7 @@ impl Failure {
     }
 }
 
-/// A failed call: its meaning and the words for it.
+/// A failed call: classification and message.
 pub(super) struct Failed {
     pub failure: Failure,
     pub reason: Arc<str>,
@@ -127,19 +128,19 @@ impl Connections {
         (number, Grpc::new(channel).max_decoding_message_size(usize::MAX))
     }
 
-    /// Turns to the next member, unless somebody else already did.
+    /// Switches to the next member, unless another task already has.
     pub fn give_up_on(&self, number: usize) {
         let next = number.wrapping_add(1);
         let _ = self.current.compare_exchange(number, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Calls a member, and others if that is safe, until the time is over.
+    /// Calls a member, and other members if a retry is safe, until the deadline.
     pub async fn call<T, F>(&self, effect: Effect, attempt: impl Fn(Grpc<Channel>) -> F) -> Result<T, Failed>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let deadline = Instant::now() + self.timeout;
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = Pauses::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let (number, grpc) = self.current();
             let left = deadline.saturating_duration_since(Instant::now());
@@ -160,12 +161,12 @@ impl Connections {
             if matches!(failure, Failure::NotApplied | Failure::Ambiguous) {
                 self.give_up_on(number);
             }
+            let pause = pauses.advance();
             if !again || Instant::now() + pause >= deadline {
                 return Err(Failed { failure, reason: reason.into() });
             }
             tracing::debug!(%reason, "etcd call failed; trying another member");
             sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }
@@ -187,7 +188,7 @@ pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// A request that a member without a leader refuses at once instead of keeping.
+/// A request that a member without a leader rejects immediately instead of queueing it.
 pub(super) fn request<T>(message: T) -> Request<T> {
     with_leader(Request::new(message))
 }
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures() {
+    fn status_code_determines_retry_of_failed_call() {
         for (code, message, expected) in [
             (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted", "Compacted"),
             (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision", "FutureRevision"),

@@ -1,4 +1,4 @@
-//! Between the contract's types and etcd's messages.
+//! Conversions between the contract's types and etcd's messages.
 
 use std::sync::Arc;
 

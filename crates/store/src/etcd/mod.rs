@@ -1,10 +1,11 @@
 //! The etcd backend: an etcd cluster of version 3.4 or later through its v3 API.
 //!
-//! [`connections`] finds a member that answers and says what a failure means; [`watches`] keeps all
-//! watches on one of etcd's and resumes them after a failure; [`rpc`] is generated.
+//! [`connections`] selects a responding member and classifies failures; [`watches`] multiplexes all watches onto one
+//! watch of etcd and resumes them after a failure; [`rpc`] is generated.
 
 mod connections;
 mod convert;
+mod pauses;
 #[expect(clippy::enum_variant_names, reason = "generated; the names are the protocol's")]
 pub(crate) mod rpc;
 mod watches;
@@ -29,10 +30,10 @@ use crate::contract::{
 };
 use crate::error::{Result, StoreError};
 
-/// What etcd accepts in one request unless told otherwise.
+/// etcd's default limit of a request.
 const LARGEST: usize = 3 << 19;
 
-/// A key that nobody writes, read to learn the revision. It sorts outside of any path.
+/// A key that is never written, read to obtain the revision. It sorts outside of any path.
 const PROBE: &str = "ferry.probe";
 
 /// Settings of the etcd backend.
@@ -61,7 +62,7 @@ impl EtcdOptions {
 /// Certificates, PEM encoded.
 #[derive(Clone)]
 pub struct EtcdTls {
-    /// Who signs the members' certificates.
+    /// Authorities of the members' certificates.
     pub ca: Vec<u8>,
     /// Certificate chain and key to authenticate with.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
@@ -79,12 +80,12 @@ pub struct Etcd {
     watches: Watches,
 }
 
-/// What requests and watches share.
+/// State shared by requests and watches.
 struct Cluster {
     connections: Connections,
     /// The latest revision seen in any answer.
     revision: AtomicU64,
-    /// A revision known to be compacted or the oldest one kept.
+    /// A compacted revision, or the oldest retained one.
     compacted: AtomicU64,
     request_timeout: Duration,
 }
@@ -105,7 +106,7 @@ impl Etcd {
         })
     }
 
-    /// Refuses a starting point that is gone or yet to come; returns the store's revision.
+    /// Rejects a compacted or future starting revision; returns the store's revision.
     async fn check_revision(&self, revision: Revision) -> Result<Revision> {
         let probe = self.cluster.probe(Some(revision)).await;
         match probe {
@@ -116,7 +117,7 @@ impl Etcd {
 }
 
 impl Cluster {
-    /// Takes note of the revision in an answer's header.
+    /// Records the revision of a response header.
     fn saw(&self, header: Option<&rpc::ResponseHeader>) -> Revision {
         let revision = header.map_or(0, |header| header.revision as Revision);
         self.revision.fetch_max(revision, Ordering::AcqRel);
@@ -131,7 +132,7 @@ impl Cluster {
         Ok(response)
     }
 
-    /// A linearizable read of next to nothing; returns the store's revision.
+    /// A linearizable read of a missing key; returns the store's revision.
     async fn probe(&self, revision: Option<Revision>) -> Result<Revision, Failed> {
         let revision = revision.unwrap_or(0) as i64;
         let message =
@@ -163,7 +164,7 @@ impl Cluster {
     async fn read_error(&self, failed: Failed, requested: Revision) -> StoreError {
         match failed.failure {
             Failure::Compacted => {
-                // Best effort: the answer is the same without the exact bound.
+                // Best effort: the error is the same without the exact bound.
                 let compacted = Box::pin(self.find_compacted()).await.unwrap_or(requested + 1);
                 StoreError::Compacted { requested, compacted }
             }
@@ -179,22 +180,22 @@ impl Cluster {
         }
     }
 
-    /// etcd does not tell what it has compacted, but it can be asked for any revision: search.
+    /// etcd does not report its compacted revision, but accepts a read at any revision: binary search.
     async fn find_compacted(&self) -> Result<Revision> {
         let mut gone = self.compacted.load(Ordering::Acquire) - 1;
-        let mut kept = self.current_revision().await?;
-        while gone + 1 < kept {
-            // Most often nothing has changed since the last time.
+        let mut retained = self.current_revision().await?;
+        while gone + 1 < retained {
+            // Usually nothing has changed since the last call.
             let known = self.compacted.load(Ordering::Acquire);
-            let middle = if gone + 1 == known { known } else { gone + (kept - gone) / 2 };
+            let middle = if gone + 1 == known { known } else { gone + (retained - gone) / 2 };
             match self.probe(Some(middle)).await {
-                Ok(_) => kept = middle,
+                Ok(_) => retained = middle,
                 Err(Failed { failure: Failure::Compacted, .. }) => gone = middle,
                 Err(failed) => return Err(Box::pin(self.read_error(failed, middle)).await),
             }
         }
-        self.compacted.fetch_max(kept, Ordering::AcqRel);
-        Ok(kept)
+        self.compacted.fetch_max(retained, Ordering::AcqRel);
+        Ok(retained)
     }
 }
 
@@ -250,7 +251,7 @@ impl Store for Etcd {
             };
         }
         let message = rpc::RangeRequest {
-            // An empty key is not one to etcd.
+            // etcd has no empty key.
             key: if start.is_empty() { vec![0] } else { start.into_bytes() },
             range_end: end.into_bytes(),
             limit: i64::try_from(limit).unwrap_or(0),
@@ -296,7 +297,7 @@ impl Store for Etcd {
                 self.cluster.compacted.fetch_max(revision, Ordering::AcqRel);
                 Ok(())
             }
-            // It already is.
+            // Already compacted.
             Err(Failed { failure: Failure::Compacted, .. }) => Ok(()),
             Err(failed) => Err(self.cluster.read_error(failed, revision).await),
         }
@@ -311,7 +312,7 @@ impl Store for Etcd {
         let message = &rpc::LeaseGrantRequest { ttl: seconds, id: 0 };
         let attempt =
             |grpc| async move { rpc::LeaseClient::new(grpc).lease_grant(request(message.clone())).await };
-        // Should the first of two attempts have succeeded, its lease runs out unused.
+        // If the first of two attempts succeeded, its lease expires unused.
         match self.cluster.connections.call(Effect::Repeatable, attempt).await {
             Ok(response) => Ok(LeaseId(response.id)),
             Err(failed) => Err(lease_error(failed, LeaseId(0))),

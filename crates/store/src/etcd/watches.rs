@@ -1,11 +1,10 @@
-//! All watches of a store on one watch of etcd: started, told, resumed after a failure.
+//! Multiplexes all watches of a store onto one watch of etcd, and resumes them after a failure.
 //!
-//! etcd keeps the order of one watch's events, but not that across watches: one whose turn comes while
-//! the stream is full is told later than its neighbours. So there is a single watch over all keys, the
-//! spine, and its events are dealt out here. Every revision has an event, so when the spine has brought
-//! a revision, everything up to it is known; a barrier needs no write. A watch that starts further back
-//! than the spine is, first catches up through a passing watch of its own, over all keys as well, until
-//! that has brought what the spine last brought.
+//! etcd preserves the order of events within a watch, but not across watches: under load, some watches receive events
+//! later than others. Hence one etcd watch over all keys, the main watch, whose events are distributed here. Every
+//! revision has an event, so a revision seen on the main watch implies that all earlier ones were seen; a barrier
+//! needs no write. A watch that starts before the main watch's position first catches up through a temporary watch,
+//! also over all keys, until that has reached the main watch's position.
 
 mod session;
 
@@ -19,13 +18,14 @@ use tokio::time::{sleep, timeout};
 
 use self::session::{Ended, Session};
 use super::Cluster;
+use super::pauses::Pauses;
 use crate::contract::{Event, Revision, WatchHandle, WatchSink};
 use crate::error::{Result, StoreError};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What the store asks of the task.
+/// Commands from the store to the task.
 enum Command {
     Watch { id: i64, watch: Box<Watch> },
     Cancel { id: i64 },
@@ -36,18 +36,18 @@ enum Command {
 /// One watch.
 struct Watch {
     prefix: String,
-    /// The first revision that its sink has not been told of; while it is on the spine that may be ahead.
+    /// First revision not yet delivered to its sink; may be ahead while the watch is on the main watch.
     next: Revision,
     sink: Box<dyn WatchSink>,
-    /// Whoever waits for the watch to be established, and up to where it has to be told for that.
+    /// Waiter for the establishment of the watch, and the revision that must have been delivered for it.
     established: Option<(Revision, oneshot::Sender<Result<()>>)>,
-    /// The passing watch that it still depends on; `None`: it is on the spine.
+    /// Temporary watch through which it catches up; `None` if it is on the main watch.
     passing: Option<i64>,
 }
 
 impl Watch {
-    /// Hands over those of some events that are this watch's and new to it.
-    fn tell(&mut self, events: &[Event]) {
+    /// Delivers the events that match the watch and were not delivered before.
+    fn deliver(&mut self, events: &[Event]) {
         let ours = |event: &&Event| event.revision() >= self.next && event.key().starts_with(&self.prefix);
         let ours: Vec<_> = events.iter().filter(ours).cloned().collect();
         if let Some(last) = ours.last() {
@@ -65,7 +65,7 @@ impl Watch {
         }
     }
 
-    /// Every event up to this revision has been handed over.
+    /// Every event up to this revision has been delivered.
     fn progress(&mut self, revision: Revision) {
         if self.next <= revision {
             self.next = revision + 1;
@@ -74,7 +74,7 @@ impl Watch {
     }
 }
 
-/// The store's side: sends commands to the task.
+/// Handle of the store: sends commands to the task.
 pub(super) struct Watches {
     commands: mpsc::UnboundedSender<Command>,
     next_id: Arc<AtomicI64>,
@@ -91,15 +91,15 @@ impl Watches {
             commands: receiver,
             watches: BTreeMap::new(),
             waiting: Vec::new(),
-            told: 0,
+            delivered: 0,
             next_id: next_id.clone(),
         };
-        // Ends when the store, and with it the sender of commands, is gone.
-        tokio::spawn(hub.run());
+        // Ends when the store, which holds the command sender, is dropped.
+        crate::spawn(hub.run());
         Self { commands, next_id, patience }
     }
 
-    /// Starts a watch; it is established when it has been told everything up to `now`.
+    /// Starts a watch; it is established once everything up to `now` has been delivered.
     pub async fn watch(
         &self,
         prefix: &str,
@@ -111,7 +111,7 @@ impl Watches {
         let (established, answer) = oneshot::channel();
         let watch = Watch {
             prefix: prefix.to_owned(),
-            // A new store is at 1: nothing happened at that revision.
+            // A new store is at revision 1, which has no events.
             next: after.max(1) + 1,
             sink,
             established: Some((now, established)),
@@ -129,7 +129,7 @@ impl Watches {
         }
     }
 
-    /// Waits until all watches have been told everything up to this revision.
+    /// Waits until everything up to this revision has been delivered to all watches.
     pub async fn wait_for(&self, revision: Revision) -> Result<()> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::WaitFor { revision, reply }).map_err(|_| StoreError::Closed)?;
@@ -157,27 +157,27 @@ struct Hub {
     cluster: Arc<Cluster>,
     commands: mpsc::UnboundedReceiver<Command>,
     watches: BTreeMap<i64, Watch>,
-    /// Who waits for which revision.
+    /// Waiters by revision.
     waiting: Vec<(Revision, oneshot::Sender<()>)>,
-    /// What the spine has brought; watches on it have been told everything up to here.
-    told: Revision,
+    /// Position of the main watch; everything up to here has been delivered to its watches.
+    delivered: Revision,
     next_id: Arc<AtomicI64>,
 }
 
-/// What a command means for the stream.
+/// Effect of a command on the stream.
 enum Effect {
     Nothing,
     Started(i64),
-    /// The passing watch, if any, that nobody needs any more.
+    /// Temporary watch that is no longer needed, if any.
     Cancelled(Option<i64>),
     Close(oneshot::Sender<()>),
 }
 
 impl Hub {
     async fn run(mut self) {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = Pauses::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
-            // Without watches there is nothing to hold a stream for.
+            // No stream is needed without watches.
             while self.watches.is_empty() {
                 let Some(command) = self.commands.recv().await else { return };
                 if let Effect::Close(reply) = self.take(command) {
@@ -185,12 +185,14 @@ impl Hub {
                 }
             }
             match Session::run(&mut self).await {
-                Ended::Idle => pause = FIRST_PAUSE,
+                Ended::Idle => pauses.reset(),
                 Ended::Closed(reply) => return self.close(reply),
                 Ended::Failed { reason, worked } => {
                     tracing::warn!(%reason, watches = self.watches.len(), "etcd watch stream failed; resuming");
-                    pause = if worked { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
-                    if let Some(reply) = self.rest(pause).await {
+                    if worked {
+                        pauses.reset();
+                    }
+                    if let Some(reply) = self.rest(pauses.advance()).await {
                         return self.close(reply);
                     }
                 }
@@ -198,7 +200,7 @@ impl Hub {
         }
     }
 
-    /// Pauses, taking commands meanwhile; returns when it is time to close instead.
+    /// Pauses while accepting commands; returns early on close.
     async fn rest(&mut self, pause: Duration) -> Option<Option<oneshot::Sender<()>>> {
         let over = sleep(pause);
         tokio::pin!(over);
@@ -234,41 +236,42 @@ impl Hub {
         }
     }
 
-    /// Deals out what the spine brought: all changes up to this revision.
-    fn spine_told(&mut self, events: &[Event], revision: Revision) {
-        self.told = self.told.max(revision);
+    /// Distributes the events of the main watch: all changes up to this revision.
+    fn deliver_main(&mut self, events: &[Event], revision: Revision) {
+        self.delivered = self.delivered.max(revision);
         for watch in self.watches.values_mut().filter(|watch| watch.passing.is_none()) {
-            watch.tell(events);
+            watch.deliver(events);
         }
         self.settle();
     }
 
-    /// Tells whoever waits for something that has come about.
+    /// Notifies waiters whose condition now holds.
     fn settle(&mut self) {
-        let told = self.told;
+        let delivered = self.delivered;
         for watch in self.watches.values_mut().filter(|watch| watch.passing.is_none()) {
-            if let Some((_, established)) = watch.established.take_if(|(revision, _)| *revision <= told) {
+            if let Some((_, established)) = watch.established.take_if(|(revision, _)| *revision <= delivered)
+            {
                 let _ = established.send(Ok(()));
             }
         }
         self.answer_waiting();
     }
 
-    /// Answers those who wait for a revision that all established watches have been told.
+    /// Responds to waiters for a revision that has been delivered to all established watches.
     fn answer_waiting(&mut self) {
         if self.waiting.is_empty() {
             return;
         }
         let idle = self.watches.values().all(|watch| watch.established.is_some());
-        let told = if idle { Revision::MAX } else { self.told };
+        let delivered = if idle { Revision::MAX } else { self.delivered };
         let (done, waiting) = std::mem::take(&mut self.waiting)
             .into_iter()
             .filter(|(_, reply)| !reply.is_closed())
-            .partition::<Vec<_>, _>(|(revision, _)| *revision <= told);
+            .partition::<Vec<_>, _>(|(revision, _)| *revision <= delivered);
         self.waiting = waiting;
         if !done.is_empty() && !idle {
             for watch in self.watches.values_mut().filter(|watch| watch.passing.is_none()) {
-                watch.progress(told);
+                watch.progress(delivered);
             }
         }
         for (_, reply) in done {

@@ -1,10 +1,10 @@
-//! Failures of the store in etcd's codes and words, which clients recognise them by.
+//! Store errors as etcd's codes and messages, which clients match on.
 
 use tonic::Status;
 
 use crate::error::StoreError;
 
-/// A failure of the store as etcd words it.
+/// Converts a store error to etcd's status.
 pub(super) fn failure(error: &StoreError) -> Status {
     match error {
         StoreError::Compacted { .. } => {

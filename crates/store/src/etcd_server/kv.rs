@@ -1,8 +1,8 @@
 //! Ranges, writes and transactions.
 //!
-//! The store compares and swaps one key at a time. A transaction that compares and writes one key is therefore evaluated
-//! on a read of that key and committed under the condition that the key has not changed since; other transactions are
-//! refused.
+//! The store compares and swaps one key at a time. A transaction that compares and writes one key is therefore
+//! evaluated on a read of that key and committed under the condition that the key has not changed since; other
+//! transactions are rejected.
 
 use std::sync::Arc;
 
@@ -247,7 +247,7 @@ fn holds(compare: &rpc::Compare, current: Option<&KeyValue>) -> Result<bool, Sta
         Some(rpc::CompareTargetUnion::Version(want)) => number(|kv| kv.version).cmp(want),
         Some(rpc::CompareTargetUnion::CreateRevision(want)) => number(|kv| kv.create_revision).cmp(want),
         Some(rpc::CompareTargetUnion::ModRevision(want)) => number(|kv| kv.mod_revision).cmp(want),
-        // A comparison with the value of a missing key fails, whatever the result that is expected.
+        // A comparison with the value of a missing key fails, whatever the expected result.
         Some(rpc::CompareTargetUnion::Value(want)) => match current {
             Some(kv) => kv.value.as_ref().cmp(want.as_slice()),
             None => return Ok(false),

@@ -18,8 +18,8 @@ use crate::etcd::rpc;
 /// Longest TTL that etcd grants, in seconds.
 const LONGEST_TTL: i64 = 9_000_000_000;
 
-/// TTLs of the leases granted since the start. A lease from before counts as one of a second: its client renews it more
-/// often than it has to.
+/// TTLs of the leases granted since the start. Earlier leases count as having a TTL of one second, so that their
+/// clients renew them often enough.
 #[derive(Default)]
 pub(super) struct Leases(Mutex<HashMap<i64, i64>>);
 
@@ -61,7 +61,7 @@ impl Server {
     async fn renew(&self, id: i64) -> Result<rpc::LeaseKeepAliveResponse, Status> {
         let ttl = match self.store.keep_alive(LeaseId(id)).await {
             Ok(()) => self.leases.ttl(id),
-            // etcd reports a lease that is gone by a TTL of zero.
+            // etcd reports a missing lease by a TTL of zero.
             Err(StoreError::LeaseNotFound(_)) => {
                 self.leases.0.lock().remove(&id);
                 0

@@ -26,7 +26,7 @@ use self::grpc::{Answer, streaming, unary};
 use crate::contract::{Revision, Store};
 use crate::etcd::rpc;
 
-/// Largest message that is decoded. The store refuses values long before that, with the error that etcd has for them.
+/// Largest message that is decoded. The store rejects values far smaller, with etcd's error.
 const MAX_MESSAGE: usize = 16 << 20;
 
 /// State shared by all connections.
@@ -45,7 +45,7 @@ fn signed(revision: Revision) -> i64 {
     i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
-/// Serves `store` on `listener` until `stop` completes; open streams are cut then.
+/// Serves `store` on `listener` until `stop` completes, which also ends open streams.
 pub async fn serve(listener: TcpListener, store: Arc<dyn Store>, stop: impl Future<Output = ()> + Send) {
     let server = Arc::new(Server { store, leases: lease::Leases::default() });
     let mut connections = FuturesUnordered::new();

@@ -6,8 +6,7 @@ use tonic::body::Body;
 use super::{Server, header, signed};
 use crate::etcd::rpc;
 
-/// The version that answers name: clients switch features on by it. Every part of the API that is served behaves as in
-/// this version.
+/// The version in responses, by which clients enable features. Every served part of the API behaves as in this version.
 const VERSION: &str = "3.6.0";
 
 /// `etcdserverpb.StatusRequest`.

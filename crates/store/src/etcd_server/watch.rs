@@ -18,8 +18,8 @@ use crate::error::StoreError;
 use crate::etcd::rpc;
 use rpc::WatchRequestRequestUnion::{CancelRequest, CreateRequest, ProgressRequest};
 
-/// Answers that may wait for a slow client. When they are more, the stream ends; the client resumes it at the revision
-/// that it has seen, from history.
+/// Responses that may be queued for a slow client. Beyond this limit the stream ends; the client resumes from the last
+/// revision it received.
 const BACKLOG: usize = 4096;
 
 /// The ID in answers that concern all watches of a stream.
@@ -29,7 +29,7 @@ const ALL_WATCHES: i64 = -1;
 #[derive(Clone)]
 struct Answers {
     queue: mpsc::Sender<Result<rpc::WatchResponse, Status>>,
-    /// An answer did not fit: those behind it must not be delivered.
+    /// A response was dropped: later ones must not be delivered.
     overflowed: Arc<AtomicBool>,
 }
 
@@ -47,7 +47,7 @@ impl Answers {
     }
 }
 
-/// Keys, kinds of events and details that a watch asks for.
+/// Keys, event types and options of a watch.
 struct Selection {
     start: String,
     end: Option<String>,
@@ -118,7 +118,7 @@ impl Selection {
     }
 }
 
-/// Hands the events of one watch to its stream.
+/// Sends the events of one watch to its stream.
 struct Sink {
     id: i64,
     selection: Selection,
@@ -156,7 +156,7 @@ pub(super) fn watch(
     let (queue, receiver) = mpsc::channel(BACKLOG);
     let overflowed = Arc::new(AtomicBool::new(false));
     let answers = Answers { queue, overflowed: Arc::clone(&overflowed) };
-    tokio::spawn(async move {
+    crate::spawn(async move {
         let mut session = Session { server, answers, watches: HashMap::new(), next_id: 0 };
         while let Ok(Some(request)) = requests.message().await {
             if let Err(status) = session.take(request).await {

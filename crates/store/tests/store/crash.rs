@@ -1,7 +1,7 @@
-//! Kills a process in the middle of concurrent writes, again and again, and looks at what is left.
+//! Kills a process during concurrent writes, repeatedly, and verifies the store afterwards.
 //!
-//! The child is this test binary, running `crash::child`; it says on its standard output what has been
-//! acknowledged. `FERRY_STORE_KILLS` sets how often it is killed.
+//! The child is this test binary, running `crash::writes_until_killed_child`; it prints acknowledged writes to its standard output.
+//! `FERRY_STORE_KILLS` sets the number of kills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -21,7 +21,7 @@ const KEYS: u64 = 25;
 /// Without the variable: this many kills, or as many as fit in the time.
 const KILLS: usize = 300;
 const TIME: Duration = Duration::from_secs(25);
-/// So many at least, however long they take.
+/// Minimum number of kills, regardless of the time they take.
 const FEWEST: usize = 30;
 
 /// Small checkpoints, so that many kills hit one.
@@ -32,7 +32,7 @@ fn options(directory: &Path) -> EmbeddedOptions {
     options
 }
 
-/// A value that tells whether all of it is there: its number, and bytes that follow from it.
+/// A verifiable value: its number, and bytes derived from it.
 fn value(number: u64) -> Bytes {
     let length = 8 + (number * 7919 % 3000) as usize;
     let mut bytes = number.to_le_bytes().to_vec();
@@ -48,12 +48,12 @@ fn number(value: &[u8]) -> u64 {
 
 #[test]
 #[ignore = "started by its sibling, which kills it"]
-fn child() {
+fn writes_until_killed_child() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let store = Arc::new(Embedded::open(options(Path::new(&directory))).expect("open"));
-        say(&format!("open {}", store.revision()));
+        print_line(&format!("open {}", store.revision()));
         let writers: Vec<_> = (0..WRITERS).map(|writer| tokio::spawn(write(store.clone(), writer))).collect();
         for writer in writers {
             writer.await.expect("writer");
@@ -62,7 +62,7 @@ fn child() {
 }
 
 /// One line in one write, so that lines of a killed process are whole.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = std::io::stdout().lock().write_all(format!("\n{line}\n").as_bytes());
 }
 
@@ -77,7 +77,7 @@ async fn write(store: Arc<Embedded>, writer: u64) {
         match store.txn(txn).await.expect("txn") {
             Outcome::Committed { revision, prev } if !delete || prev.is_some() => {
                 let what = if delete { "-".to_owned() } else { number.to_string() };
-                say(&format!("ack {revision} {key} {what}"));
+                print_line(&format!("ack {revision} {key} {what}"));
             }
             _ => {}
         }
@@ -85,7 +85,7 @@ async fn write(store: Arc<Embedded>, writer: u64) {
 }
 
 #[test]
-fn every_acknowledged_write_survives_and_nothing_is_half_there() {
+fn killed_process_loses_no_acknowledged_write() {
     let kills = std::env::var("FERRY_STORE_KILLS").ok().and_then(|kills| kills.parse().ok());
     let (kills, time) = kills.map_or((KILLS, TIME), |kills| (kills, Duration::MAX));
     let directory = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ fn every_acknowledged_write_survives_and_nothing_is_half_there() {
     let started = Instant::now();
     let mut world = World::default();
     let mut done = 0;
-    // A slow machine takes longer for the fewest that count.
+    // A slow machine takes longer for the minimum.
     while done < kills && (done < FEWEST || started.elapsed() < time) {
         world.run_and_kill(directory.path(), Duration::from_micros(rand::random_range(0..60_000)));
         runtime.block_on(world.check(directory.path()));
@@ -103,21 +103,27 @@ fn every_acknowledged_write_survives_and_nothing_is_half_there() {
     assert!(world.used.len() > done, "the child hardly wrote anything");
 }
 
-/// What must be true of the store.
+/// Invariants of the store.
 #[derive(Default)]
 struct World {
     /// The latest acknowledged change of each key: revision, and value unless deleted.
     keys: BTreeMap<String, (u64, Option<u64>)>,
     /// Revisions that were acknowledged.
     used: BTreeSet<u64>,
-    /// The store's revision when it was last looked at.
+    /// The store's revision at the last verification.
     revision: u64,
 }
 
 impl World {
     fn run_and_kill(&mut self, directory: &Path, after: Duration) {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["crash::child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .args([
+                "crash::writes_until_killed_child",
+                "--exact",
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(DIRECTORY, directory)
             .stdout(Stdio::piped())
             .spawn()
@@ -128,7 +134,7 @@ impl World {
             .map_while(Result::ok)
             .find_map(|line| line.strip_prefix("open ").map(|revision| revision.parse::<u64>().unwrap()));
         assert!(opened.expect("the child opens the store") >= self.revision);
-        // The clock of the kill runs beside the reading, or a full pipe would hold the child up.
+        // The kill timer runs concurrently with the reads: a full pipe would block the child.
         let killer = std::thread::spawn(move || {
             std::thread::sleep(after);
             child.kill().expect("kill");
@@ -166,7 +172,7 @@ impl World {
                 (Some((modified, number)), Some(expected)) if modified == acknowledged => {
                     assert_eq!(number, expected, "{key}");
                 }
-                // A later change that nobody heard of, or that undid what was acknowledged.
+                // A later change that was not acknowledged, or that reverted an acknowledged one.
                 (Some((modified, _)), _) => {
                     assert!(modified > acknowledged, "{key} at {acknowledged} is lost")
                 }
@@ -180,13 +186,13 @@ impl World {
         self.revision = revision;
     }
 
-    /// Whether an unacknowledged deletion removed the key.
+    /// True if an unacknowledged deletion removed the key.
     async fn deleted_after(&self, store: &Embedded, key: &str, acknowledged: u64) -> bool {
         let recorder = Recorder::default();
         let after = acknowledged.max(store.compacted().await.unwrap());
         let _watch = store.watch(key, after, recorder.sink()).await.unwrap();
-        let told = recorder.told.lock();
-        // With its history gone the deletion cannot be proven; the range above still holds the rest.
-        after > acknowledged || matches!(told.events.last(), Some(Event::Delete { .. }))
+        let calls = recorder.calls.lock();
+        // Without history the deletion cannot be proven; the range check above covers the rest.
+        after > acknowledged || matches!(calls.events.last(), Some(Event::Delete { .. }))
     }
 }

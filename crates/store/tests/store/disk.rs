@@ -17,7 +17,7 @@ use store::{Embedded, EmbeddedOptions, Expect, Op, Outcome, RangeRequest, Revisi
 pub struct Faulty {
     full: AtomicBool,
     sync_fails: AtomicBool,
-    /// Opening fails for want of descriptors.
+    /// Opening fails for lack of descriptors.
     no_descriptors: AtomicBool,
     /// Writing the first block of a checkpoint panics.
     checkpoint_panics: AtomicBool,
@@ -80,7 +80,7 @@ async fn contents(store: &Embedded) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_failed_sync_ends_writing_but_not_reading() {
+async fn failed_sync_ends_writes_but_not_reads() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(Faulty::default());
     let store = open(directory.path(), disk.clone()).unwrap();
@@ -99,14 +99,14 @@ async fn a_failed_sync_ends_writing_but_not_reading() {
     assert_eq!(store.revision(), 2);
     drop(store);
     let store = open(directory.path(), disk).unwrap();
-    // The write in doubt may be there or not; what was acknowledged is, and what was refused is not.
+    // The write with unknown outcome may exist; acknowledged writes must, rejected ones must not.
     let found = contents(&store).await;
     assert!(found == ["/a=1"] || found == ["/a=1", "/b=1"], "{found:?}");
     put(&store, "/c", vec![1]).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_writes_until_there_is_room() {
+async fn full_disk_rejects_writes_until_space_is_freed() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(Faulty::default());
     let store = open(directory.path(), disk.clone()).unwrap();
@@ -119,7 +119,7 @@ async fn a_full_disk_refuses_writes_until_there_is_room() {
     assert_eq!(contents(&store).await, ["/a=10000"]);
     disk.full.store(false, Ordering::SeqCst);
     assert_eq!(put(&store, "/b", vec![1; 100]).await.unwrap(), first + 1);
-    // The same when a new segment is due: the first one holds 8 MiB.
+    // The same when a new segment is required: the first one holds 8 MiB.
     for nth in 0..7 {
         put(&store, "/big", vec![nth; 1 << 20]).await.unwrap();
     }
@@ -135,7 +135,7 @@ async fn a_full_disk_refuses_writes_until_there_is_room() {
     assert_eq!(contents(&store).await, ["/a=10000", "/b=100", "/big=1048576", "/c=1048576"]);
 }
 
-/// A small file system of its own, gone with the test.
+/// A small file system, unmounted with the test.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -152,7 +152,7 @@ impl Drop for Tmpfs {
 }
 
 #[tokio::test]
-async fn a_really_full_disk() {
+async fn full_file_system_rejects_writes_and_recovers() {
     let directory = tempfile::tempdir().unwrap();
     let Some(_mounted) = Tmpfs::mount(directory.path()) else {
         println!("skipped: cannot mount a file system");
@@ -188,7 +188,7 @@ fn used(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// A log of writes to keys `/0`, `/1`, … as a crash would leave it, and where each write ended.
+/// A log of writes to keys `/0`, `/1`, … as a crash would leave it, and the offset after each write.
 async fn crashed_log(writes: usize) -> (Vec<u8>, Vec<usize>) {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path(), Arc::new(Disk)).unwrap();
@@ -211,7 +211,7 @@ async fn reopen(bytes: &[u8]) -> Result<Vec<String>, StoreError> {
     let store = open(directory.path(), Arc::new(Disk))?;
     let found = contents(&store).await;
     assert_eq!(store.revision(), 1 + found.len() as u64);
-    // It goes on from there.
+    // Writes continue from there.
     assert_eq!(put(&store, "/z", vec![1]).await.unwrap(), 2 + found.len() as u64);
     drop(store);
     let again = open(directory.path(), Arc::new(Disk))?;
@@ -220,7 +220,7 @@ async fn reopen(bytes: &[u8]) -> Result<Vec<String>, StoreError> {
 }
 
 #[tokio::test]
-async fn a_log_cut_anywhere_recovers_what_comes_before() {
+async fn log_truncated_anywhere_recovers_the_prefix() {
     let (bytes, ends) = crashed_log(6).await;
     let expected = |cut: usize| ends.iter().filter(|end| **end <= cut).count();
     for cut in ends[2]..=bytes.len() {
@@ -237,7 +237,7 @@ async fn a_log_cut_anywhere_recovers_what_comes_before() {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_never_goes_unnoticed() {
+async fn flipped_bit_in_any_file_is_detected() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path(), Arc::new(Disk)).unwrap();
     for nth in 0..4 {
@@ -248,21 +248,21 @@ async fn a_flipped_bit_never_goes_unnoticed() {
     let mut bytes = fs::read(segment(directory.path())).unwrap();
     bytes.truncate(used(&bytes));
     let mut noticed = 0;
-    for place in 0..before {
+    for position in 0..before {
         let mut flipped = bytes.clone();
-        flipped[place] ^= 1 << (place % 8);
+        flipped[position] ^= 1 << (position % 8);
         match reopen(&flipped).await {
             Err(StoreError::Corrupt { .. }) => noticed += 1,
-            // A byte that means nothing: reserved or padding.
-            Ok(found) => assert_eq!(found.len(), 4, "flip at {place}"),
-            Err(error) => panic!("flip at {place}: {error}"),
+            // A byte without meaning: reserved or padding.
+            Ok(found) => assert_eq!(found.len(), 4, "flip at {position}"),
+            Err(error) => panic!("flip at {position}: {error}"),
         }
     }
     assert!(noticed > before * 8 / 10, "{noticed} of {before}");
 }
 
 #[tokio::test]
-async fn damaged_or_missing_files_are_told() {
+async fn damaged_or_missing_file_is_named_in_the_error() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path(), Arc::new(Disk)).unwrap();
     for nth in 0..20 {
@@ -277,7 +277,7 @@ async fn damaged_or_missing_files_are_told() {
     fs::rename(&second, &aside).unwrap();
     let result = open(directory.path(), Arc::new(Disk)).map(|_| ());
     assert!(matches!(result, Err(StoreError::Corrupt { .. })), "{result:?}");
-    // The end of one that others follow is missing.
+    // The end of a segment that is not the last one is missing.
     let bytes = fs::read(&aside).unwrap();
     fs::write(&second, &bytes[..4 << 20]).unwrap();
     let result = open(directory.path(), Arc::new(Disk)).map(|_| ());
@@ -287,13 +287,13 @@ async fn damaged_or_missing_files_are_told() {
 
     // A damaged snapshot is not restored, and a damaged checkpoint not opened.
     let good = fs::read(&snapshot).unwrap();
-    for place in (0..good.len()).step_by(good.len() / 50) {
+    for position in (0..good.len()).step_by(good.len() / 50) {
         let mut flipped = good.clone();
-        flipped[place] ^= 4;
+        flipped[position] ^= 4;
         fs::write(&snapshot, &flipped).unwrap();
         let restored = tempfile::tempdir().unwrap();
         let result = Embedded::restore(&snapshot, restored.path(), 0);
-        assert!(matches!(result, Err(StoreError::Corrupt { .. })), "flip at {place}: {result:?}");
+        assert!(matches!(result, Err(StoreError::Corrupt { .. })), "flip at {position}: {result:?}");
     }
     for length in [0, 10, 100, good.len() / 2, good.len() - 1] {
         fs::write(&snapshot, &good[..length]).unwrap();
@@ -346,7 +346,7 @@ async fn new_segment_without_descriptors_is_retried() {
 }
 
 #[tokio::test]
-async fn missing_or_truncated_last_segment_is_refused() {
+async fn missing_or_truncated_last_segment_fails_the_open() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path(), Arc::new(Disk)).unwrap();
     for nth in 0..20 {
@@ -388,7 +388,7 @@ async fn panic_in_a_checkpoint_does_not_end_checkpoints() {
         let mut entries = fs::read_dir(directory.path()).unwrap();
         entries.any(|entry| entry.unwrap().path().extension().is_some_and(|found| found == "checkpoint"))
     };
-    // The panic is reported while writes go on, which may take longer than many of them.
+    // The panic is reported while writes continue, which may take longer than many of them.
     for _ in 0..2000 {
         put(&store, "/a", vec![1; 500_000]).await.unwrap();
         if has_checkpoint() {
@@ -401,7 +401,7 @@ async fn panic_in_a_checkpoint_does_not_end_checkpoints() {
 }
 
 #[tokio::test]
-async fn store_at_its_size_limit_takes_deletes_only() {
+async fn store_at_its_size_limit_accepts_deletes_only() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = EmbeddedOptions::new(directory.path());
     options.quota_bytes = 1 << 20;
@@ -409,7 +409,7 @@ async fn store_at_its_size_limit_takes_deletes_only() {
     for nth in 0..10 {
         put(&store, &format!("/{nth}"), vec![1; 100_000]).await.unwrap();
     }
-    // Replacing a value counts what it grows by.
+    // Replacing a value counts the difference in size.
     put(&store, "/0", vec![2; 100_000]).await.unwrap();
     let refused = put(&store, "/z", vec![1; 100_000]).await.unwrap_err();
     assert!(matches!(refused, StoreError::QuotaExceeded), "{refused:?}");
@@ -420,7 +420,7 @@ async fn store_at_its_size_limit_takes_deletes_only() {
     assert_eq!((health.size_bytes, health.quota_bytes), (Some(10 * 100_002), Some(1 << 20)));
     drop(store);
 
-    // The size is known after a restart, too.
+    // The size is correct after a restart, too.
     let store = Embedded::open(options).unwrap();
     assert_eq!(store.health().size_bytes, Some(10 * 100_002));
     assert!(put(&store, "/z", vec![1; 100_000]).await.is_err());

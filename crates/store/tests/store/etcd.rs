@@ -1,4 +1,4 @@
-//! The etcd backend against Debian's etcd: the battery, TLS, failover, restarts under way.
+//! The etcd backend against Debian's etcd: the battery, TLS, failover, restarts during requests.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use tempfile::TempDir;
 use crate::battery::{CASES, Ctx};
 use crate::recorder::Recorder;
 
-/// A member that goes away with the test, however that ends.
+/// A member that is killed with the test.
 struct Member {
     process: Option<Child>,
     directory: TempDir,
     name: String,
     client: u16,
     peer: u16,
-    /// All members with their peer addresses, as etcd wants to be told.
+    /// All members with their peer addresses, in etcd's flag syntax.
     cluster: String,
     tls: Option<Certificates>,
 }
 
-/// Files for etcd, PEM for us.
+/// Certificate files for etcd, PEM for the client.
 #[derive(Clone)]
 struct Certificates {
     directory: PathBuf,
@@ -156,7 +156,7 @@ pub async fn battery(store: Arc<dyn Store>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn battery_plain() {
+async fn etcd_store_without_tls_passes_battery() {
     if no_etcd() {
         return;
     }
@@ -183,7 +183,7 @@ async fn battery_with_mutual_tls() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_not_there_is_unavailable() {
+async fn missing_cluster_is_unavailable() {
     let mut options = EtcdOptions::new([format!("127.0.0.1:{}", free_port())]);
     options.request_timeout = Duration::from_millis(300);
     let result = Etcd::connect(options).await.map(|_| ());
@@ -193,7 +193,7 @@ async fn a_cluster_that_is_not_there_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_dead_member_is_passed_over() {
+async fn dead_member_is_skipped() {
     if no_etcd() {
         return;
     }
@@ -207,7 +207,7 @@ async fn a_dead_member_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watches_go_on_when_etcd_is_restarted() {
+async fn watches_resume_after_an_etcd_restart() {
     if no_etcd() {
         return;
     }
@@ -255,16 +255,16 @@ async fn watches_go_on_when_etcd_is_restarted() {
     let everything =
         RangeRequest { start: "/restart/0".into(), end: "/restart/9".into(), ..Default::default() };
     let found = store.range(everything).await.unwrap();
-    let told = busy.told.lock();
-    let revisions: Vec<_> = told.events.iter().map(Event::revision).collect();
+    let calls = busy.calls.lock();
+    let revisions: Vec<_> = calls.events.iter().map(Event::revision).collect();
     assert!(revisions.is_sorted_by(|a, b| a < b), "in order and without duplicates");
     let missing: Vec<_> = acknowledged.iter().filter(|r| revisions.binary_search(r).is_err()).collect();
     assert!(missing.is_empty(), "acknowledged but not told: {missing:?}");
     assert!(revisions.len() <= acknowledged.len() + unknown, "no events out of nothing");
-    assert!(quiet.told.lock().progress >= end);
-    // The events add up to what is there.
+    assert!(quiet.calls.lock().progress >= end);
+    // The events add up to the current state.
     let mut state = std::collections::BTreeMap::new();
-    for event in &told.events {
+    for event in &calls.events {
         if let Event::Put { kv, .. } = event {
             state.insert(kv.key.clone(), kv.clone());
         }
@@ -273,7 +273,7 @@ async fn watches_go_on_when_etcd_is_restarted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_that_missed_a_compaction_says_so() {
+async fn watch_behind_a_compaction_ends_with_an_error() {
     if no_etcd() {
         return;
     }
@@ -285,7 +285,7 @@ async fn a_watch_that_missed_a_compaction_says_so() {
     let _watch = store.watch("/missed/", start, recorder.sink()).await.unwrap();
     member.kill();
     member.run();
-    // Another client writes and compacts before the watch is back, most of the time.
+    // Another client writes and compacts before the watch resumes, in most runs.
     let other = member.connect().await;
     let other_ctx = Ctx::new(other.clone(), "missed");
     for nth in 0..5 {
@@ -294,16 +294,16 @@ async fn a_watch_that_missed_a_compaction_says_so() {
     let last = other.revision();
     other.compact(last).await.unwrap();
     recorder
-        .wait("the end of the watch or all events", |told| told.closed.is_some() || told.events.len() == 5)
+        .wait("the end of the watch or all events", |calls| calls.closed.is_some() || calls.events.len() == 5)
         .await;
-    let told = recorder.told.lock();
-    if let Some(error) = &told.closed {
+    let calls = recorder.calls.lock();
+    if let Some(error) = &calls.closed {
         assert!(matches!(error, StoreError::Compacted { compacted, .. } if *compacted == last), "{error:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_is_written() {
+async fn snapshot_is_written() {
     if no_etcd() {
         return;
     }
@@ -317,7 +317,7 @@ async fn a_snapshot_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_goes_on_without_a_member_but_not_without_a_majority() {
+async fn cluster_survives_a_lost_member_but_not_a_lost_majority() {
     if no_etcd() {
         return;
     }
@@ -332,7 +332,7 @@ async fn a_cluster_goes_on_without_a_member_but_not_without_a_majority() {
     let mut acknowledged = Vec::new();
     for nth in 0..60 {
         if nth == 20 {
-            // The one in use.
+            // The member in use.
             members[0].kill();
         }
         let op = Op::Put { value: Bytes::from(nth.to_string()), lease: None };
@@ -346,8 +346,8 @@ async fn a_cluster_goes_on_without_a_member_but_not_without_a_majority() {
     assert!(acknowledged.len() >= 50, "{} of 60", acknowledged.len());
     store.barrier().await.unwrap();
     {
-        let told = recorder.told.lock();
-        let revisions: Vec<_> = told.events.iter().map(Event::revision).collect();
+        let calls = recorder.calls.lock();
+        let revisions: Vec<_> = calls.events.iter().map(Event::revision).collect();
         assert!(revisions.is_sorted_by(|a, b| a < b), "in order and without duplicates");
         assert!(acknowledged.iter().all(|revision| revisions.binary_search(revision).is_ok()), "a gap");
     }
@@ -358,10 +358,10 @@ async fn a_cluster_goes_on_without_a_member_but_not_without_a_majority() {
     assert!(matches!(&result, Err(error) if error.is_retriable()), "{result:?}");
 }
 
-/// Many watches, a reader that is slow at times, large values: etcd then delivers to some watches later
-/// than to others, and nothing may get lost over it.
+/// Many watches, a reader that is slow at times, large values: etcd then delivers to some watches later than to
+/// others, and no event may be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_watches_of_a_busy_store_lose_nothing() {
+async fn many_watches_under_load_lose_no_event() {
     const PREFIXES: usize = 20;
     if no_etcd() {
         return;
@@ -389,12 +389,12 @@ async fn many_watches_of_a_busy_store_lose_nothing() {
             })
         })
         .collect();
-    // While writes go on: every one of them begins in the past and has to catch up.
+    // While writes continue: each watch starts in the past and has to catch up.
     for (prefix, recorder) in recorders.iter().enumerate() {
         let watch = store.watch(&format!("/many/{prefix:02}/"), start, recorder.sink()).await.unwrap();
         handles.push(watch);
         store.barrier().await.unwrap();
-        // Holds up the runtime's threads, and with them the stream.
+        // Blocks the runtime's threads, and with them the stream.
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut acknowledged = vec![Vec::new(); PREFIXES];
@@ -406,8 +406,8 @@ async fn many_watches_of_a_busy_store_lose_nothing() {
     let end = store.barrier().await.unwrap();
     for (recorder, mut wanted) in recorders.iter().zip(acknowledged) {
         wanted.sort_unstable();
-        let told = recorder.told.lock();
-        assert_eq!(told.events.iter().map(Event::revision).collect::<Vec<_>>(), wanted);
-        assert!(told.progress >= end || wanted.last() == Some(&end), "{} of {end}", told.progress);
+        let calls = recorder.calls.lock();
+        assert_eq!(calls.events.iter().map(Event::revision).collect::<Vec<_>>(), wanted);
+        assert!(calls.progress >= end || wanted.last() == Some(&end), "{} of {end}", calls.progress);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the store: one battery for all backends, and what only the embedded one can be put through.
+//! Tests of the store: one battery for all backends, and tests of the embedded backend's durability.
 
 mod battery;
 mod crash;

@@ -1,4 +1,4 @@
-//! The embedded backend against a model that keeps the whole state of every revision.
+//! The embedded backend against a model that retains the whole state of every revision.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use store::{
 
 use crate::recorder::Recorder;
 
-/// Writes but does not wait for the disk: this is about meaning, not durability.
+/// Writes without syncing: the test covers semantics, not durability.
 struct Hasty;
 
 impl Io for Hasty {
@@ -54,14 +54,14 @@ enum Step {
     Compact {
         past: u64,
     },
-    /// Several writes at once, which may end up in one batch.
+    /// Several concurrent writes, which may share a batch.
     Burst {
         keys: Vec<u8>,
     },
     Reopen,
 }
 
-/// What a caller believes of the key.
+/// The caller's assumption about the key.
 #[derive(Clone, Copy, Debug)]
 enum Guess {
     Any,
@@ -109,7 +109,7 @@ impl Model {
         &self.states[revision as usize - 1]
     }
 
-    /// Some revision up to one after the current: the further `past` goes, the older.
+    /// A revision up to one after the current: the larger `past`, the older.
     fn pick(&self, past: u64) -> u64 {
         let newest = self.revision() + 1;
         newest - newest * past / 1000
@@ -160,7 +160,7 @@ impl Model {
         Outcome::Committed { revision: revision + 1, prev: current }
     }
 
-    /// What a watch from there must tell.
+    /// Events that a watch from there must deliver.
     fn events(&self, after: u64) -> Vec<Event> {
         let change = |revision: u64| {
             let (before, now) = (self.at(revision - 1), self.at(revision));
@@ -230,7 +230,7 @@ async fn play(steps: Vec<Step>) {
                 let after = model.pick(past);
                 let recorder = Recorder::default();
                 match store.watch("/", after, recorder.sink()).await {
-                    Ok(_watch) => assert_eq!(recorder.told.lock().events, model.events(after)),
+                    Ok(_watch) => assert_eq!(recorder.calls.lock().events, model.events(after)),
                     Err(StoreError::Compacted { .. }) => assert!(after < model.compacted),
                     Err(StoreError::FutureRevision { .. }) => assert!(after > model.revision()),
                     Err(error) => panic!("{error}"),
@@ -246,7 +246,7 @@ async fn play(steps: Vec<Step>) {
             }
             Step::Reopen => {
                 if watch.take().is_some() {
-                    assert_eq!(live.told.lock().events, model.events(1));
+                    assert_eq!(live.calls.lock().events, model.events(1));
                 }
                 store.close().await;
                 drop(store);
@@ -280,7 +280,7 @@ async fn check_range(store: &Embedded, model: &Model, from: u8, to: u8, limit: u
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn embedded_does_what_the_model_does(steps in steps()) {
+    fn embedded_behaves_like_the_model(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(play(steps));
     }

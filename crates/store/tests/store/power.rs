@@ -1,4 +1,4 @@
-//! The embedded backend when the power goes: of what was not yet synced, any part may have reached the disk.
+//! The embedded backend after a power cut: any part of the unsynced data may have reached the disk.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -16,29 +16,29 @@ use rand::{Rng, SeedableRng};
 use store::embedded::{Disk, Io};
 use store::{Embedded, EmbeddedOptions, Expect, Op, Outcome, RangeRequest, Store, Txn};
 
-/// A disk writes whole sectors, in any order until it is told to sync.
+/// A disk writes whole sectors, in any order until a sync.
 const SECTOR: u64 = 512;
 const CUTS: usize = 12;
 
-/// A disk that now and then, while it is asked to sync, puts aside what a power cut would leave right then.
+/// A disk that occasionally, during a sync, saves the state that a power cut would leave at that moment.
 struct Cuttable {
     directory: PathBuf,
     aside: PathBuf,
     state: Mutex<State>,
-    /// The last write that its caller knows to be durable.
+    /// Last write acknowledged as durable.
     acknowledged: AtomicU64,
 }
 
 struct State {
     random: SmallRng,
-    /// By inode, what unsynced writes have overwritten: where, and what was there.
+    /// Unsynced overwritten data by inode: offset and previous contents.
     unsynced: HashMap<u64, Vec<(u64, Vec<u8>)>>,
-    /// Directories put aside, with what had been acknowledged by then.
+    /// Saved directories, with the last write acknowledged at that time.
     cuts: Vec<(PathBuf, u64)>,
 }
 
 impl Cuttable {
-    /// Copies the directory; of each sector that is not yet durable, chance has the old or the new.
+    /// Copies the directory; each sector that is not yet durable randomly has its old or its new contents.
     fn cut(&self, state: &mut State) {
         let copy = self.aside.join(state.cuts.len().to_string());
         fs::create_dir(&copy).unwrap();
@@ -49,7 +49,7 @@ impl Cuttable {
             }
             let mut bytes = fs::read(entry.path()).unwrap();
             let unsynced = state.unsynced.get(&entry.metadata().unwrap().ino());
-            // The latest first: the oldest of what was overwritten is what the disk has.
+            // Latest first: the oldest overwritten contents are those on the disk.
             for (offset, before) in unsynced.into_iter().flatten().rev() {
                 let mut at = *offset;
                 let end = offset + before.len() as u64;
@@ -73,7 +73,7 @@ impl Cuttable {
 impl Io for Cuttable {
     fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<()> {
         let mut before = vec![0; data.len()];
-        // What is beyond the end of the file reads as zeros.
+        // Data beyond the end of the file reads as zeros.
         let mut read = 0;
         while read < before.len() {
             match file.read_at(&mut before[read..], offset + read as u64)? {
@@ -113,7 +113,7 @@ async fn put(store: &Embedded, number: u64, length: usize) {
     assert!(matches!(store.txn(txn).await, Ok(Outcome::Committed { .. })));
 }
 
-/// How many writes are there: one after the other from the first on, each whole.
+/// Number of writes found: consecutive from the first on, each complete.
 async fn present(store: &Embedded) -> u64 {
     let all = RangeRequest { start: "/".into(), end: "0".into(), ..Default::default() };
     let found = store.range(all).await.unwrap();
@@ -125,7 +125,7 @@ async fn present(store: &Embedded) -> u64 {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_a_power_cut() {
+async fn power_cut_loses_no_acknowledged_write() {
     let (directory, aside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let disk = Arc::new(Cuttable {
         directory: directory.path().to_owned(),
@@ -150,7 +150,7 @@ async fn what_was_acknowledged_survives_a_power_cut() {
         let store = open(&directory, Arc::new(Disk));
         let found = present(&store).await;
         assert!(found == acknowledged || found == acknowledged + 1, "{found} of {acknowledged} are there");
-        // It goes on from there, also after another start.
+        // Writes continue from there, also after another start.
         put(&store, found + 1, 5000).await;
         drop(store);
         assert_eq!(present(&open(&directory, Arc::new(Disk))).await, found + 1);
@@ -158,7 +158,7 @@ async fn what_was_acknowledged_survives_a_power_cut() {
     }
 }
 
-/// A disk whose failed syncs mark pages clean, as Linux does: what they held is on the disk only if it is written again.
+/// A disk whose failed syncs mark pages clean, as Linux does: their data reaches the disk only if it is written again.
 struct Forgetful {
     state: Mutex<Durable>,
     sync_fails: AtomicBool,
@@ -166,14 +166,14 @@ struct Forgetful {
 
 #[derive(Default)]
 struct Durable {
-    /// By inode, what is on the disk.
+    /// Durable contents by inode.
     files: HashMap<u64, Vec<u8>>,
-    /// By inode, what is in the page cache only.
+    /// Contents by inode that are in the page cache only.
     dirty: HashMap<u64, Vec<(u64, usize)>>,
 }
 
 impl Forgetful {
-    /// Leaves in the directory what is on the disk.
+    /// Reduces the directory to what is on the disk.
     fn cut(&self, directory: &Path) {
         let state = self.state.lock();
         for entry in fs::read_dir(directory).unwrap() {
@@ -232,7 +232,7 @@ async fn frame_of_a_failed_sync_is_durable_after_the_restart() {
     disk.sync_fails.store(false, Ordering::SeqCst);
     drop(store);
 
-    // The restart reads the page cache, and builds on what it finds there.
+    // The restart reads the page cache and continues from it.
     let store = open(directory.path(), disk.clone());
     let found = present(&store).await;
     assert!(found == 5 || found == 6, "{found}");
@@ -256,7 +256,7 @@ impl Io for Watchful {
     fn write(&self, file: &File, data: &[u8], offset: u64) -> io::Result<()> {
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let is_spare = path.extension().is_some_and(|extension| extension == "spare");
-        // One that was never used holds zeros.
+        // A segment that was never used holds zeros.
         let mut old = [0; 8];
         if is_spare && offset == 0 && file.read_at(&mut old, 0)? == 8 && &old == b"FERRYLOG" {
             self.reused.fetch_add(1, Ordering::SeqCst);
@@ -314,7 +314,7 @@ async fn superfluous_segment_with_another_header_is_ignored() {
     assert!(!first.exists(), "a checkpoint has released it");
     let last = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
     let last = last.filter(|path| path.extension().is_some_and(|found| found == "log")).max().unwrap();
-    // What a power cut leaves of a rename that was not yet durable: the old name, and the contents of a later segment.
+    // A power cut before a rename was durable: the old name with the contents of a later segment.
     fs::copy(last, &first).unwrap();
     assert_eq!(open(directory.path(), Arc::new(Disk)).revision(), revision);
 }

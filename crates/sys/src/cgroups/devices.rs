@@ -1,11 +1,11 @@
-//! Which devices a group may use: as lines for version 1, as a program for version 2.
+//! Device access of a cgroup: as lines for version 1, as a BPF program for version 2.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-/// One thing that is allowed. `None` is any number.
+/// An allowed device. `None` is any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub block: bool,
@@ -34,8 +34,8 @@ impl Rule {
     }
 }
 
-/// Nodes may be made of any device, but only harmless ones be used: null, zero, full, random, urandom, tty, console,
-/// terminals, and the tunnel that many network tools need.
+/// Default rules: mknod of any device, access to harmless ones only: null, zero, full, random, urandom, tty, console,
+/// terminals, and the tun device of many network tools.
 const ALWAYS: &[Rule] = &[
     Rule::nodes(false),
     Rule::nodes(true),
@@ -67,12 +67,12 @@ pub(super) fn rules(extra: &[(&Path, &str)]) -> io::Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// An instruction of the kernel's larger machine.
+/// An eBPF instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Instruction {
     code: u8,
-    /// Destination in the lower half, source in the upper.
+    /// Destination register in the lower half, source in the upper.
     registers: u8,
     offset: i16,
     operand: i32,
@@ -90,7 +90,8 @@ const fn op(code: u8, registers: u8, offset: i16, operand: i32) -> Instruction {
     Instruction { code, registers, offset, operand }
 }
 
-/// The kernel asks with: access in the upper half of the first word and the kind in the lower, then major, then minor.
+/// Context of the program: access in the upper half of the first word and device type in the lower, then major, then
+/// minor.
 pub(super) fn program(rules: &[Rule]) -> Vec<Instruction> {
     const BLOCK: i32 = 1;
     const CHARACTER: i32 = 2;
@@ -105,7 +106,7 @@ pub(super) fn program(rules: &[Rule]) -> Vec<Instruction> {
     for rule in rules {
         let access = i32::from(rule.make) | i32::from(rule.read) << 1 | i32::from(rule.write) << 2;
         let mut checks = vec![op(JUMP_NOT_EQUAL, 0x02, 0, if rule.block { BLOCK } else { CHARACTER })];
-        // What is asked beyond what is allowed must be nothing.
+        // Requested access must be a subset of the allowed one.
         checks.push(op(MOVE_REGISTER, 0x31, 0, 0));
         checks.push(op(AND, 0x01, 0, !access & 7));
         checks.push(op(JUMP_NOT_EQUAL, 0x01, 0, 0));
@@ -116,7 +117,7 @@ pub(super) fn program(rules: &[Rule]) -> Vec<Instruction> {
         }
         let count = checks.len();
         for (at, check) in checks.iter_mut().enumerate().filter(|(_, check)| check.code == JUMP_NOT_EQUAL) {
-            // Behind the remaining checks and the two instructions that allow.
+            // Jumps behind the remaining checks and the two allow instructions.
             check.offset = i16::try_from(count - at - 1 + 2).unwrap_or(i16::MAX);
         }
         out.append(&mut checks);
@@ -126,8 +127,8 @@ pub(super) fn program(rules: &[Rule]) -> Vec<Instruction> {
     out
 }
 
-/// Loads a program and attaches it to the group in `directory`.
-#[expect(unsafe_code, reason = "the program is handed to the kernel by address")]
+/// Loads a program and attaches it to the cgroup in `directory`.
+#[expect(unsafe_code, reason = "the program is passed to the kernel by address")]
 pub(super) fn attach(directory: &Path, program: &[Instruction]) -> io::Result<()> {
     #[repr(C)]
     #[derive(Default)]
@@ -160,13 +161,13 @@ pub(super) fn attach(directory: &Path, program: &[Instruction]) -> io::Result<()
         license: c"Apache".as_ptr() as u64,
         ..Load::default()
     };
-    // SAFETY: the structure and what it points to are alive during the call; the kernel verifies the program.
+    // SAFETY: the structure and its pointees are alive during the call; the kernel verifies the program.
     let loaded = unsafe { libc::syscall(libc::SYS_bpf, PROGRAM_LOAD, &raw const load, size_of::<Load>()) };
     let loaded = i32::try_from(loaded).unwrap_or(-1);
     if loaded < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just made this descriptor for us alone.
+    // SAFETY: the kernel just returned this descriptor, which has no other owner.
     let loaded = unsafe { OwnedFd::from_raw_fd(loaded) };
     let number = |fd: i32| u32::try_from(fd).unwrap_or(u32::MAX);
     let attach = Attach {
@@ -186,7 +187,7 @@ pub(super) fn attach(directory: &Path, program: &[Instruction]) -> io::Result<()
 mod tests {
     use super::*;
 
-    /// Runs a program as the kernel would.
+    /// Interprets a program like the kernel.
     fn run(program: &[Instruction], kind: u32, access: u32, major: u32, minor: u32) -> i64 {
         let context = [access << 16 | kind, major, minor];
         let (mut registers, mut at) = ([0_i64; 11], 0_usize);
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_allows() {
+    fn device_program_allows_listed_access() {
         let program = program(&rules(&[(Path::new("/dev/full"), "r")]).unwrap());
         let (make, read, write) = (1, 2, 4);
         for (kind, access, major, minor, allowed) in [

@@ -1,7 +1,9 @@
-//! Control groups, versions 1 and 2, as this machine has them mounted.
+//! Cgroups, versions 1 and 2, as mounted on this machine.
 
-pub mod apart;
+pub mod detach;
 mod devices;
+pub mod pressure;
+mod spec;
 mod stats;
 mod v1;
 mod v2;
@@ -13,11 +15,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+pub use pressure::{Pressure, Stalled};
+pub use spec::{CpuSpec, GroupSpec, MemorySpec};
 pub use stats::{CpuStats, DeviceUse, MemoryStats, Stats};
 
 use crate::mounts;
 
-/// What a group may use. What is `None` is left as it is.
+/// Resource limits of a cgroup. `None` is left unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resources {
@@ -33,22 +37,22 @@ pub struct Resources {
     pub pids_limit: Option<i64>,
     /// Page size, as `2MB`, and bytes.
     pub hugepages: Vec<(String, u64)>,
-    /// Files of version 2, as they are.
+    /// Cgroup v2 files, written verbatim.
     pub unified: BTreeMap<String, String>,
 }
 
-/// Where the hierarchies are.
+/// Mount points of the hierarchies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hierarchy {
-    /// Each controller's directory; several controllers may share one.
+    /// Directory of each controller; several controllers may share one.
     V1(BTreeMap<String, PathBuf>),
     V2(PathBuf),
 }
 
 impl Hierarchy {
-    /// Looks what is mounted. Version 2 is used where it has the controllers, that is where nothing of version 1 is.
+    /// Detects mounted hierarchies. Version 2 is used if it has the controllers, i.e. without version 1.
     pub fn detect() -> io::Result<Self> {
-        Self::from_mounts(&mounts::list()?).ok_or_else(|| io::Error::other("no control groups are mounted"))
+        Self::from_mounts(&mounts::list()?).ok_or_else(|| io::Error::other("no cgroup hierarchy is mounted"))
     }
 
     fn from_mounts(mounted: &[mounts::Mounted]) -> Option<Self> {
@@ -69,16 +73,22 @@ impl Hierarchy {
         matches!(self, Self::V2(_))
     }
 
-    /// The group at `path`, as `/kubepods/burstable/pod1`; `None` for a path that leaves the hierarchy.
+    /// Cgroup at `path`, such as `/kubepods/burstable/pod1`; `None` for a path that leaves the hierarchy.
     #[must_use]
     pub fn group(&self, path: &str) -> Option<Group> {
         let relative = path.trim_matches('/');
         let safe = relative.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
         safe.then(|| Group { hierarchy: self.clone(), path: relative.to_owned() })
     }
+
+    /// Root cgroup, which can be neither limited nor removed.
+    #[must_use]
+    pub fn root(&self) -> Group {
+        Group { hierarchy: self.clone(), path: String::new() }
+    }
 }
 
-/// One control group, which may not exist yet.
+/// A cgroup, which may not exist yet.
 #[derive(Clone, Debug)]
 pub struct Group {
     hierarchy: Hierarchy,
@@ -91,7 +101,7 @@ impl Group {
         &self.hierarchy
     }
 
-    /// Its directories: one per hierarchy.
+    /// Directories: one per hierarchy.
     #[must_use]
     pub fn directories(&self) -> Vec<PathBuf> {
         let mut roots: Vec<&PathBuf> = match &self.hierarchy {
@@ -103,7 +113,7 @@ impl Group {
         roots.into_iter().map(|root| root.join(&self.path)).collect()
     }
 
-    /// Its directory for a controller.
+    /// Directory of a controller.
     fn directory(&self, controller: &str) -> Option<PathBuf> {
         match &self.hierarchy {
             Hierarchy::V1(controllers) => controllers.get(controller).map(|root| root.join(&self.path)),
@@ -111,7 +121,7 @@ impl Group {
         }
     }
 
-    /// Makes the group with all its parents.
+    /// Creates the cgroup with all its parents.
     pub fn create(&self) -> io::Result<()> {
         match &self.hierarchy {
             Hierarchy::V1(controllers) => v1::create(controllers, &self.path),
@@ -132,7 +142,7 @@ impl Group {
         }
     }
 
-    /// Moves a process into the group; 0 is the calling one.
+    /// Moves a process into the cgroup; 0 is the calling one.
     pub fn join(&self, pid: i32) -> io::Result<()> {
         for directory in self.directories() {
             write(&directory.join("cgroup.procs"), &pid.to_string())?;
@@ -140,7 +150,7 @@ impl Group {
         Ok(())
     }
 
-    /// The processes in the group itself and in those below it.
+    /// Processes of the cgroup and its descendants.
     pub fn processes(&self) -> io::Result<Vec<i32>> {
         let mut found = Vec::new();
         for directory in self.directories() {
@@ -151,7 +161,42 @@ impl Group {
         Ok(found)
     }
 
-    /// Kills everything in the group until nothing is left, for at most `patience`.
+    /// Processes of the cgroup itself, without its descendants.
+    #[must_use]
+    pub fn direct_processes(&self) -> Vec<i32> {
+        let listed =
+            self.listing_directory().map(|found| std::fs::read_to_string(found.join("cgroup.procs")));
+        let pids = listed.and_then(Result::ok).unwrap_or_default();
+        pids.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0).collect()
+    }
+
+    /// Cgroups directly below this one.
+    #[must_use]
+    pub fn children(&self) -> Vec<Self> {
+        let Some(directory) = self.listing_directory() else { return Vec::new() };
+        let names = children(&directory).unwrap_or_default().into_iter();
+        let names = names.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        names.filter_map(|name| self.hierarchy.group(&format!("{}/{name}", self.path))).collect()
+    }
+
+    /// Directory whose children stand for those of all hierarchies.
+    fn listing_directory(&self) -> Option<PathBuf> {
+        self.directory("cpu").or_else(|| self.directories().pop())
+    }
+
+    /// Path in the hierarchy, such as `/kubepods/burstable`; the root is `/`.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("/{}", self.path)
+    }
+
+    /// Last part of the path.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Kills all processes of the cgroup and waits for their exit, for at most `patience`.
     pub fn kill(&self, patience: Duration) -> io::Result<()> {
         if let Hierarchy::V2(root) = &self.hierarchy {
             let all = root.join(&self.path).join("cgroup.kill");
@@ -171,14 +216,14 @@ impl Group {
             if Instant::now() > end {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    format!("processes {left:?} do not die"),
+                    format!("timed out waiting for processes {left:?} to exit"),
                 ));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Removes the group and those below it. Processes must be gone; a dying one is waited for a little.
+    /// Removes the cgroup and its descendants. Processes must be gone; waits briefly for exiting ones.
     pub fn remove(&self) -> io::Result<()> {
         for directory in self.directories() {
             let mut tries = 0;
@@ -195,7 +240,7 @@ impl Group {
         Ok(())
     }
 
-    /// Forbids all devices but those that every container has, and `extra`: paths of the host, with what is allowed.
+    /// Denies all devices but the default ones and `extra`: host paths with permissions.
     pub fn allow_devices(&self, extra: &[(&Path, &str)]) -> io::Result<()> {
         match &self.hierarchy {
             Hierarchy::V1(_) => v1::allow_devices(self, extra),
@@ -203,7 +248,7 @@ impl Group {
         }
     }
 
-    /// How many processes of the group the kernel killed for lack of memory.
+    /// Number of OOM kills in the cgroup.
     #[must_use]
     pub fn out_of_memory_kills(&self) -> u64 {
         let (controller, file) = match &self.hierarchy {
@@ -213,21 +258,27 @@ impl Group {
         self.directory(controller).and_then(|found| keyed(&found.join(file), "oom_kill")).unwrap_or(0)
     }
 
-    /// What it uses. Files that are missing count as nothing.
+    /// Resource usage. Missing files count as zero.
     #[must_use]
     pub fn stats(&self) -> Stats {
         stats::read(self)
     }
 
-    /// What it did to disks, where the kernel counts that.
+    /// Limits in force.
+    #[must_use]
+    pub fn spec(&self) -> GroupSpec {
+        spec::read(self)
+    }
+
+    /// Disk I/O counters, if the kernel has them.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceUse> {
         stats::devices(self)
     }
 }
 
-/// The depth below which nobody nests groups; a guard, as containers may make groups of their own.
-const DEEPEST: usize = 32;
+/// Maximum nesting depth, as a guard: containers may create cgroups of their own.
+const MAX_DEPTH: usize = 32;
 
 fn processes_below(directory: &Path, depth: usize, found: &mut Vec<i32>) -> io::Result<()> {
     let listed = match std::fs::read_to_string(directory.join("cgroup.procs")) {
@@ -235,7 +286,7 @@ fn processes_below(directory: &Path, depth: usize, found: &mut Vec<i32>) -> io::
         other => other?,
     };
     found.extend(listed.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
-    if depth < DEEPEST {
+    if depth < MAX_DEPTH {
         for child in children(directory)? {
             processes_below(&child, depth + 1, found)?;
         }
@@ -244,7 +295,7 @@ fn processes_below(directory: &Path, depth: usize, found: &mut Vec<i32>) -> io::
 }
 
 fn remove_below(directory: &Path, depth: usize) -> io::Result<()> {
-    if depth < DEEPEST {
+    if depth < MAX_DEPTH {
         for child in children(directory)? {
             remove_below(&child, depth + 1)?;
         }
@@ -274,10 +325,10 @@ fn gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
 
-/// Writes a value to a file of a group; the error names both.
+/// Writes a value to a cgroup file; the error names both.
 fn write(file: &Path, value: &str) -> io::Result<()> {
     std::fs::write(file, value).map_err(|error| {
-        io::Error::new(error.kind(), format!("write {value:?} to {}: {error}", file.display()))
+        io::Error::new(error.kind(), format!("failed to write {value:?} to {}: {error}", file.display()))
     })
 }
 
@@ -285,7 +336,7 @@ fn number(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// A value of a file with lines of `key value`.
+/// Looks up a key in a file of `key value` lines.
 fn keyed(file: &Path, key: &str) -> Option<u64> {
     let text = std::fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
@@ -299,13 +350,14 @@ mod tests {
         mounts::Mounted {
             root: "/".into(),
             target: target.into(),
+            source: "none".into(),
             filesystem: filesystem.into(),
             super_options: options.into(),
         }
     }
 
     #[test]
-    fn which_version() {
+    fn hierarchy_version_is_detected() {
         let v2 = mounted("/sys/fs/cgroup", "cgroup2", "rw");
         assert_eq!(
             Hierarchy::from_mounts(std::slice::from_ref(&v2)),
@@ -319,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_stay_inside() {
+    fn group_path_stays_in_hierarchy() {
         let hierarchy = Hierarchy::V2("/sys/fs/cgroup".into());
         for (path, good) in [("/a/b", true), ("a", true), ("", false), ("/../x", false), ("a//b", false)] {
             assert_eq!(hierarchy.group(path).is_some(), good, "{path}");
@@ -327,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_files() {
+    fn v2_limits_are_written() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cgroup.controllers"), "cpu memory pids cpuset").unwrap();
         let group = Hierarchy::V2(dir.path().into()).group("/pods/one").unwrap();
@@ -357,14 +409,14 @@ mod tests {
         assert!(enabled.starts_with('+'), "{enabled}");
     }
 
-    /// With whatever this machine has, as root.
+    /// Runs on this machine's hierarchy, as root.
     #[test]
-    fn a_real_group() {
-        let Ok(hierarchy) = Hierarchy::detect() else { return println!("skipped: no control groups") };
+    fn cgroup_limits_kill_and_remove() {
+        let Ok(hierarchy) = Hierarchy::detect() else { return println!("skipped: no cgroup hierarchy") };
         let group = hierarchy.group(&format!("/ferry-test-{}/inner", std::process::id())).unwrap();
         let parent = hierarchy.group(&format!("/ferry-test-{}", std::process::id())).unwrap();
         if group.create().is_err() {
-            return println!("skipped: control groups are not writable");
+            return println!("skipped: cgroups are not writable");
         }
         let outcome = std::panic::catch_unwind(|| {
             group
@@ -379,7 +431,7 @@ mod tests {
             group.join(pid).unwrap();
             assert_eq!(parent.processes().unwrap(), [pid]);
             assert_eq!(group.out_of_memory_kills(), 0);
-            // The dead stay listed until they are waited for.
+            // Zombies stay listed until they are reaped.
             let reaper = std::thread::spawn(move || sleeper.wait());
             group.kill(Duration::from_secs(10)).unwrap();
             reaper.join().unwrap().unwrap();

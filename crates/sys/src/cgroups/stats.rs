@@ -1,22 +1,29 @@
-//! What a group uses.
+//! Resource usage of a cgroup. Each file is read once.
 
-use super::{Group, Hierarchy, keyed, number};
+use std::path::Path;
+
+use super::pressure::{self, Pressure};
+use super::{Group, Hierarchy, number};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuStats {
     pub usage_nanoseconds: u64,
     pub user_nanoseconds: u64,
     pub system_nanoseconds: u64,
-    /// Of its quota: how many periods passed, in how many it was used up, and how long the group waited then.
+    /// CFS quota counters: elapsed periods, throttled periods, throttled time.
     pub periods: u64,
     pub throttled_periods: u64,
     pub throttled_nanoseconds: u64,
+    /// Periods that used accumulated quota, and the CPU time beyond the quota in them.
+    pub burst_periods: u64,
+    pub burst_nanoseconds: u64,
+    pub pressure: Option<Pressure>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
     pub usage: u64,
-    /// Usage without file pages that nobody used lately: what eviction looks at.
+    /// Working set: usage without inactive file pages, as used by eviction.
     pub working_set: u64,
     pub rss: u64,
     /// File pages.
@@ -26,17 +33,20 @@ pub struct MemoryStats {
     /// `None` is no limit.
     pub limit: Option<u64>,
     pub swap_usage: u64,
-    /// The most that was ever used.
+    /// Peak usage.
     pub peak: u64,
-    /// How often the limit was hit.
+    /// Number of limit hits.
     pub failures: u64,
-    /// What the kernel holds for the group.
+    /// Kernel memory of the cgroup.
     pub kernel: u64,
-    /// File pages that processes have mapped.
+    /// Mapped file pages.
     pub mapped_file: u64,
+    pub active_file: u64,
+    pub inactive_file: u64,
+    pub pressure: Option<Pressure>,
 }
 
-/// What went to and from a device.
+/// I/O counters of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUse {
     pub major: u32,
@@ -51,19 +61,35 @@ pub struct DeviceUse {
 pub struct Stats {
     pub cpu: CpuStats,
     pub memory: MemoryStats,
-    /// Threads are processes here, as the kernel counts.
+    /// Includes threads, as the kernel counts them.
     pub processes: u64,
-    /// How many there may be; `None` is no limit.
+    /// Process limit; `None` is no limit.
     pub most_processes: Option<u64>,
+    pub io_pressure: Option<Pressure>,
 }
 
-/// Version 1 says "no limit" with a number near the largest.
+/// Version 1 represents "no limit" by a number near the maximum.
 const UNLIMITED: u64 = 1 << 60;
 
 pub(super) fn read(group: &Group) -> Stats {
     match group.hierarchy() {
         Hierarchy::V1(_) => read_v1(group),
         Hierarchy::V2(_) => read_v2(group),
+    }
+}
+
+/// Content of a file of `key value` lines.
+struct Keyed(String);
+
+impl Keyed {
+    fn read(file: &Path) -> Self {
+        Self(std::fs::read_to_string(file).unwrap_or_default())
+    }
+
+    /// Value of a key; 0 if the file does not have it.
+    fn of(&self, key: &str) -> u64 {
+        let value = |line: &str| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok();
+        self.0.lines().find_map(value).unwrap_or(0)
     }
 }
 
@@ -75,15 +101,16 @@ fn read_v1(group: &Group) -> Stats {
         stats.cpu.system_nanoseconds = number(&directory.join("cpuacct.usage_sys")).unwrap_or(0);
     }
     if let Some(directory) = group.directory("cpu") {
-        let detail = directory.join("cpu.stat");
-        let of = |key: &str| keyed(&detail, key).unwrap_or(0);
-        stats.cpu.periods = of("nr_periods");
-        stats.cpu.throttled_periods = of("nr_throttled");
-        stats.cpu.throttled_nanoseconds = of("throttled_time");
+        let detail = Keyed::read(&directory.join("cpu.stat"));
+        stats.cpu.periods = detail.of("nr_periods");
+        stats.cpu.throttled_periods = detail.of("nr_throttled");
+        stats.cpu.throttled_nanoseconds = detail.of("throttled_time");
+        stats.cpu.burst_periods = detail.of("nr_bursts");
+        stats.cpu.burst_nanoseconds = detail.of("burst_time");
     }
     if let Some(directory) = group.directory("memory") {
-        let detail = directory.join("memory.stat");
-        let of = |key: &str| keyed(&detail, key).unwrap_or(0);
+        let detail = Keyed::read(&directory.join("memory.stat"));
+        let of = |key: &str| detail.of(key);
         let usage = number(&directory.join("memory.usage_in_bytes")).unwrap_or(0);
         let with_swap = number(&directory.join("memory.memsw.usage_in_bytes")).unwrap_or(usage);
         stats.memory = MemoryStats {
@@ -99,6 +126,9 @@ fn read_v1(group: &Group) -> Stats {
             failures: number(&directory.join("memory.failcnt")).unwrap_or(0),
             kernel: number(&directory.join("memory.kmem.usage_in_bytes")).unwrap_or(0),
             mapped_file: of("total_mapped_file"),
+            active_file: of("total_active_file"),
+            inactive_file: of("total_inactive_file"),
+            pressure: None,
         };
     }
     if let Some(directory) = group.directory("pids") {
@@ -110,20 +140,22 @@ fn read_v1(group: &Group) -> Stats {
 
 fn read_v2(group: &Group) -> Stats {
     let Some(directory) = group.directory("") else { return Stats::default() };
-    let detail = directory.join("memory.stat");
-    let of = |key: &str| keyed(&detail, key).unwrap_or(0);
+    let detail = Keyed::read(&directory.join("memory.stat"));
+    let of = |key: &str| detail.of(key);
     let usage = number(&directory.join("memory.current")).unwrap_or(0);
-    let cpu = directory.join("cpu.stat");
-    let of_cpu = |key: &str| keyed(&cpu, key).unwrap_or(0);
-    let time = |key: &str| of_cpu(key).saturating_mul(1000);
+    let cpu = Keyed::read(&directory.join("cpu.stat"));
+    let time = |key: &str| cpu.of(key).saturating_mul(1000);
     Stats {
         cpu: CpuStats {
             usage_nanoseconds: time("usage_usec"),
             user_nanoseconds: time("user_usec"),
             system_nanoseconds: time("system_usec"),
-            periods: of_cpu("nr_periods"),
-            throttled_periods: of_cpu("nr_throttled"),
+            periods: cpu.of("nr_periods"),
+            throttled_periods: cpu.of("nr_throttled"),
             throttled_nanoseconds: time("throttled_usec"),
+            burst_periods: cpu.of("nr_bursts"),
+            burst_nanoseconds: time("burst_usec"),
+            pressure: pressure::read(&directory.join("cpu.pressure")),
         },
         memory: MemoryStats {
             usage,
@@ -135,31 +167,71 @@ fn read_v2(group: &Group) -> Stats {
             limit: number(&directory.join("memory.max")),
             swap_usage: number(&directory.join("memory.swap.current")).unwrap_or(0),
             peak: number(&directory.join("memory.peak")).unwrap_or(0),
-            failures: keyed(&directory.join("memory.events"), "max").unwrap_or(0),
+            failures: Keyed::read(&directory.join("memory.events")).of("max"),
             kernel: of("kernel"),
             mapped_file: of("file_mapped"),
+            active_file: of("active_file"),
+            inactive_file: of("inactive_file"),
+            pressure: pressure::read(&directory.join("memory.pressure")),
         },
         processes: number(&directory.join("pids.current")).unwrap_or(0),
         most_processes: number(&directory.join("pids.max")),
+        io_pressure: pressure::read(&directory.join("io.pressure")),
     }
 }
 
-/// What the group did to disks. Version 1 keeps that in a hierarchy that is not used here.
+/// Disk I/O of the cgroup and its descendants.
 pub(super) fn devices(group: &Group) -> Vec<DeviceUse> {
-    let Some(directory) = group.directory("").filter(|_| group.hierarchy().is_v2()) else {
-        return Vec::new();
-    };
-    let text = std::fs::read_to_string(directory.join("io.stat")).unwrap_or_default();
-    text.lines().filter_map(device_use).collect()
+    let read = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
+    match group.hierarchy() {
+        Hierarchy::V1(_) => {
+            let Some(directory) = group.directory("blkio") else { return Vec::new() };
+            let bytes = read(&directory.join("blkio.throttle.io_service_bytes_recursive"));
+            let operations = read(&directory.join("blkio.throttle.io_serviced_recursive"));
+            of_blkio(&bytes, &operations)
+        }
+        Hierarchy::V2(_) => {
+            let Some(directory) = group.directory("") else { return Vec::new() };
+            read(&directory.join("io.stat")).lines().filter_map(device_use).collect()
+        }
+    }
 }
 
-/// A line as `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`.
+/// Parses lines of version 1, such as `8:0 Read 4096`.
+fn of_blkio(bytes: &str, operations: &str) -> Vec<DeviceUse> {
+    let mut found: Vec<DeviceUse> = Vec::new();
+    for (text, in_bytes) in [(bytes, true), (operations, false)] {
+        for (device, kind, count) in text.lines().filter_map(blkio_line) {
+            let at = found.iter().position(|one| (one.major, one.minor) == device).unwrap_or_else(|| {
+                found.push(DeviceUse { major: device.0, minor: device.1, ..DeviceUse::default() });
+                found.len() - 1
+            });
+            match (kind, in_bytes) {
+                ("Read", true) => found[at].read_bytes = count,
+                ("Write", true) => found[at].written_bytes = count,
+                ("Read", false) => found[at].reads = count,
+                ("Write", false) => found[at].writes = count,
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+fn blkio_line(line: &str) -> Option<((u32, u32), &str, u64)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let (kind, count) = (fields.next()?, fields.next()?);
+    Some(((major.parse().ok()?, minor.parse().ok()?), kind, count.parse().ok()?))
+}
+
+/// Parses a line such as `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0`.
 fn device_use(line: &str) -> Option<DeviceUse> {
-    let mut words = line.split_ascii_whitespace();
-    let (major, minor) = words.next()?.split_once(':')?;
+    let mut fields = line.split_ascii_whitespace();
+    let (major, minor) = fields.next()?.split_once(':')?;
     let mut found =
         DeviceUse { major: major.parse().ok()?, minor: minor.parse().ok()?, ..DeviceUse::default() };
-    for (key, value) in words.filter_map(|word| word.split_once('=')) {
+    for (key, value) in fields.filter_map(|field| field.split_once('=')) {
         let value = value.parse().unwrap_or(0);
         match key {
             "rbytes" => found.read_bytes = value,
@@ -177,7 +249,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_devices() {
+    fn blkio_lines_are_grouped_by_device() {
+        let bytes = "8:0 Read 4096\n8:0 Write 8192\n8:0 Total 12288\n8:16 Read 1\nTotal 12289\n";
+        let operations = "8:0 Read 1\n8:0 Write 2\nx:y Read 9\n";
+        let wanted =
+            DeviceUse { major: 8, minor: 0, read_bytes: 4096, written_bytes: 8192, reads: 1, writes: 2 };
+        let second = DeviceUse { major: 8, minor: 16, read_bytes: 1, ..DeviceUse::default() };
+        assert_eq!(of_blkio(bytes, operations), [wanted, second]);
+    }
+
+    #[test]
+    fn v2_files_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| std::fs::write(dir.path().join("pod").join(file), text).unwrap();
+        std::fs::create_dir(dir.path().join("pod")).unwrap();
+        put("cpu.stat", "usage_usec 1500000\nnr_periods 7\nnr_throttled 2\nnr_bursts 1\nburst_usec 5\n");
+        put("memory.current", "100\n");
+        put("memory.stat", "anon 10\nfile 60\ninactive_file 30\nactive_file 20\n");
+        put("memory.pressure", "some avg10=0.00 avg60=0.50 avg300=0.00 total=12\n");
+        let stats = read(&Hierarchy::V2(dir.path().into()).group("/pod").unwrap());
+        assert_eq!((stats.cpu.usage_nanoseconds, stats.cpu.periods), (1_500_000_000, 7));
+        assert_eq!((stats.cpu.burst_periods, stats.cpu.burst_nanoseconds), (1, 5000));
+        assert_eq!((stats.memory.working_set, stats.memory.active_file), (70, 20));
+        assert_eq!(stats.memory.pressure.map(|pressure| pressure.some.total_microseconds), Some(12));
+        assert_eq!(stats.cpu.pressure, None);
+    }
+
+    #[test]
+    fn io_stat_lines_parse() {
         let line = "254:16 rbytes=1024 wbytes=2048 rios=3 wios=4 dbytes=0 dios=0";
         let wanted =
             DeviceUse { major: 254, minor: 16, read_bytes: 1024, written_bytes: 2048, reads: 3, writes: 4 };

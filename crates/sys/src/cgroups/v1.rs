@@ -1,4 +1,4 @@
-//! Version 1: a directory per controller.
+//! Cgroup v1: a directory per controller.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ pub(super) fn create(controllers: &BTreeMap<String, PathBuf>, path: &str) -> io:
             std::fs::create_dir_all(root.join(path))?;
             continue;
         }
-        // A new group of this controller has no processors and takes no process before it has.
+        // A new cpuset cgroup has no CPUs and accepts no process until it does.
         let mut here = root.clone();
         for part in path.split('/') {
             let parent = here.clone();
@@ -64,7 +64,7 @@ pub(super) fn limit(group: &Group, resources: &Resources) -> io::Result<()> {
         "cpu.shares",
         resources.cpu_shares.filter(|shares| *shares > 0).map(|shares| shares.to_string()),
     )?;
-    // A quota is checked against the parent's with the period in force: lift it while the period changes.
+    // The quota is checked against the parent's with the current period: lift it while the period changes.
     if let Some(period) = resources.cpu_period.filter(|period| *period > 0) {
         put("cpu", "cpu.cfs_quota_us", Some("-1".to_owned()))?;
         put("cpu", "cpu.cfs_period_us", Some(period.to_string()))?;
@@ -96,7 +96,7 @@ fn limit_or_max(limit: i64) -> String {
     if limit < 0 { "max".to_owned() } else { limit.to_string() }
 }
 
-/// Memory with swap may never be less than memory alone, so the order depends on the direction.
+/// Memory plus swap may never be less than memory alone, so the order depends on the direction.
 fn memory(group: &Group, resources: &Resources) -> io::Result<()> {
     let Some(directory) = group.directory("memory") else { return Ok(()) };
     let plain = directory.join("memory.limit_in_bytes");

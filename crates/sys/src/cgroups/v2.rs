@@ -1,11 +1,11 @@
-//! Version 2: one directory for all controllers.
+//! Cgroup v2: one directory for all controllers.
 
 use std::io;
 use std::path::Path;
 
 use super::{Resources, write};
 
-/// Makes the group, with every controller handed down to it.
+/// Creates the cgroup, with every controller delegated to it.
 pub(super) fn create(root: &Path, path: &str) -> io::Result<()> {
     let mut here = root.to_path_buf();
     for part in path.split('/') {
@@ -13,7 +13,7 @@ pub(super) fn create(root: &Path, path: &str) -> io::Result<()> {
         let enabled = std::fs::read_to_string(here.join("cgroup.subtree_control")).unwrap_or_default();
         let has = |controller: &str| enabled.split_ascii_whitespace().any(|found| found == controller);
         for controller in available.split_ascii_whitespace().filter(|controller| !has(controller)) {
-            // A controller that cannot be handed down, as one with real-time processes, is left out.
+            // A controller that cannot be delegated, such as cpu with real-time processes, is skipped.
             let _ = std::fs::write(here.join("cgroup.subtree_control"), format!("+{controller}"));
         }
         here.push(part);
@@ -45,7 +45,7 @@ pub(super) fn limit(directory: &Path, resources: &Resources) -> io::Result<()> {
     put("cpuset.mems", resources.cpuset_mems.clone().filter(|mems| !mems.is_empty()))?;
     let memory = resources.memory_limit.filter(|limit| *limit != 0);
     put("memory.max", memory.map(or_max))?;
-    // CRI speaks of memory and swap together, version 2 of swap alone.
+    // CRI specifies memory plus swap, version 2 swap alone.
     let swap = resources.swap_limit.filter(|limit| *limit != 0).map(|both| match memory {
         Some(memory) if both >= 0 && memory >= 0 => (both - memory).max(0).to_string(),
         _ => or_max(both),
@@ -71,14 +71,14 @@ pub(super) fn limit(directory: &Path, resources: &Resources) -> io::Result<()> {
     Ok(())
 }
 
-/// Version 2 has no files for devices: a program decides, attached to the group.
+/// Attaches a BPF device program: version 2 has no device files.
 pub(super) fn allow_devices(directory: &Path, extra: &[(&Path, &str)]) -> io::Result<()> {
     let program = super::devices::program(&super::devices::rules(extra)?);
     super::devices::attach(directory, &program)
 }
 
-/// Shares from 2 to 262144 as weight from 1 to 10000, so that the default of 1024 is near 39: the mapping that
-/// Kubernetes documents.
+/// Maps CPU shares from 2 to 262144 to weights from 1 to 10000, so that the default of 1024 is near 39: the mapping
+/// that Kubernetes documents.
 fn weight(shares: u64) -> u64 {
     1 + ((shares.clamp(2, 262_144) - 2) * 9999) / 262_142
 }
@@ -86,7 +86,7 @@ fn weight(shares: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn weights() {
+    fn shares_map_to_weights() {
         for (shares, weight) in [(0, 1), (2, 1), (1024, 39), (262_144, 10_000), (u64::MAX, 10_000)] {
             assert_eq!(super::weight(shares), weight);
         }

@@ -1,4 +1,4 @@
-//! Flows that the kernel remembers: those of UDP, which has no end of its own, so that somebody has to make it forget.
+//! Conntrack entries of UDP: it has no connection end, so stale entries must be deleted explicitly.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,17 +15,17 @@ const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
 const UDP: u8 = 17;
 
-/// A flow, and how the kernel knows it.
+/// A flow with its conntrack identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Whom the client spoke to.
+    /// Original destination of the client.
     pub destination: (IpAddr, u16),
-    /// Who answers.
+    /// Replying endpoint.
     pub answers: (IpAddr, u16),
     key: Vec<u8>,
 }
 
-/// A connection to the kernel's memory of flows.
+/// A conntrack netlink socket.
 #[derive(Debug)]
 pub struct Conntrack(Netlink);
 
@@ -34,20 +34,20 @@ impl Conntrack {
         Netlink::open_family(NETFILTER).map(Self)
     }
 
-    /// All flows of UDP of one family.
+    /// Lists all UDP flows of one family.
     pub fn udp_flows(&mut self, ipv4: bool) -> io::Result<Vec<Flow>> {
-        let answers = self.0.ask(Message::new(GET, DUMP).raw(&head(ipv4)))?;
+        let answers = self.0.request(Message::new(GET, DUMP).raw(&head(ipv4)))?;
         let flows = answers.iter().filter(|(kind, _)| *kind == NEW);
         Ok(flows.filter_map(|(_, body)| flow(body)).collect())
     }
 
-    /// Makes the kernel forget a flow; one it has forgotten already is no error.
+    /// Deletes a flow; a missing one is no error.
     pub fn forget(&mut self, flow: &Flow) -> io::Result<()> {
         const NESTED: u16 = 0x8000;
         let message = Message::new(DELETE, 0)
             .raw(&head(flow.destination.0.is_ipv4()))
             .attribute(TUPLE_ORIGINAL | NESTED, &flow.key);
-        match self.0.ask(message) {
+        match self.0.request(message) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.map(drop),
         }
@@ -75,7 +75,7 @@ fn flow(body: &[u8]) -> Option<Flow> {
 
 type Side = (IpAddr, u16);
 
-/// Source and destination of one direction; none if it is not of UDP.
+/// Source and destination of one direction; `None` if it is not UDP.
 fn tuple(data: &[u8]) -> Option<(Side, Side)> {
     const ADDRESSES: u16 = 1;
     const PROTOCOL: u16 = 2;
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_is_read_from_its_attributes() {
+    fn flow_attributes_parse() {
         let side = |source: [u8; 4], from: u16, destination: [u8; 4], to: u16| {
             move |message: Message| {
                 message.nested(1, |message| message.attribute(1, &source).attribute(2, &destination)).nested(

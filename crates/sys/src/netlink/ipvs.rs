@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::{Message, Netlink, attributes, family, octets};
 
 const GENERIC: i32 = 16;
-/// The family that knows the others.
+/// Generic netlink controller, which resolves other families.
 const CONTROL: u16 = 16;
 
 const NEW_SERVICE: u8 = 1;
@@ -17,7 +17,7 @@ const SET_DESTINATION: u8 = 6;
 const REMOVE_DESTINATION: u8 = 7;
 const FLUSH: u8 = 17;
 
-/// What clients speak to.
+/// A virtual service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VirtualService {
     pub address: IpAddr,
@@ -25,7 +25,7 @@ pub struct VirtualService {
     pub port: u16,
 }
 
-/// Who answers.
+/// A real server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Destination {
     pub address: IpAddr,
@@ -35,14 +35,14 @@ pub struct Destination {
 /// One change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Makes a service, or changes for how many seconds clients come back to their destination.
+    /// Creates a service, or changes its session affinity timeout in seconds.
     Service {
         service: VirtualService,
         new: bool,
         persistent: Option<u32>,
     },
     RemoveService(VirtualService),
-    /// Adds a destination, or changes its weight; nothing new is led to one without weight.
+    /// Adds a destination, or changes its weight; weight 0 receives no new connections.
     Destination {
         service: VirtualService,
         destination: Destination,
@@ -54,7 +54,7 @@ pub enum Step {
     Flush,
 }
 
-/// A connection to the kernel's load balancer.
+/// An IPVS generic netlink socket.
 #[derive(Debug)]
 pub struct Ipvs {
     netlink: Netlink,
@@ -62,16 +62,16 @@ pub struct Ipvs {
 }
 
 impl Ipvs {
-    /// In the network namespace of the caller; an error of kind `Unsupported` if the kernel has no IPVS.
+    /// Opens a socket in the network namespace of the caller; fails with `Unsupported` if the kernel has no IPVS.
     pub fn open() -> io::Result<Self> {
         const GET_FAMILY: u8 = 3;
         const FAMILY_ID: u16 = 1;
         const FAMILY_NAME: u16 = 2;
         let mut netlink = Netlink::open_family(GENERIC)?;
         let message = Message::new(CONTROL, 0).raw(&head(GET_FAMILY)).text(FAMILY_NAME, "IPVS");
-        let answers = match netlink.ask(message) {
+        let answers = match netlink.request(message) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let text = "this kernel has no IPVS (the module ip_vs)";
+                let text = "kernel has no IPVS support (module ip_vs)";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, text));
             }
             other => other?,
@@ -85,7 +85,7 @@ impl Ipvs {
     }
 
     pub fn make(&mut self, step: &Step) -> io::Result<()> {
-        self.netlink.ask(encode(self.family, step)).map(drop)
+        self.netlink.request(encode(self.family, step)).map(drop)
     }
 }
 
@@ -112,7 +112,7 @@ fn encode(family: u16, step: &Step) -> Message {
                     const UPPER: u16 = 5;
                     const LOWER: u16 = 6;
                     const TRANSLATE: u32 = 0;
-                    place(inside, destination)
+                    socket_address(inside, destination)
                         .number(METHOD, TRANSLATE)
                         .number(WEIGHT, *weight)
                         .number(UPPER, 0)
@@ -121,12 +121,12 @@ fn encode(family: u16, step: &Step) -> Message {
         }
         Step::RemoveDestination(service, destination) => message(REMOVE_DESTINATION)
             .nested(SERVICE, |inside| identity(inside, service))
-            .nested(DESTINATION, |inside| place(inside, destination)),
+            .nested(DESTINATION, |inside| socket_address(inside, destination)),
         Step::Flush => message(FLUSH),
     }
 }
 
-/// Addresses have room for those of both families.
+/// Address field, sized for both families.
 fn wide(address: IpAddr) -> Vec<u8> {
     let mut bytes = octets(address);
     bytes.resize(16, 0);
@@ -148,7 +148,7 @@ fn settings(message: Message, service: &VirtualService, persistent: Option<u32>)
     const NETMASK: u16 = 9;
     const PERSISTENT: u32 = 1;
     let flags = if persistent.is_some() { PERSISTENT } else { 0 };
-    // Every client for itself.
+    // Persistence per client address.
     let netmask: u32 = if service.address.is_ipv4() { u32::MAX } else { 128 };
     message
         .text(SCHEDULER, "rr")
@@ -157,7 +157,7 @@ fn settings(message: Message, service: &VirtualService, persistent: Option<u32>)
         .number(NETMASK, netmask)
 }
 
-fn place(message: Message, destination: &Destination) -> Message {
+fn socket_address(message: Message, destination: &Destination) -> Message {
     const ADDRESS: u16 = 1;
     const PORT: u16 = 2;
     const FAMILY: u16 = 11;
@@ -176,13 +176,13 @@ mod tests {
     const POD: Destination =
         Destination { address: IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 2)), port: 8080 };
 
-    /// A message without netlink's own head, as hexadecimal words.
-    fn words(step: &Step) -> Vec<String> {
+    /// A message without the netlink header, as hexadecimal words.
+    fn fields(step: &Step) -> Vec<String> {
         let bytes = encode(0x1c, step).0;
         assert_eq!(bytes[4..8], [0x1c, 0, 1, 0], "kind and flags");
         bytes[super::super::HEADER..]
             .chunks(4)
-            .map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect())
+            .map(|field| field.iter().map(|byte| format!("{byte:02x}")).collect())
             .collect()
     }
 
@@ -197,8 +197,8 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn messages_are_what_the_kernel_reads() {
-        // Command and version; the nest with its length.
+    fn ipvs_messages_encode() {
+        // Command and version; the nested attribute with its length.
         let mut wanted = vec!["01010000", "54000180"];
         wanted.extend(IDENTITY);
         wanted.extend([
@@ -208,7 +208,7 @@ mod tests {
             "08000900", "ffffffff", // each client for itself
         ]);
         let step = Step::Service { service: WEB, new: true, persistent: Some(10_800) };
-        assert_eq!(words(&step), wanted);
+        assert_eq!(fields(&step), wanted);
 
         let mut wanted = vec!["06010000", "30000180"];
         wanted.extend(IDENTITY);
@@ -222,18 +222,18 @@ mod tests {
             "08000500", "00000000", "08000600", "00000000", // no limits
         ]);
         let step = Step::Destination { service: WEB, destination: POD, new: false, weight: 0 };
-        assert_eq!(words(&step), wanted);
+        assert_eq!(fields(&step), wanted);
 
         let mut wanted = vec!["03010000", "30000180"];
         wanted.extend(IDENTITY);
-        assert_eq!(words(&Step::RemoveService(WEB)), wanted);
-        assert_eq!(words(&Step::Flush), ["11010000"]);
-        let removal = words(&Step::RemoveDestination(WEB, POD));
+        assert_eq!(fields(&Step::RemoveService(WEB)), wanted);
+        assert_eq!(fields(&Step::Flush), ["11010000"]);
+        let removal = fields(&Step::RemoveDestination(WEB, POD));
         assert_eq!((removal[0].as_str(), removal.len()), ("07010000", 2 + 11 + 1 + 5 + 2 + 2));
     }
 
     #[test]
-    fn a_kernel_without_it_says_so() {
+    fn kernel_without_ipvs_is_unsupported() {
         match Ipvs::open() {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}"),

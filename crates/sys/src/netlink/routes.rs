@@ -1,7 +1,9 @@
-//! Routes: those that somebody of this machine set, and which way a packet would go.
+//! Routes owned by this machine's components, and route lookups.
 
 use std::io;
 use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::{
     ACK, CREATE, DUMP, Message, NEW_ROUTE, Netlink, REPLACE, address_of, attributes, family, number, octets,
@@ -20,20 +22,20 @@ const EVERYWHERE: u8 = 0;
 const ON_LINK: u8 = 253;
 const GATEWAY_IS_ON_LINK: u32 = 4;
 
-/// A way for packets.
+/// A next hop.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
-    pub destination: (IpAddr, u8),
+    pub destination: IpNet,
     pub gateway: Option<IpAddr>,
-    /// The interface's number.
+    /// Interface index.
     pub interface: u32,
-    /// The address that packets of this machine get as their source.
+    /// Preferred source address for packets of this machine.
     pub source: Option<IpAddr>,
-    /// The gateway is reached through the interface whatever the addresses say.
+    /// On-link flag: the gateway is reached through the interface regardless of its addresses.
     pub gateway_on_link: bool,
 }
 
-/// Which way a packet to an address would go.
+/// Result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub interface: u32,
@@ -42,45 +44,47 @@ pub struct Way {
 }
 
 impl Netlink {
-    /// Sets a route in the name of `owner`, in place of one to the same destination.
+    /// Sets a route with the protocol number `owner`, replacing one to the same destination.
     pub fn set_route(&mut self, route: &Route, owner: u8) -> io::Result<()> {
         let scope =
-            if route.gateway.is_some() || route.destination.0.is_ipv6() { EVERYWHERE } else { ON_LINK };
+            if route.gateway.is_some() || route.destination.addr().is_ipv6() { EVERYWHERE } else { ON_LINK };
         let flags = if route.gateway_on_link { GATEWAY_IS_ON_LINK } else { 0 };
-        let head =
-            [family(route.destination.0), route.destination.1, 0, 0, MAIN_TABLE, owner, scope, UNICAST];
+        let to = route.destination;
+        let head = [family(to.addr()), to.prefix_len(), 0, 0, MAIN_TABLE, owner, scope, UNICAST];
         let message = Message::new(NEW_ROUTE, CREATE | REPLACE).raw(&head).raw(&flags.to_ne_bytes());
-        self.ask(describe(message, route)).map(drop)
+        self.request(describe(message, route)).map(drop)
     }
 
-    /// Removes a route of `owner`; none there is no error.
+    /// Removes a route of `owner`; a missing one is no error.
     pub fn remove_route(&mut self, route: &Route, owner: u8) -> io::Result<()> {
         const ANY_SCOPE: u8 = 255;
-        let head = [family(route.destination.0), route.destination.1, 0, 0, MAIN_TABLE, owner, ANY_SCOPE, 0];
+        let to = route.destination;
+        let head = [family(to.addr()), to.prefix_len(), 0, 0, MAIN_TABLE, owner, ANY_SCOPE, 0];
         let message = Message::new(DELETE_ROUTE, 0).raw(&head).raw(&[0; 4]);
-        match self.ask(describe(message, route)) {
+        match self.request(describe(message, route)) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// The routes of the main table, of one owner or of all. A default route has the prefix length 0.
+    /// Routes of the main table, of one owner or of all. A default route has prefix length 0.
     pub fn routes(&mut self, owner: Option<u8>) -> io::Result<Vec<Route>> {
         let mut found = Vec::new();
         for unspecified in [IpAddr::from([0; 4]), IpAddr::from([0; 16])] {
             let head = [family(unspecified), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-            let answers = self.ask(Message::new(GET_ROUTE, DUMP).raw(&head))?;
+            let answers = self.request(Message::new(GET_ROUTE, DUMP).raw(&head))?;
             let routes = answers.iter().filter(|(kind, _)| *kind == NEW_ROUTE);
             found.extend(routes.filter_map(|(_, body)| read(body, unspecified, owner)));
         }
         Ok(found)
     }
 
-    /// Which way a packet to `address` would go; none if there is no way.
+    /// Looks up the route of a packet to `address`; `None` if unreachable.
     pub fn way_to(&mut self, address: IpAddr) -> io::Result<Option<Way>> {
         let prefix = if address.is_ipv4() { 32 } else { 128 };
         let head = [family(address), prefix, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let answers = self.ask(Message::new(GET_ROUTE, ACK).raw(&head).attribute(RTA_DST, &octets(address)));
+        let answers =
+            self.request(Message::new(GET_ROUTE, ACK).raw(&head).attribute(RTA_DST, &octets(address)));
         let answers = match answers {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
                 return Ok(None);
@@ -104,7 +108,7 @@ impl Netlink {
 }
 
 fn describe(message: Message, route: &Route) -> Message {
-    let mut message = message.attribute(RTA_DST, &octets(route.destination.0));
+    let mut message = message.attribute(RTA_DST, &octets(route.destination.addr()));
     if let Some(gateway) = route.gateway {
         message = message.attribute(RTA_GATEWAY, &octets(gateway));
     }
@@ -120,7 +124,7 @@ fn read(body: &[u8], unspecified: IpAddr, owner: Option<u8>) -> Option<Route> {
         return None;
     }
     let mut route = Route {
-        destination: (unspecified, head[1]),
+        destination: IpNet::new(unspecified, head[1]).ok()?,
         gateway: None,
         interface: 0,
         source: None,
@@ -128,7 +132,7 @@ fn read(body: &[u8], unspecified: IpAddr, owner: Option<u8>) -> Option<Route> {
     };
     for (kind, data) in attributes(body.get(12..)?) {
         match kind {
-            RTA_DST => route.destination.0 = address_of(data)?,
+            RTA_DST => route.destination = IpNet::new(address_of(data)?, head[1]).ok()?,
             RTA_OIF => route.interface = number(data)?,
             RTA_GATEWAY => route.gateway = address_of(data),
             RTA_PREFSRC => route.source = address_of(data),
@@ -143,13 +147,13 @@ mod tests {
     use super::*;
     use crate::process::{self, Namespace};
 
-    /// In a network namespace of this thread's own, which goes with it.
+    /// Uses a network namespace of this thread, which disappears with it.
     #[test]
-    fn routes_come_and_go() {
+    fn routes_are_added_and_removed() {
         const OWNER: u8 = 177;
         let worker = std::thread::spawn(|| {
             if process::unshare(&[Namespace::Network]).is_err() {
-                return println!("skipped: no right to make network namespaces");
+                return println!("skipped: no permission to create network namespaces");
             }
             let mut netlink = Netlink::open().unwrap();
             netlink.set_up("lo").unwrap();
@@ -161,15 +165,15 @@ mod tests {
             assert_eq!((near.interface, near.gateway), (interface, None));
             assert_eq!(netlink.way_to("192.0.2.1".parse().unwrap()).unwrap(), None);
             let gateway = Some("10.9.0.7".parse().unwrap());
-            let destination = ("10.1.2.0".parse().unwrap(), 24);
+            let destination = "10.1.2.0/24".parse().unwrap();
             let route = Route { destination, gateway, interface, source: None, gateway_on_link: false };
             netlink.set_route(&route, OWNER).unwrap();
             netlink.set_route(&route, OWNER).unwrap();
             assert_eq!(netlink.routes(Some(OWNER)).unwrap(), std::slice::from_ref(&route));
             assert_eq!(netlink.way_to("10.1.2.3".parse().unwrap()).unwrap().unwrap().gateway, gateway);
-            // Straight to loopback, with the source that answers come back to.
+            // Directly to loopback, with a reachable source address.
             let service = Route {
-                destination: ("10.96.0.0".parse().unwrap(), 12),
+                destination: "10.96.0.0/12".parse().unwrap(),
                 gateway: None,
                 interface: netlink.link("lo").unwrap().unwrap().index,
                 source: Some("10.9.0.1".parse().unwrap()),

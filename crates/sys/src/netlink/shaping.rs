@@ -1,14 +1,14 @@
-//! How fast an interface sends: a token bucket in front of it.
+//! Egress rate limit of an interface: a token bucket filter.
 
 use std::io;
 
 use super::{CREATE, Message, Netlink, REPLACE};
 
-/// How much may be sent.
+/// Rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     pub bytes_per_second: u64,
-    /// How much may go at once after a pause.
+    /// Burst size.
     pub burst: u32,
 }
 
@@ -21,28 +21,28 @@ const TBF_PARAMETERS: u16 = 1;
 const TBF_RATE64: u16 = 4;
 const TBF_BURST: u16 = 6;
 const ETHERNET: u8 = 1;
-/// Packets may wait this part of a second.
+/// Maximum queueing delay, as a fraction of a second.
 const LATENCY: u64 = 40;
 
 impl Netlink {
-    /// Limits what the interface sends; a limit that is there is replaced.
+    /// Limits the egress rate of the interface, replacing an existing limit.
     pub fn limit_rate(&mut self, name: &str, rate: Rate) -> io::Result<()> {
         let index = self.need(name)?.index;
-        // Larger rates have a field of their own.
+        // Larger rates have a separate 64-bit attribute.
         let short = u32::try_from(rate.bytes_per_second).unwrap_or(u32::MAX);
         let waiting = (rate.bytes_per_second / LATENCY).saturating_add(u64::from(rate.burst));
         let mut parameters = Vec::new();
-        // The rate, and the peak rate, which is not used: cell size, link layer, overhead, alignment, smallest unit.
+        // Rate, and the unused peak rate: cell size, link layer, overhead, alignment, minimum unit.
         parameters.extend([0, ETHERNET, 0, 0, 0, 0, 0, 0]);
         parameters.extend(short.to_ne_bytes());
         parameters.extend([0; 12]);
         let limit = u32::try_from(waiting).unwrap_or(u32::MAX);
-        for word in [limit, rate.burst, 0] {
-            parameters.extend(word.to_ne_bytes());
+        for field in [limit, rate.burst, 0] {
+            parameters.extend(field.to_ne_bytes());
         }
         let mut message = Message::new(NEW_QDISC, CREATE | REPLACE).raw(&[0; 4]);
-        for word in [index, HANDLE, ROOT, 0] {
-            message = message.raw(&word.to_ne_bytes());
+        for field in [index, HANDLE, ROOT, 0] {
+            message = message.raw(&field.to_ne_bytes());
         }
         let message = message.text(TCA_KIND, "tbf").nested(TCA_OPTIONS, |message| {
             message
@@ -50,6 +50,6 @@ impl Netlink {
                 .attribute(TBF_RATE64, &rate.bytes_per_second.to_ne_bytes())
                 .attribute(TBF_BURST, &rate.burst.to_ne_bytes())
         });
-        self.ask(message).map(drop)
+        self.request(message).map(drop)
     }
 }

@@ -1,4 +1,4 @@
-//! VXLAN links, and what they know of their peers.
+//! VXLAN links and their peers.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,22 +11,22 @@ use super::{
 const NEW_NEIGHBOUR: u16 = 28;
 const DELETE_NEIGHBOUR: u16 = 29;
 const PERMANENT: u16 = 0x80;
-/// The entry is the link's own, not its master's.
+/// NTF_SELF: the entry belongs to the link, not to its master.
 const OF_ITSELF: u8 = 2;
 const AF_BRIDGE: u8 = 7;
 
 /// A tunnel endpoint of another machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peer {
-    /// Where the machine is.
+    /// Underlay address of the machine.
     pub machine: IpAddr,
-    /// The endpoint's address inside the tunnel.
+    /// Overlay address of the endpoint.
     pub inside: IpAddr,
     pub hardware: [u8; 6],
 }
 
 impl Netlink {
-    /// Makes a VXLAN link that learns nothing by itself; one that is there is kept.
+    /// Creates a VXLAN link without learning; an existing one is kept.
     pub fn add_vxlan(
         &mut self,
         name: &str,
@@ -58,16 +58,16 @@ impl Netlink {
                         .attribute(VXLAN_PORT, &port.to_be_bytes())
                 })
             });
-        match self.ask(message) {
+        match self.request(message) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Tells a VXLAN link where a peer is.
+    /// Adds a peer to a VXLAN link.
     pub fn set_peer(&mut self, interface: u32, peer: &Peer) -> io::Result<()> {
-        self.ask(neighbour(NEW_NEIGHBOUR, interface, peer))?;
-        self.ask(forwarding(NEW_NEIGHBOUR, interface, peer)).map(drop)
+        self.request(neighbour(NEW_NEIGHBOUR, interface, peer))?;
+        self.request(forwarding(NEW_NEIGHBOUR, interface, peer)).map(drop)
     }
 
     /// Adds a permanent neighbour entry to a link.
@@ -75,22 +75,22 @@ impl Netlink {
         let message = message(NEW_NEIGHBOUR, family(address), link, 0)
             .attribute(DESTINATION, &octets(address))
             .attribute(HARDWARE, &hardware);
-        self.ask(message).map(drop)
+        self.request(message).map(drop)
     }
 
-    /// Makes a link forget which hardware address an address has; one it does not know is no error.
+    /// Removes a neighbour entry from a link; a missing one is no error.
     pub fn remove_neighbour(&mut self, link: u32, address: IpAddr) -> io::Result<()> {
         let message =
             message(DELETE_NEIGHBOUR, family(address), link, 0).attribute(DESTINATION, &octets(address));
-        match self.ask(message) {
+        match self.request(message) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Adds a static forwarding entry: the hardware address is behind this port of the bridge only.
+    /// Adds a static forwarding entry: the MAC address is behind this bridge port only.
     pub(super) fn set_forwarding(&mut self, port: u32, hardware: [u8; 6]) -> io::Result<()> {
-        /// The entry is the bridge's.
+        /// NTF_MASTER: the entry belongs to the bridge.
         const OF_MASTER: u8 = 4;
         /// Neither learned nor aged.
         const NO_ARP: u16 = 0x40;
@@ -100,15 +100,15 @@ impl Netlink {
             .raw(&NO_ARP.to_ne_bytes())
             .raw(&[OF_MASTER, 0])
             .attribute(HARDWARE, &hardware);
-        self.ask(message).map(drop)
+        self.request(message).map(drop)
     }
 
-    /// Makes a VXLAN link forget a peer; one it does not know is no error.
+    /// Removes a peer from a VXLAN link; a missing one is no error.
     pub fn remove_peer(&mut self, interface: u32, peer: &Peer) -> io::Result<()> {
         for message in
             [neighbour(DELETE_NEIGHBOUR, interface, peer), forwarding(DELETE_NEIGHBOUR, interface, peer)]
         {
-            match self.ask(message) {
+            match self.request(message) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => drop(other?),
             }
@@ -129,14 +129,14 @@ fn message(kind: u16, family: u8, interface: u32, flags: u8) -> Message {
         .raw(&[flags, 0])
 }
 
-/// Which hardware address the peer has inside the tunnel.
+/// Neighbour entry: MAC address of the peer inside the tunnel.
 fn neighbour(kind: u16, interface: u32, peer: &Peer) -> Message {
     message(kind, family(peer.inside), interface, 0)
         .attribute(DESTINATION, &octets(peer.inside))
         .attribute(HARDWARE, &peer.hardware)
 }
 
-/// Which machine has that hardware address.
+/// Forwarding entry: machine of that MAC address.
 fn forwarding(kind: u16, interface: u32, peer: &Peer) -> Message {
     message(kind, AF_BRIDGE, interface, OF_ITSELF)
         .attribute(HARDWARE, &peer.hardware)

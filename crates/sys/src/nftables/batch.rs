@@ -1,4 +1,4 @@
-//! Changes that happen together or not at all.
+//! Atomic batches of changes.
 
 use super::message::Writer;
 use super::{Expr, TableFamily, Verdict};
@@ -23,7 +23,7 @@ const ACK: u16 = 4;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 
-/// Elements of a set go in several messages of this many bytes at most: a nest's length has 16 bits.
+/// Maximum size of an element message: the length of a nested attribute has 16 bits.
 const MESSAGE_BYTES: usize = 30_000;
 
 const SET_MAP: u32 = 8;
@@ -32,7 +32,7 @@ const SET_DYNAMIC: u32 = 0x20;
 const SET_INTERVAL: u32 = 4;
 const DATA_VERDICT: u32 = 0xffff_ff00;
 
-/// Where a base chain is called.
+/// Hook of a base chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// `nat` or `filter`.
@@ -48,13 +48,13 @@ pub struct Chain<'a> {
     pub hook: Option<Hook>,
 }
 
-/// What a set's elements carry.
+/// Data of a set's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing: a plain set.
+    /// None: a plain set.
     Nothing,
     Verdict,
-    /// Bytes, of this length, and how tools should show them.
+    /// Values of this length, and their display type for tools.
     Bytes {
         length: u32,
         kind: u32,
@@ -66,12 +66,12 @@ pub enum Value {
 pub struct Set<'a> {
     pub name: &'a str,
     pub key_length: u32,
-    /// How tools should show the key: the types of its parts, six bits each.
+    /// Display type of the key for tools: the types of its parts, six bits each.
     pub key_kind: u32,
     pub value: Value,
-    /// Elements come from rules too, and leave by themselves; at most this many.
+    /// Dynamic set: rules add elements, which expire; at most this many.
     pub dynamic: Option<u32>,
-    /// Keys are ranges.
+    /// Interval set: keys are ranges.
     pub interval: bool,
 }
 
@@ -81,7 +81,7 @@ pub enum Element {
     Key(Vec<u8>),
     Verdict(Vec<u8>, Verdict),
     Bytes(Vec<u8>, Vec<u8>),
-    /// The end of a range: the first key behind it.
+    /// End of a range: the first key behind it.
     IntervalEnd(Vec<u8>),
 }
 
@@ -113,7 +113,7 @@ pub struct Batch {
     table: String,
     pub(super) out: Writer,
     pub(super) sequence: u32,
-    /// What each message does, for the error that names it.
+    /// Description of each message, for errors.
     pub(super) steps: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ impl Batch {
         self.steps.is_empty()
     }
 
-    /// How many bytes the kernel is given.
+    /// Size of the batch in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.out.len()
@@ -144,31 +144,31 @@ impl Batch {
         self.out.message(SUBSYSTEM << 8 | kind, REQUEST | ACK | flags, sequence, family, 0, body);
     }
 
-    /// Makes the table if it is not there.
+    /// Creates the table if it is missing.
     pub fn add_table(&mut self) {
         let table = self.table.clone();
-        self.step(NEW_TABLE, CREATE, format!("adding the table {table}"), |out| out.text(1, &table));
+        self.step(NEW_TABLE, CREATE, format!("add table {table}"), |out| out.text(1, &table));
     }
 
-    /// Makes the table anew, empty, with a mark by which [`super::Socket::mark`] knows what is in it.
+    /// Recreates the table empty, with a mark that [`super::Socket::mark`] reads back.
     pub fn replace_table(&mut self, mark: &[u8]) {
         self.remove_table();
         let table = self.table.clone();
-        self.step(NEW_TABLE, CREATE, format!("adding the table {table}"), |out| {
+        self.step(NEW_TABLE, CREATE, format!("add table {table}"), |out| {
             out.text(1, &table);
             out.attribute(TABLE_USER_DATA, mark);
         });
     }
 
-    /// Removes the table with all that is in it, if it is there.
+    /// Removes the table with its content, if it exists.
     pub fn remove_table(&mut self) {
         let table = self.table.clone();
-        self.step(DESTROY_TABLE, 0, format!("removing the table {table}"), |out| out.text(1, &table));
+        self.step(DESTROY_TABLE, 0, format!("remove table {table}"), |out| out.text(1, &table));
     }
 
     pub fn add_chain(&mut self, chain: &Chain<'_>) {
         let table = self.table.clone();
-        self.step(NEW_CHAIN, CREATE, format!("adding the chain {}", chain.name), |out| {
+        self.step(NEW_CHAIN, CREATE, format!("add chain {}", chain.name), |out| {
             out.text(1, &table);
             out.text(3, chain.name);
             if let Some(hook) = &chain.hook {
@@ -183,7 +183,7 @@ impl Batch {
 
     pub fn remove_chain(&mut self, name: &str) {
         let table = self.table.clone();
-        self.step(DELETE_CHAIN, 0, format!("removing the chain {name}"), |out| {
+        self.step(DELETE_CHAIN, 0, format!("remove chain {name}"), |out| {
             out.text(1, &table);
             out.text(3, name);
         });
@@ -192,16 +192,16 @@ impl Batch {
     /// Removes all rules of a chain.
     pub fn flush_chain(&mut self, name: &str) {
         let table = self.table.clone();
-        self.step(DELETE_RULE, 0, format!("emptying the chain {name}"), |out| {
+        self.step(DELETE_RULE, 0, format!("flush chain {name}"), |out| {
             out.text(1, &table);
             out.text(2, name);
         });
     }
 
-    /// Adds a rule behind the others of its chain.
+    /// Appends a rule to its chain.
     pub fn add_rule(&mut self, chain: &str, steps: &[Expr]) {
         let table = self.table.clone();
-        self.step(NEW_RULE, CREATE | APPEND, format!("adding a rule to the chain {chain}"), |out| {
+        self.step(NEW_RULE, CREATE | APPEND, format!("add rule to chain {chain}"), |out| {
             out.text(1, &table);
             out.text(2, chain);
             out.nest(4, |out| steps.iter().for_each(|step| step.write(out)));
@@ -211,7 +211,7 @@ impl Batch {
     pub fn add_set(&mut self, set: &Set<'_>) {
         let table = self.table.clone();
         let id = self.sequence + 1;
-        self.step(NEW_SET, CREATE, format!("adding the set {}", set.name), |out| {
+        self.step(NEW_SET, CREATE, format!("add set {}", set.name), |out| {
             let mut flags = 0;
             flags |= if set.value == Value::Nothing { 0 } else { SET_MAP };
             flags |= if set.dynamic.is_some() { SET_DYNAMIC | SET_TIMEOUT } else { 0 };
@@ -239,21 +239,21 @@ impl Batch {
         });
     }
 
-    /// Removes a set that no rule uses any more.
+    /// Removes a set that is no longer referenced by a rule.
     pub fn remove_set(&mut self, name: &str) {
         let table = self.table.clone();
-        self.step(DELETE_SET, 0, format!("removing the set {name}"), |out| {
+        self.step(DELETE_SET, 0, format!("remove set {name}"), |out| {
             out.text(1, &table);
             out.text(2, name);
         });
     }
 
     pub fn add_elements<'a>(&mut self, set: &str, elements: impl IntoIterator<Item = &'a Element>) {
-        self.elements(NEW_ELEMENT, CREATE, "adding elements to", set, elements, true);
+        self.elements(NEW_ELEMENT, CREATE, "add elements to", set, elements, true);
     }
 
     pub fn remove_elements<'a>(&mut self, set: &str, elements: impl IntoIterator<Item = &'a Element>) {
-        self.elements(DELETE_ELEMENT, 0, "removing elements from", set, elements, false);
+        self.elements(DELETE_ELEMENT, 0, "remove elements from", set, elements, false);
     }
 
     fn elements<'a>(
@@ -283,7 +283,7 @@ impl Batch {
         }
     }
 
-    /// The whole, ready for the kernel.
+    /// Encodes the complete batch.
     pub(super) fn finish(mut self) -> (Writer, Vec<String>) {
         self.out.message(BATCH_END, REQUEST, self.sequence + 1, 0, SUBSYSTEM, |_| {});
         (self.out, self.steps)

@@ -1,9 +1,9 @@
-//! The steps of a rule.
+//! Expressions of a rule.
 
 use super::message::Writer;
 use super::{Family, Register};
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     Accept,
@@ -32,7 +32,7 @@ impl Verdict {
     }
 }
 
-/// Where the bytes of a packet are counted from.
+/// Base of a payload offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     Link = 0,
@@ -55,7 +55,7 @@ pub enum CtKey {
     Status = 2,
 }
 
-/// Which of a packet's two addresses.
+/// Source or destination address of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Source = 1,
@@ -72,12 +72,12 @@ pub struct Nat {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
-    /// Port unreachable, in the words of the family.
+    /// ICMP port unreachable, of the packet's family.
     Unreachable(Family),
     TcpReset,
 }
 
-/// One step of a rule.
+/// One expression of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {
     Payload {
@@ -97,7 +97,7 @@ pub enum Expr {
         key: CtKey,
         to: Register,
     },
-    /// What the address is to this machine's routes: its own, another's, a broadcast.
+    /// Address type by the routing table: local, unicast, broadcast.
     AddressType {
         of: Side,
         to: Register,
@@ -107,7 +107,7 @@ pub enum Expr {
         equal: bool,
         value: Vec<u8>,
     },
-    /// The packet goes on if the value is within, both ends included.
+    /// Continues if the value is in the range, both ends included.
     Range {
         from: Register,
         first: Vec<u8>,
@@ -124,29 +124,29 @@ pub enum Expr {
         to: Register,
         value: Vec<u8>,
     },
-    /// A number from 0 to `modulus - 1` at random.
+    /// Random number from 0 to `modulus - 1`.
     Random {
         to: Register,
         modulus: u32,
     },
-    /// The packet goes on if the set has the key (or has it not).
+    /// Continues if the set contains the key (or does not).
     In {
         set: String,
         key: Register,
         inverted: bool,
     },
-    /// The value of the key; the rule ends if there is none.
+    /// Value of the key; the rule ends if it is missing.
     Lookup {
         map: String,
         key: Register,
         to: Register,
     },
-    /// The verdict of the key; the rule ends if there is none.
+    /// Verdict of the key; the rule ends if it is missing.
     VerdictOf {
         map: String,
         key: Register,
     },
-    /// Puts `key: value` into a map for `seconds`, or renews it.
+    /// Adds `key: value` to a map for `seconds`, or renews it.
     Remember {
         map: String,
         key: Register,
@@ -166,7 +166,7 @@ fn data(to: &mut Writer, kind: u16, value: &[u8]) {
 }
 
 impl Expr {
-    /// As an element of a rule's list of expressions. Attribute numbers are the kernel's, per expression.
+    /// Encodes an element of a rule's expression list. Attribute numbers are the kernel's, per expression.
     pub(super) fn write(&self, out: &mut Writer) {
         match self {
             Self::Payload { base, offset, length, to } => step(out, "payload", |out| {
@@ -234,21 +234,8 @@ impl Expr {
             }),
             Self::Lookup { map, key, to } => lookup(out, map, *key, to.code()),
             Self::VerdictOf { map, key } => lookup(out, map, *key, 0),
-            Self::Remember { map, key, value, seconds } => step(out, "dynset", |out| {
-                out.text(1, map);
-                out.number(3, 1);
-                out.number(4, key.code());
-                out.number(5, value.code());
-                out.long(6, seconds * 1000);
-            }),
-            Self::Dnat(Nat { family, address, port }) => step(out, "nat", |out| {
-                out.number(1, 1);
-                out.number(2, u32::from(family.code()));
-                for (first, register) in [(3, address), (5, port)] {
-                    out.number(first, register.code());
-                    out.number(first + 1, register.code());
-                }
-            }),
+            Self::Remember { map, key, value, seconds } => remember(out, map, *key, *value, *seconds),
+            Self::Dnat(nat) => translate_destination(out, nat),
             Self::Masquerade { random } => step(out, "masq", |out| {
                 if *random {
                     out.number(1, 0x10);
@@ -273,6 +260,27 @@ fn lookup(out: &mut Writer, map: &str, key: Register, to: u32) {
         out.text(1, map);
         out.number(2, key.code());
         out.number(3, to);
+    });
+}
+
+fn remember(out: &mut Writer, map: &str, key: Register, value: Register, seconds: u64) {
+    step(out, "dynset", |out| {
+        out.text(1, map);
+        out.number(3, 1);
+        out.number(4, key.code());
+        out.number(5, value.code());
+        out.long(6, seconds * 1000);
+    });
+}
+
+fn translate_destination(out: &mut Writer, Nat { family, address, port }: &Nat) {
+    step(out, "nat", |out| {
+        out.number(1, 1);
+        out.number(2, u32::from(family.code()));
+        for (first, register) in [(3, address), (5, port)] {
+            out.number(first, register.code());
+            out.number(first + 1, register.code());
+        }
     });
 }
 

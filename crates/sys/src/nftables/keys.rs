@@ -1,6 +1,4 @@
-//! What the keys and values of sets are made of. Each part fills whole registers.
-
-use std::net::IpAddr;
+//! Parts of set keys and values. Each part fills whole registers.
 
 use super::{Family, Set, Value};
 
@@ -15,7 +13,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Its length, and the number by which tools know its type.
+    /// Length and type number used by tools.
     const fn shape(self, family: Family) -> (u32, u32) {
         match (self, family) {
             (Self::Address, Family::Ipv4) => (4, 7),
@@ -28,7 +26,7 @@ impl Part {
     }
 }
 
-/// The length of parts together, and how tools should show them.
+/// Total length of parts, and their display type.
 #[must_use]
 pub fn shape(family: Family, parts: &[Part]) -> (u32, u32) {
     parts
@@ -37,7 +35,7 @@ pub fn shape(family: Family, parts: &[Part]) -> (u32, u32) {
         .fold((0, 0), |(length, kind), (more, part)| (length + more, kind << 6 | part))
 }
 
-/// Values that are made of parts.
+/// Values composed of parts.
 #[must_use]
 pub fn values(family: Family, parts: &[Part]) -> Value {
     let (length, kind) = shape(family, parts);
@@ -45,7 +43,7 @@ pub fn values(family: Family, parts: &[Part]) -> Value {
 }
 
 impl<'a> Set<'a> {
-    /// A set or map of its own elements only, by whole keys.
+    /// A set or map with static elements and exact keys.
     #[must_use]
     pub fn plain(name: &'a str, family: Family, parts: &[Part], value: Value) -> Self {
         let (key_length, key_kind) = shape(family, parts);
@@ -53,16 +51,7 @@ impl<'a> Set<'a> {
     }
 }
 
-/// An address.
-#[must_use]
-pub fn address(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    }
-}
-
-/// A protocol's number and a port.
+/// Protocol number and port.
 #[must_use]
 pub fn protocol_and_port(protocol: u8, port: u16) -> [u8; 8] {
     let [high, low] = port.to_be_bytes();
@@ -74,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes() {
+    fn key_parts_have_length_and_type() {
         let front = [Part::Address, Part::Protocol, Part::Port];
         assert_eq!(shape(Family::Ipv4, &front), (12, (7 << 6 | 12) << 6 | 13));
         assert_eq!(shape(Family::Ipv6, &front), (24, (8 << 6 | 12) << 6 | 13));

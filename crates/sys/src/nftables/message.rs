@@ -1,6 +1,6 @@
 //! Netlink messages as bytes: headers, attributes, nests.
 
-/// Writes messages one behind the other.
+/// Writes consecutive messages.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -17,7 +17,7 @@ impl Writer {
         self.bytes.len()
     }
 
-    /// A message with the netfilter header; `body` writes its attributes.
+    /// Writes a message with the netfilter header; `body` writes its attributes.
     pub fn message(
         &mut self,
         kind: u16,

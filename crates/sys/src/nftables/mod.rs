@@ -1,6 +1,6 @@
 //! nftables through netlink: tables, chains, rules, sets and their elements, changed in one atomic batch.
 //!
-//! Only what Ferry needs: no listing of rules, no parsing of expressions. Names of things are the caller's.
+//! Only what Ferry needs: no listing of rules, no parsing of expressions. Names are chosen by the caller.
 
 mod batch;
 mod expr;
@@ -25,7 +25,7 @@ pub enum Family {
 pub const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 impl Family {
-    /// The one an address is of.
+    /// Family of an address.
     #[must_use]
     pub const fn of(address: std::net::IpAddr) -> Self {
         if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// The length of an address.
+    /// Length of an address.
     #[must_use]
     pub const fn address_length(self) -> usize {
         match self {
@@ -79,7 +79,7 @@ impl Register {
         8 + self.0 as u32
     }
 
-    /// The register behind a value of `length` bytes that begins here.
+    /// Register behind a value of `length` bytes that starts here.
     #[must_use]
     pub const fn after(self, length: usize) -> Self {
         Self(self.0 + length.div_ceil(4) as u8)

@@ -1,4 +1,4 @@
-//! The netlink socket: sends a batch, reads what the kernel says to each step.
+//! Netlink socket that sends batches and reads the replies to each step.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,35 +11,35 @@ use rustix::net::{
 use super::message::Writer;
 use super::{Batch, TableFamily};
 
-/// Why the kernel did not take a batch. Nothing of it was done.
+/// Rejection of a batch. None of it was applied.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    #[error("opening a netlink socket")]
+    #[error("failed to open netlink socket")]
     Open(#[source] io::Error),
-    #[error("sending {bytes} bytes of changes")]
+    #[error("failed to send batch of {bytes} bytes")]
     Send { bytes: usize, source: io::Error },
-    #[error("reading the kernel's answer")]
+    #[error("failed to read kernel reply")]
     Receive(#[source] io::Error),
-    #[error("{step}")]
+    #[error("failed to {step}")]
     Refused { step: String, source: io::Error },
 }
 
 impl NftError {
-    /// Whether something that was to be removed, or that was referred to, is not there.
+    /// Returns true if an object to be removed or referenced does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// A way to the kernel's nftables, of the network namespace in which it was opened.
+/// nftables socket of the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
 }
 
 const ERROR: u16 = 2;
-/// Of netlink and of netfilter.
+/// Length of the netlink and netfilter headers.
 const HEADERS: usize = 20;
 
 impl Socket {
@@ -55,14 +55,14 @@ impl Socket {
         Ok(Self { fd })
     }
 
-    /// Does all of the batch or nothing of it.
+    /// Applies the batch atomically.
     pub fn apply(&self, batch: Batch) -> Result<(), NftError> {
         if batch.is_empty() {
             return Ok(());
         }
         let (writer, steps) = batch.finish();
         let bytes = writer.bytes();
-        // The whole batch is one datagram, and each step is answered: both buffers must hold that.
+        // The whole batch is one datagram, and each step gets a reply: both buffers must hold that.
         let _ = sockopt::set_socket_send_buffer_size_force(&self.fd, bytes.len() + 4096);
         let _ = sockopt::set_socket_recv_buffer_size_force(&self.fd, (steps.len() * 1024).max(212_992));
         sendto(&self.fd, bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))
@@ -70,7 +70,7 @@ impl Socket {
         self.answers(&steps)
     }
 
-    /// The mark that a table was made with; `None` if there is no table, or it has none.
+    /// Mark of a table; `None` if there is no table, or it has none.
     pub fn mark(&self, family: impl Into<TableFamily>, table: &str) -> Result<Option<Vec<u8>>, NftError> {
         const GET_TABLE: u16 = 10 << 8 | 1;
         const REQUEST: u16 = 1;
@@ -90,7 +90,7 @@ impl Socket {
                 Ok(None)
             }
             ERROR => Err(NftError::Refused {
-                step: format!("looking at the table {table}"),
+                step: format!("read table {table}"),
                 source: io::Error::from_raw_os_error(-code),
             }),
             _ => Ok(attribute(answer.get(HEADERS..length).unwrap_or_default(), USER_DATA)),
@@ -113,11 +113,11 @@ impl Socket {
                     answered += 1;
                     if code != 0 && outcome.is_ok() {
                         let step = steps.get(sequence.wrapping_sub(1) as usize);
-                        let step = step.map_or("the batch as a whole", String::as_str).to_owned();
+                        let step = step.map_or("commit batch", String::as_str).to_owned();
                         outcome =
                             Err(NftError::Refused { step, source: io::Error::from_raw_os_error(-code) });
                     }
-                    // A batch that is refused as a whole is answered once.
+                    // A batch rejected as a whole gets one reply.
                     if sequence == 0 || sequence as usize > steps.len() {
                         return outcome;
                     }
@@ -129,7 +129,7 @@ impl Socket {
     }
 }
 
-/// The value of an attribute among others.
+/// Finds the value of an attribute.
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
     loop {
         let head = bytes.first_chunk::<4>()?;
@@ -142,11 +142,11 @@ fn attribute(mut bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
     }
 }
 
-/// Length, kind, sequence and error code of the message at the beginning of `bytes`.
+/// Parses length, type, sequence and error code of the first message in `bytes`.
 fn header(bytes: &[u8]) -> Option<(usize, u16, u32, i32)> {
-    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let length = word(0)? as usize;
+    let field = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let length = field(0)? as usize;
     let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-    let code = word(16).unwrap_or_default() as i32;
-    (length >= 16 && length <= bytes.len()).then_some((length, kind, word(8)?, code))
+    let code = field(16).unwrap_or_default() as i32;
+    (length >= 16 && length <= bytes.len()).then_some((length, kind, field(8)?, code))
 }

@@ -1,13 +1,17 @@
-//! Steps that many rules have in common.
+//! Expression sequences shared by many rules.
+
+use ipnet::IpNet;
+
+use crate::netlink::octets;
 
 use super::{Base, CtKey, Expr, Family, MetaKey, Register, Side};
 
-/// Addresses of this machine, as its routes see them.
+/// Local address type.
 const LOCAL: u32 = 2;
 const STATUS_TRANSLATED: u32 = 0x20;
 const INTERFACE_NAME: usize = 16;
 
-/// The packet's source or destination address.
+/// Loads the packet's source or destination address.
 #[must_use]
 pub fn address(family: Family, of: Side, to: Register) -> Expr {
     let offset = match (family, of) {
@@ -19,7 +23,7 @@ pub fn address(family: Family, of: Side, to: Register) -> Expr {
     Expr::Payload { base: Base::Network, offset, length: family.address_length() as u32, to }
 }
 
-/// The packet's protocol, and behind it the port it goes to.
+/// Loads the packet's protocol, followed by the destination port.
 #[must_use]
 pub fn protocol_and_port(to: Register) -> Vec<Expr> {
     vec![
@@ -28,27 +32,22 @@ pub fn protocol_and_port(to: Register) -> Vec<Expr> {
     ]
 }
 
-/// Keeps only the bits of the mask.
+/// Applies a bit mask.
 #[must_use]
 pub fn bits(register: Register, mask: u32) -> Expr {
     Expr::Bitwise { from: register, to: register, mask: mask.to_ne_bytes().to_vec(), xor: vec![0; 4] }
 }
 
-/// The packet goes on if the number is not zero.
+/// Continues if the number is not zero.
 #[must_use]
 pub fn not_zero(register: Register) -> Expr {
     Expr::Compare { from: register, equal: false, value: vec![0; 4] }
 }
 
-/// The packet goes on if its address is in the range, or is not. Uses the register.
+/// Continues if the address is in the range, or is not. Uses the register.
 #[must_use]
-pub fn within(
-    family: Family,
-    of: Side,
-    (mask, network): (Vec<u8>, Vec<u8>),
-    inside: bool,
-    register: Register,
-) -> Vec<Expr> {
+pub fn within(family: Family, of: Side, range: &IpNet, inside: bool, register: Register) -> Vec<Expr> {
+    let (mask, network) = (octets(range.netmask()), octets(range.network()));
     let xor = vec![0; mask.len()];
     vec![
         address(family, of, register),
@@ -57,7 +56,7 @@ pub fn within(
     ]
 }
 
-/// The packet goes on if the address is one of this machine's.
+/// Continues if the address is local.
 #[must_use]
 pub fn is_local(of: Side, register: Register) -> Vec<Expr> {
     vec![
@@ -66,13 +65,13 @@ pub fn is_local(of: Side, register: Register) -> Vec<Expr> {
     ]
 }
 
-/// The packet goes on if its destination was translated.
+/// Continues if the destination was translated.
 #[must_use]
 pub fn was_translated(register: Register) -> Vec<Expr> {
     vec![Expr::Ct { key: CtKey::Status, to: register }, bits(register, STATUS_TRANSLATED), not_zero(register)]
 }
 
-/// The packet goes on if it leaves (or comes) through this interface, or through another.
+/// Continues if the packet's output (or input) interface is this one, or is not.
 #[must_use]
 pub fn interface(key: MetaKey, name: &str, equal: bool, register: Register) -> Vec<Expr> {
     let mut value = name.as_bytes().to_vec();

@@ -1,8 +1,8 @@
-//! A table of each family, changed alike: each in one step of its own.
+//! Tables of the same name in both families, changed alike, each in its own batch.
 
 use super::{Batch, FAMILIES, Family, NftError, Socket};
 
-/// The two tables of a name, in the network namespace in which they were opened.
+/// Both tables of a name, in the network namespace in which they were opened.
 #[derive(Debug)]
 pub struct Tables {
     socket: Socket,
@@ -14,7 +14,7 @@ impl Tables {
         Ok(Self { socket: Socket::open()?, name })
     }
 
-    /// Puts what `fill` writes in place of whatever is there.
+    /// Replaces their content with what `fill` writes.
     pub fn replace(&self, fill: impl Fn(&mut Batch, Family)) -> Result<(), NftError> {
         self.apply(|batch, family| {
             batch.remove_table();
@@ -23,7 +23,7 @@ impl Tables {
         })
     }
 
-    /// Makes the changes that `change` writes.
+    /// Applies the changes that `change` writes.
     pub fn apply(&self, change: impl Fn(&mut Batch, Family)) -> Result<(), NftError> {
         for family in FAMILIES {
             let mut batch = Batch::new(family, self.name);
@@ -33,7 +33,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Removes them; none there is no error.
+    /// Removes the tables; missing ones are no error.
     pub fn remove(&self) -> Result<(), NftError> {
         self.apply(|batch, _| batch.remove_table())
     }

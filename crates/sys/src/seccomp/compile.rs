@@ -1,4 +1,4 @@
-//! From a profile to the kernel's filter machine: per call a comparison with its number, then its rules.
+//! Compiles a profile to a BPF filter: per system call a comparison with its number, then its rules.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn result(action: Action, errno: Option<u32>) -> u32 {
     }
 }
 
-/// The number of a call here; `None` for calls that this architecture does not have.
+/// Number of a system call on this architecture; `None` if it does not exist.
 fn number(name: &str) -> Option<u32> {
     let at = TABLE.binary_search_by(|entry| entry.0.cmp(name)).ok()?;
     let number = if cfg!(target_arch = "x86_64") { TABLE[at].1 } else { TABLE[at].2 };
@@ -43,6 +43,16 @@ fn number(name: &str) -> Option<u32> {
 }
 
 /// Compiles a profile for a container with these capabilities.
+///
+/// ```
+/// use sys::seccomp::{Profile, compile};
+///
+/// let profile = br#"{"defaultAction": "SCMP_ACT_ALLOW",
+///     "syscalls": [{"names": ["mount"], "action": "SCMP_ACT_ERRNO"}]}"#;
+/// let filter = compile(&Profile::parse(profile)?, 0)?;
+/// assert!(!filter.is_empty());
+/// # Ok::<(), sys::seccomp::ProfileError>(())
+/// ```
 pub fn compile(profile: &Profile, capabilities: u64) -> Result<Vec<Instruction>, ProfileError> {
     let otherwise = op(RETURN, result(profile.default_action, profile.default_errno_ret));
     let mut calls: BTreeMap<u32, Vec<&Rule>> = BTreeMap::new();
@@ -66,7 +76,7 @@ pub fn compile(profile: &Profile, capabilities: u64) -> Result<Vec<Instruction>,
         op(LOAD, 0),
     ];
     if cfg!(target_arch = "x86_64") {
-        // Numbers of the other calling convention of the same architecture.
+        // Numbers of the x32 calling convention.
         program.push(Instruction {
             code: JUMP_GREATER_EQUAL,
             jump_true: 0,
@@ -84,7 +94,7 @@ pub fn compile(profile: &Profile, capabilities: u64) -> Result<Vec<Instruction>,
                 body.push(answer);
                 break;
             }
-            // Each check jumps behind the answer when it fails; they are laid out from the last to the first.
+            // Each check jumps behind the return when it fails; they are laid out from the last to the first.
             for argument in rule.args.iter().rev() {
                 checks.push(check(argument));
             }
@@ -120,13 +130,13 @@ fn applies(rule: &Rule, capabilities: u64) -> bool {
     included && !rule.excludes.caps.iter().any(has) && !rule.excludes.arches.iter().any(here)
 }
 
-/// Instructions that fall through when the argument matches; otherwise they jump over `after` instructions behind
-/// them. Arguments are 64 bits wide, the machine 32: the upper half is compared first.
+/// Instructions that fall through when the argument matches, and otherwise jump over the `after` instructions behind
+/// them. Arguments are 64 bits wide, BPF words 32: the upper half is compared first.
 fn check(argument: &Argument) -> impl FnOnce(usize) -> Vec<Instruction> {
     let argument = *argument;
     move |after| {
-        let place = 16 + argument.index * 8;
-        let (low, high) = (place, place + 4);
+        let data_offset = 16 + argument.index * 8;
+        let (low, high) = (data_offset, data_offset + 4);
         let value = argument.value;
         let half = |value: u64| (u32::try_from(value >> 32).unwrap_or(0), value as u32);
         let (value_high, value_low) = half(value);
@@ -204,7 +214,7 @@ fn check(argument: &Argument) -> impl FnOnce(usize) -> Vec<Instruction> {
 mod tests {
     use super::*;
 
-    /// Runs a filter as the kernel would.
+    /// Interprets a filter like the kernel.
     fn run(program: &[Instruction], number: u32, arguments: [u64; 6], architecture: u32) -> u32 {
         let load = |offset: u32| match offset {
             0 => number,
@@ -235,7 +245,7 @@ mod tests {
     const ALLOW: u32 = 0x7fff_0000;
 
     #[test]
-    fn the_table_is_sorted() {
+    fn syscall_table_is_sorted() {
         assert!(TABLE.is_sorted_by(|a, b| a.0 < b.0));
         assert!(number("read").is_some() && number("no_such_call").is_none());
         for name in super::super::default::ALLOWED {
@@ -244,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_profile() {
+    fn default_profile_allows_and_denies() {
         let call = |capabilities: u64, name: &str, first: u64| {
             let program = compile(&Profile::runtime_default(capabilities), capabilities).unwrap();
             run(&program, number(name).unwrap(), [first, 0, 0, 0, 0, 0], ARCHITECTURE.0)
@@ -278,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons() {
+    fn argument_comparisons_match() {
         use Comparison::*;
         for (op, value, two, yes, no) in [
             (Equal, 0x1_0000_0002, 0, vec![0x1_0000_0002], vec![2, 0x1_0000_0003]),
@@ -307,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_profiles() {
+    fn invalid_profiles_are_rejected() {
         assert!(Profile::parse(b"{}").is_err());
         let profile =
             br#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["read"],"action":"SCMP_ACT_ERRNO",

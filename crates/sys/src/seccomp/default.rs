@@ -1,5 +1,5 @@
-//! The profile called RuntimeDefault: everything that ordinary programs need. What it leaves out are calls that
-//! reach beyond a container, or that the kernel keeps for old programs.
+//! The RuntimeDefault profile: all system calls that ordinary programs need. Excluded are calls with effects beyond a
+//! container, and obsolete ones.
 
 /// Always allowed.
 #[rustfmt::skip]
@@ -43,7 +43,7 @@ pub(super) const ALLOWED: &[&str] = &[
     "utime", "utimensat", "utimes", "vfork", "vmsplice", "wait4", "waitid", "write", "writev",
 ];
 
-/// Allowed to those who have the capability, which is checked by the kernel as well.
+/// Allowed with the capability, which the kernel checks as well.
 #[rustfmt::skip]
 pub(super) const WITH_CAPABILITY: &[(&str, &[&str])] = &[
     ("BPF", &["bpf"]),

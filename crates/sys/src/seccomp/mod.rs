@@ -1,4 +1,4 @@
-//! Filters of system calls: profiles in the format that container tools share, compiled for the kernel.
+//! Seccomp filters: profiles in the common JSON format of container runtimes, compiled to BPF.
 
 mod compile;
 mod default;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use compile::compile;
 
-/// What to do with a call.
+/// Filter action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     #[serde(rename = "SCMP_ACT_ALLOW")]
@@ -29,7 +29,7 @@ pub enum Action {
     Trace,
 }
 
-/// How an argument is compared.
+/// Comparison operator of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Comparison {
     #[serde(rename = "SCMP_CMP_EQ")]
@@ -59,7 +59,7 @@ pub struct Argument {
     pub op: Comparison,
 }
 
-/// Conditions under which a rule is there, or is not.
+/// Conditions for including or excluding a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {
@@ -73,7 +73,7 @@ pub struct Condition {
 pub struct Rule {
     #[serde(default)]
     pub names: Vec<String>,
-    /// As older profiles write it.
+    /// Single name, as in older profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub action: Action,
@@ -107,21 +107,21 @@ where
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    #[error("the profile is not valid")]
+    #[error("invalid seccomp profile")]
     Syntax(#[from] serde_json::Error),
-    #[error("argument {0} of {1}: calls have six arguments")]
+    #[error("invalid argument index {0} of {1}: system calls have six arguments")]
     Argument(u32, String),
-    #[error("the filter has {0} instructions, the kernel takes 4096")]
+    #[error("filter has {0} instructions, the kernel accepts at most 4096")]
     TooLong(usize),
 }
 
 impl Profile {
-    /// Reads a profile from its JSON.
+    /// Parses a JSON profile.
     pub fn parse(json: &[u8]) -> Result<Self, ProfileError> {
         Ok(serde_json::from_slice(json)?)
     }
 
-    /// The default one, for a container with these capabilities.
+    /// The default profile, for a container with these capabilities.
     #[must_use]
     pub fn runtime_default(capabilities: u64) -> Self {
         let rule = |names: &[&str], args: Vec<Argument>| Rule {
@@ -138,7 +138,7 @@ impl Profile {
         for persona in [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff] {
             syscalls.push(rule(&["personality"], vec![argument(0, Comparison::Equal, persona, 0)]));
         }
-        // Sockets of all families but the one for talking to the host's hypervisor.
+        // Sockets of all families except AF_VSOCK, which reaches the hypervisor.
         syscalls.push(rule(&["socket"], vec![argument(0, Comparison::NotEqual, 40, 0)]));
         let has =
             |name: &str| crate::capabilities::number(name).is_some_and(|bit| capabilities >> bit & 1 == 1);
@@ -148,10 +148,10 @@ impl Profile {
             }
         }
         if !has("SYS_ADMIN") {
-            // New processes and threads, but in no new namespaces.
+            // New processes and threads, but no new namespaces.
             const NAMESPACES: u64 = 0x7e02_0000;
             syscalls.push(rule(&["clone"], vec![argument(0, Comparison::MaskedEqual, NAMESPACES, 0)]));
-            // Its flags are in memory, where no filter can look: the C library falls back to clone.
+            // Its flags are in memory, which a filter cannot read: the C library falls back to clone.
             syscalls.push(Rule {
                 action: Action::Errno,
                 errno_ret: Some(libc::ENOSYS as u32),
@@ -162,7 +162,7 @@ impl Profile {
     }
 }
 
-/// An instruction of the kernel's filter machine.
+/// A classic BPF instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
@@ -172,9 +172,9 @@ pub struct Instruction {
     pub operand: u32,
 }
 
-/// Filters every call that this process makes from now on. Without the capability to administer the system,
-/// `no_new_privs` must be set before.
-#[expect(unsafe_code, reason = "the filter is handed to the kernel by address")]
+/// Installs the filter for all further system calls of this process. Without CAP_SYS_ADMIN, `no_new_privs` must be
+/// set before.
+#[expect(unsafe_code, reason = "the filter is passed to the kernel by address")]
 pub fn install(filter: &[Instruction]) -> io::Result<()> {
     #[repr(C)]
     struct Program {

@@ -1,4 +1,4 @@
-//! Numbers of system calls by name: x86-64 and arm64. A call that an architecture lacks is -1.
+//! System call numbers by name: x86-64 and arm64. -1 if an architecture lacks the call.
 
 /// Name, number on x86-64, number on arm64; sorted by name.
 #[rustfmt::skip]

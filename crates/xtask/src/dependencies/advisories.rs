@@ -1,4 +1,4 @@
-//! Security advisories about crates, where the RustSec database is on this machine.
+//! Security advisories about crates, if the RustSec database is on this machine.
 
 use super::lock::Package;
 use std::cmp::Ordering;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Names the directory of the database.
 const DATABASE: &str = "FERRY_ADVISORY_DB";
 
-/// The directory of the database: as the environment says, or where cargo-audit and cargo-deny put it.
+/// Directory of the database: from the environment, or that of cargo-audit and cargo-deny.
 pub fn database() -> Option<PathBuf> {
     if let Some(directory) = std::env::var_os(DATABASE) {
         return Some(directory.into());
@@ -17,11 +17,11 @@ pub fn database() -> Option<PathBuf> {
         .map(PathBuf::from)
         .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))?;
     let several = std::fs::read_dir(home.join("advisory-dbs")).into_iter().flatten().flatten();
-    let places = several.map(|entry| entry.path()).chain([home.join("advisory-db")]);
-    places.into_iter().find(|place| place.join("crates").is_dir())
+    let directories = several.map(|entry| entry.path()).chain([home.join("advisory-db")]);
+    directories.into_iter().find(|candidate| candidate.join("crates").is_dir())
 }
 
-/// Advisories that hold for one of the packages, unless they are ignored.
+/// Advisories that affect one of the packages, unless they are ignored.
 pub fn problems(database: &Path, packages: &[Package], ignored: &BTreeSet<String>) -> Vec<String> {
     let mut problems = Vec::new();
     for package in packages {
@@ -37,13 +37,13 @@ pub fn problems(database: &Path, packages: &[Package], ignored: &BTreeSet<String
     problems
 }
 
-/// The head of an advisory's file.
+/// The front matter of an advisory.
 #[derive(Debug, PartialEq)]
 struct Advisory {
     id: String,
-    /// Requirements that versions without the defect meet.
+    /// Requirements of versions without the defect.
     sound: Vec<String>,
-    /// It was taken back, or is a notice only.
+    /// It was withdrawn, or is a notice only.
     is_notice: bool,
 }
 
@@ -76,7 +76,7 @@ impl Advisory {
     }
 }
 
-/// A version as it is compared: numbers, then pre-releases before the release.
+/// A comparable version: numbers, then pre-releases before the release.
 fn parts(version: &str) -> ([u64; 3], bool) {
     let (version, is_pre) = match version.split('+').next().unwrap_or_default().split_once('-') {
         Some((version, _)) => (version, true),
@@ -103,7 +103,7 @@ fn meets(version: &str, requirement: &str) -> bool {
             "<=" => order != Ordering::Greater,
             "=" => order == Ordering::Equal,
             "~" => order != Ordering::Less && version.0[..2] == bound.0[..2],
-            // `^` and nothing at all: up to the next version that may break.
+            // `^`, or no operator: up to the next incompatible version.
             _ => {
                 let fixed = bound.0.iter().position(|number| *number > 0).map_or(3, |at| at + 1);
                 order != Ordering::Less && version.0[..fixed] == bound.0[..fixed]

@@ -1,48 +1,48 @@
-//! Licence expressions, as crates state them.
+//! Licence expressions of crates.
 
 use std::collections::BTreeSet;
 
-/// Reports whether a licence expression can be met by what is allowed. `AND` binds closer than `OR`; the old `/` is an `OR`.
+/// Reports whether the allowed licences satisfy an expression. `AND` binds closer than `OR`; the old `/` is an `OR`.
 pub fn allows(expression: &str, allowed: &BTreeSet<String>) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
-    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let tokens: Vec<&str> = spaced.split_whitespace().collect();
     let mut at = 0;
-    !words.is_empty() && any_of(&words, &mut at, allowed) && at == words.len()
+    !tokens.is_empty() && any_of(&tokens, &mut at, allowed) && at == tokens.len()
 }
 
-fn any_of(words: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
-    let mut met = all_of(words, at, allowed);
-    while words.get(*at) == Some(&"OR") {
+fn any_of(tokens: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
+    let mut met = all_of(tokens, at, allowed);
+    while tokens.get(*at) == Some(&"OR") {
         *at += 1;
-        met |= all_of(words, at, allowed);
+        met |= all_of(tokens, at, allowed);
     }
     met
 }
 
-fn all_of(words: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
-    let mut met = one(words, at, allowed);
-    while words.get(*at) == Some(&"AND") {
+fn all_of(tokens: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
+    let mut met = one(tokens, at, allowed);
+    while tokens.get(*at) == Some(&"AND") {
         *at += 1;
-        met &= one(words, at, allowed);
+        met &= one(tokens, at, allowed);
     }
     met
 }
 
-fn one(words: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
-    let Some(word) = words.get(*at) else { return false };
+fn one(tokens: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
+    let Some(token) = tokens.get(*at) else { return false };
     *at += 1;
-    if *word == "(" {
-        let met = any_of(words, at, allowed);
-        let closed = words.get(*at) == Some(&")");
+    if *token == "(" {
+        let met = any_of(tokens, at, allowed);
+        let closed = tokens.get(*at) == Some(&")");
         *at += usize::from(closed);
         return met && closed;
     }
-    if words.get(*at) == Some(&"WITH") {
-        let exception = words.get(*at + 1).copied().unwrap_or_default();
+    if tokens.get(*at) == Some(&"WITH") {
+        let exception = tokens.get(*at + 1).copied().unwrap_or_default();
         *at += 2;
-        return allowed.contains(&format!("{word} WITH {exception}"));
+        return allowed.contains(&format!("{token} WITH {exception}"));
     }
-    allowed.contains(*word)
+    allowed.contains(*token)
 }
 
 #[cfg(test)]
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn licences() {
+    fn licence_expression_needs_an_allowed_licence() {
         let allowed = BTreeSet::from(["MIT", "ISC", "Apache-2.0 WITH LLVM-exception"].map(str::to_owned));
         for (expression, met) in [
             ("MIT", true),

@@ -1,8 +1,8 @@
-//! `Cargo.lock`: which packages there are and where they come from.
+//! `Cargo.lock`: packages and their sources.
 
 use super::rules::Rules;
 
-/// A package from elsewhere, or one of the workspace (without a source).
+/// An external package, or one of the workspace (without a source).
 #[derive(Debug, PartialEq)]
 pub struct Package {
     pub name: String,
@@ -29,8 +29,8 @@ pub fn packages(lock: &str) -> Vec<Package> {
 pub fn problems(rules: &Rules, packages: &[Package]) -> Vec<String> {
     let is_allowed = |source: &str| match source.split_once('+') {
         Some(("registry" | "sparse", registry)) => rules.registries.contains(registry),
-        Some(("git", place)) => {
-            let repository = place.split(['?', '#']).next().unwrap_or_default();
+        Some(("git", url)) => {
+            let repository = url.split(['?', '#']).next().unwrap_or_default();
             rules.repositories.contains(repository)
         }
         _ => source.is_empty(),

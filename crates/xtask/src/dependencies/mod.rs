@@ -1,5 +1,5 @@
-//! The crates from elsewhere that Ferry is built on, against `deny.toml`. cargo-deny checks the same file where it is
-//! installed; this needs nothing but cargo.
+//! Checks external crates against `deny.toml`. cargo-deny checks the same file if it is installed; this check needs
+//! only cargo.
 
 mod advisories;
 mod licences;
@@ -11,7 +11,7 @@ use rules::Rules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Fails on a licence or source that is not allowed, a crate that is banned, one that is there twice, or an advisory.
+/// Fails on a licence or source that is not allowed, a banned crate, a duplicate crate, or an advisory.
 pub fn check(root: &Path) -> Result<()> {
     let read =
         |name: &str| std::fs::read_to_string(root.join(name)).with_context(|| format!("reading {name}"));
@@ -24,7 +24,7 @@ pub fn check(root: &Path) -> Result<()> {
         used.extend(packages(&tree).map(|(name, version, _)| (name.to_owned(), version.to_owned())));
     }
     let mut locked = lock::packages(&read("Cargo.lock")?);
-    // What no enabled feature needs is in the lock file, but not built.
+    // The lock file also contains packages that no enabled feature needs; they are not built.
     locked.retain(|package| used.contains(&(package.name.clone(), package.version.clone())));
     problems.extend(lock::problems(&rules, &locked));
     match advisories::database() {
@@ -39,7 +39,8 @@ pub fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is built for a target. Unlike `cargo metadata` this leaves out what no enabled feature needs.
+/// All packages that are built for a target. Unlike `cargo metadata`, this excludes packages that no enabled feature
+/// needs.
 fn tree(root: &Path, target: &str) -> Result<String> {
     let output = crate::test::build::cargo()
         .args(["tree", "--workspace", "--edges", "normal,build,dev", "--prefix", "none"])
@@ -51,12 +52,12 @@ fn tree(root: &Path, target: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Name, version and licence from lines of `name vVERSION ...<tab>LICENCE`; a crate may come up again and again.
+/// Name, version and licence from lines of `name vVERSION ...<tab>LICENCE`; crates may be repeated.
 fn packages(tree: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     tree.lines().filter_map(|line| {
         let (package, licence) = line.split_once('\t')?;
-        let mut words = package.split(' ');
-        let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
+        let mut fields = package.split(' ');
+        let (name, version) = (fields.next()?, fields.next()?.strip_prefix('v')?);
         Some((name, version, licence.trim_end_matches("(*)").trim()))
     })
 }

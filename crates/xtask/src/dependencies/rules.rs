@@ -8,22 +8,22 @@ pub struct Rules {
     pub targets: BTreeSet<String>,
     pub licences: BTreeSet<String>,
     pub banned: BTreeSet<String>,
-    /// May be there in several versions.
+    /// Crates allowed in several versions.
     pub repeated: BTreeSet<String>,
     pub registries: BTreeSet<String>,
     pub repositories: BTreeSet<String>,
-    /// Advisories that do not count.
+    /// Ignored advisories.
     pub ignored: BTreeSet<String>,
-    /// The sections and keys that deny by themselves: `bans.multiple-versions`.
+    /// Settings with the value `deny`, as `section.key`: `bans.multiple-versions`.
     denied: BTreeSet<String>,
 }
 
-/// Settings that must be `"deny"`: their checks are always made here.
+/// Settings that must be `"deny"`: their checks are always performed here.
 const DENIED: [&str; 4] =
     ["advisories.yanked", "bans.multiple-versions", "sources.unknown-registry", "sources.unknown-git"];
 
 impl Rules {
-    /// Reads lists of strings and settings; the file has nothing else.
+    /// Parses lists of strings and settings; the file has nothing else.
     pub fn parse(text: &str) -> Self {
         let (mut section, mut list) = (String::new(), None);
         let mut lists: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -62,7 +62,7 @@ impl Rules {
         }
     }
 
-    /// Settings that the file lacks for the checks to mean anything.
+    /// Missing settings that the checks require.
     pub fn gaps(&self) -> Vec<String> {
         let lists = [
             ("graph.targets", &self.targets),

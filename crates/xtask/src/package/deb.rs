@@ -18,7 +18,7 @@ const FILES: &[(&str, &str, u32)] = &[
     ("SECURITY.md", "usr/share/doc/ferry/SECURITY.md", 0o644),
 ];
 
-/// Configuration files, which dpkg keeps when an administrator has changed them.
+/// Configuration files, which dpkg preserves if an administrator has changed them.
 const CONFFILES: &str = "/etc/default/ferry\n";
 
 /// Shells and the paths of their completions.

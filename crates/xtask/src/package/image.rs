@@ -1,4 +1,4 @@
-//! The OCI image: the binary and the shared libraries it is linked with, in one layer.
+//! The OCI image: the binary and its shared libraries, in one layer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -79,7 +79,7 @@ fn libraries(binary: &Path) -> Result<Vec<String>> {
 
 fn paths_of(text: &str) -> Vec<String> {
     text.lines()
-        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')).map(str::to_owned))
+        .filter_map(|line| line.split_whitespace().find(|field| field.starts_with('/')).map(str::to_owned))
         .collect()
 }
 

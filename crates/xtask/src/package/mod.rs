@@ -13,7 +13,7 @@ const USAGE: &str = "usage: xtask package deb|image [--binary FILE] [--output DI
 
 /// Options of a package.
 struct Options {
-    /// Binary to package; the `dist` profile is built if none is given.
+    /// Binary to package; by default the `dist` profile is built.
     binary: PathBuf,
     output: PathBuf,
 }
@@ -78,7 +78,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Seconds since the epoch for file times: `SOURCE_DATE_EPOCH`, or zero, so that equal inputs make equal packages.
+/// Seconds since the epoch for file times: `SOURCE_DATE_EPOCH`, or zero, so that equal inputs yield equal packages.
 fn timestamp() -> u64 {
     std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }

@@ -25,7 +25,7 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Builds all test targets of the workspace; cargo's progress goes to the terminal.
+/// Builds all test targets of the workspace; cargo's progress is shown on the terminal.
 pub fn build(root: &Path) -> Result<Vec<Binary>> {
     let mut child = cargo()
         // `--tests` leaves out examples, which have no tests.
@@ -72,7 +72,7 @@ pub fn prune(binaries: &[Binary]) -> Result<()> {
     let Some(directory) = directory else { return Ok(()) };
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        // The programs `ferry` and `xtask` themselves share their names with unit test binaries.
+        // The programs `ferry` and `xtask` have the same names as unit test binaries.
         let stale = path.extension().is_none()
             && !current.contains(path.as_path())
             && stem(&path).is_some_and(|stem| stems.contains(stem) && !["ferry", "xtask"].contains(&stem));

@@ -1,5 +1,5 @@
-//! Output of test binaries: libtest's JSON events, and its plain lines where JSON is refused or the binary has a main
-//! function of its own.
+//! Output of test binaries: libtest's JSON events, or its plain lines if JSON is not supported or the binary has its
+//! own main function.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Prefix of the line that a test prints when it cannot run here.
 const SKIPPED: &str = "skipped: ";
-/// Prefix of the line that a test prints when it leaves out a part of itself.
+/// Prefix of the line that a test prints when it omits a part of itself.
 const PARTLY_SKIPPED: &str = "partly skipped: ";
 /// Start of the `#[ignore]` reason of tests that another test executes.
 const BY_SIBLING: &str = "started by its sibling";
@@ -19,7 +19,7 @@ pub struct TestResult {
     pub verdict: Verdict,
     /// Missing where the binary does not report times.
     pub time: Option<Duration>,
-    /// Reasons of parts that were left out.
+    /// Reasons of omitted parts.
     pub partly_skipped: Vec<String>,
     pub output: String,
 }
@@ -95,7 +95,7 @@ impl Parser {
     }
 }
 
-/// A JSON event, and what a child process printed before it without ending its line.
+/// A JSON event, and output of a child process before it on the same line.
 fn json(line: &str) -> Option<(&str, Value)> {
     let (before, event) = line.split_at(line.find("{ \"type\": ")?);
     serde_json::from_str(event).ok().map(|event| (before, event))
@@ -108,7 +108,10 @@ fn plain(line: &str) -> Option<(&str, Verdict, Option<Duration>)> {
         Some((outcome, time)) => (outcome, time.strip_suffix("s>").and_then(|time| time.parse().ok())),
         None => (outcome, None),
     };
-    let verdict = match outcome.split_once([',', ':']).map_or((outcome, ""), |(word, more)| (word, more)) {
+    let verdict = match outcome
+        .split_once([',', ':'])
+        .map_or((outcome, ""), |(verdict_text, more)| (verdict_text, more))
+    {
         ("ok", _) => Verdict::Passed,
         ("FAILED", _) => Verdict::Failed,
         ("ignored", reason) => Verdict::Skipped(reason.trim().to_owned()),

@@ -1,4 +1,4 @@
-//! Test runner of the workspace: one cargo build, then all test binaries side by side.
+//! Test runner of the workspace: one cargo build, then all test binaries concurrently.
 //!
 //! Shows progress per binary, and at the end the output of failed tests, the slowest tests, every skipped test with its
 //! reason and one summary line. `docs/testing.md` is its manual.
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use report::Report;
 
-/// Limit per test binary. The slowest takes minutes on a busy machine.
+/// Time limit per test binary. The slowest takes minutes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(1200);
 
 const USAGE: &str = "xtask test [--fast] [--binary NAME] [--jobs N] [--prune] [--deny-skips] [FILTER]";
@@ -25,11 +25,11 @@ const USAGE: &str = "xtask test [--fast] [--binary NAME] [--jobs N] [--prune] [-
 /// Command-line options.
 #[derive(Debug, Default, PartialEq)]
 struct Options {
-    /// Leaves out the binaries that the suite table marks as full.
+    /// Excludes the binaries that the suite table marks as full.
     fast: bool,
     /// Part of a binary's label, such as `store/` or `ferry/up`.
     binary: Option<String>,
-    /// Number of binaries at a time; by default one per core, at least two.
+    /// Number of concurrent binaries; by default one per core, at least two.
     jobs: Option<usize>,
     /// Removes the test executables of earlier builds.
     prune: bool,

@@ -14,18 +14,18 @@ use super::event::{Parser, TestResult, Verdict};
 
 /// Variable that lets the libtest of a stable compiler accept unstable options.
 pub const BOOTSTRAP: &str = "RUSTC_BOOTSTRAP";
-/// Options for JSON events with times; single words, which a binary with its own main function ignores.
+/// Options for JSON events with times; single arguments, which a binary with its own main function ignores.
 const JSON: &[&str] = &["-Zunstable-options", "--format=json", "--report-time", "--show-output"];
-/// Start of the line with which libtest refuses an option.
+/// Start of the line with which libtest rejects an option.
 const REFUSAL: &str = "error: ";
 /// Lines of output shown for a binary that crashed or ran into the limit.
 const LAST_LINES: usize = 40;
-/// Interval between a process's end and the end of its output, if a grandchild keeps the pipe open.
+/// Wait for the end of the output after the process has exited, if a grandchild keeps the pipe open.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Outcome of one binary.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct BinaryOutcome {
     pub label: String,
     pub results: Vec<TestResult>,
     pub time: Duration,
@@ -36,7 +36,7 @@ pub struct Outcome {
 }
 
 /// Runs a binary to its end or to `limit`.
-pub fn run(binary: &Binary, limit: Duration, filter: Option<&str>) -> Outcome {
+pub fn run(binary: &Binary, limit: Duration, filter: Option<&str>) -> BinaryOutcome {
     let begin = Instant::now();
     let attempt = |json: &[&str]| execute(binary, json, limit, filter);
     let finished = match attempt(JSON) {
@@ -51,7 +51,7 @@ pub fn run(binary: &Binary, limit: Duration, filter: Option<&str>) -> Outcome {
         }
         Err(error) => (Vec::new(), Some(format!("{error:#}")), None),
     };
-    Outcome { label: binary.label.clone(), results, time: begin.elapsed(), problem, skipped }
+    BinaryOutcome { label: binary.label.clone(), results, time: begin.elapsed(), problem, skipped }
 }
 
 /// A process that has ended, or was killed at the limit.
@@ -68,7 +68,7 @@ impl Finished {
             && self.parser.other.iter().any(|line| line.starts_with(REFUSAL))
     }
 
-    /// Description of an end that no failed test explains.
+    /// Description of an exit that no failed test explains.
     fn problem(&self, limit: Duration) -> Option<String> {
         let failed = self.parser.results.iter().any(|test| test.verdict == Verdict::Failed);
         let cause = match self.status {
@@ -145,7 +145,7 @@ fn pipes(child: &mut Child) -> Vec<Box<dyn Read + Send>> {
     pipes
 }
 
-/// Sends each line of `output`; what is not UTF-8 is replaced.
+/// Sends each line of `output`; invalid UTF-8 is replaced.
 fn forward(output: Box<dyn Read + Send>, lines: &Sender<String>) {
     let mut reader = BufReader::new(output);
     let mut line = Vec::new();
@@ -163,8 +163,8 @@ fn forward(output: Box<dyn Read + Send>, lines: &Sender<String>) {
 fn kill_tree(root: u32) {
     let tree = descendants(root, &parents());
     let ids: Vec<String> = tree.iter().map(u32::to_string).collect();
-    // Built into every shell, unlike the program, which Debian has in a package of its own. Processes that have ended
-    // in the meantime make it fail.
+    // A shell built-in, unlike the program, which Debian has in a separate package. It fails for processes that have
+    // exited in the meantime.
     let _ = Command::new("sh")
         .arg("-c")
         .arg(format!("kill -KILL {}", ids.join(" ")))
@@ -172,21 +172,21 @@ fn kill_tree(root: u32) {
         .status();
 }
 
-/// All processes with their parents, as `/proc` has them.
+/// All processes with their parents, from `/proc`.
 fn parents() -> BTreeMap<u32, u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {
             let id = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The command's name is in parentheses and may hold anything.
+            // The command name is in parentheses and may contain any character.
             let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
             Some((id, parent))
         })
         .collect()
 }
 
-/// A process and everything below it, parents first.
+/// A process and its descendants, parents first.
 fn descendants(root: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
     let mut found = vec![root];
     let mut next = 0;
@@ -214,7 +214,7 @@ mod tests {
             Self(path)
         }
 
-        fn run(&self, limit: Duration) -> Outcome {
+        fn run(&self, limit: Duration) -> BinaryOutcome {
             let binary = Binary {
                 label: "script".to_owned(),
                 package: "script".to_owned(),

@@ -4,7 +4,7 @@ use std::fmt::{Display, Formatter};
 use std::time::Duration;
 
 use super::event::{TestResult, Verdict};
-use super::process::Outcome;
+use super::process::BinaryOutcome;
 
 /// Number of slow tests shown.
 const SLOWEST: usize = 10;
@@ -26,7 +26,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(outcome: &Outcome) -> Self {
+    fn of(outcome: &BinaryOutcome) -> Self {
         let mut counts = Self { skipped: usize::from(outcome.skipped.is_some()), ..Self::default() };
         for result in &outcome.results {
             match result.verdict {
@@ -35,7 +35,7 @@ impl Counts {
                 Verdict::Skipped(_) => counts.skipped += 1,
             }
         }
-        // A crash counts as one failure, as the test that caused it has no result.
+        // A crash counts as one failure, since the test that caused it has no result.
         counts.failed += usize::from(outcome.problem.is_some());
         counts
     }
@@ -52,21 +52,21 @@ impl Display for Counts {
 }
 
 /// The line of a binary that has ended.
-pub fn progress(position: usize, total: usize, outcome: &Outcome) -> String {
+pub fn progress(position: usize, total: usize, outcome: &BinaryOutcome) -> String {
     let counts = Counts::of(outcome);
     let mark = if counts.failed > 0 { "FAILED" } else { "ok" };
     let label = &outcome.label;
     format!("[{position:>2}/{total}] {:>7} {mark:<6} {label}: {counts}", seconds(outcome.time))
 }
 
-/// Everything that is printed after the last binary.
+/// The report after the last binary.
 pub struct Report<'a> {
-    outcomes: &'a [Outcome],
+    outcomes: &'a [BinaryOutcome],
     counts: Counts,
 }
 
 impl<'a> Report<'a> {
-    pub fn new(outcomes: &'a [Outcome]) -> Self {
+    pub fn new(outcomes: &'a [BinaryOutcome]) -> Self {
         let counts = outcomes.iter().map(Counts::of).fold(Counts::default(), |sum, counts| Counts {
             passed: sum.passed + counts.passed,
             failed: sum.failed + counts.failed,
@@ -178,9 +178,15 @@ mod tests {
         }
     }
 
-    fn outcome(label: &str, results: Vec<TestResult>, problem: Option<&str>) -> Outcome {
+    fn outcome(label: &str, results: Vec<TestResult>, problem: Option<&str>) -> BinaryOutcome {
         let problem = problem.map(str::to_owned);
-        Outcome { label: label.to_owned(), results, time: Duration::from_secs(125), problem, skipped: None }
+        BinaryOutcome {
+            label: label.to_owned(),
+            results,
+            time: Duration::from_secs(125),
+            problem,
+            skipped: None,
+        }
     }
 
     #[test]

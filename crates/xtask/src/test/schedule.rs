@@ -1,4 +1,4 @@
-//! Order of the test binaries: shared ones side by side, exclusive ones afterwards, one at a time.
+//! Order of the test binaries: shared ones concurrently, then exclusive ones, one at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::build::Binary;
-use super::process::{self, Outcome};
+use super::process::{self, BinaryOutcome};
 use super::report;
 use super::suite;
 
@@ -17,12 +17,12 @@ const HEARTBEAT: Duration = Duration::from_secs(30);
 struct Progress {
     queue: VecDeque<Binary>,
     running: BTreeMap<String, Instant>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<BinaryOutcome>,
     total: usize,
 }
 
 /// Runs all binaries, at most `jobs` at a time.
-pub fn run(binaries: Vec<Binary>, jobs: usize, limit: Duration, filter: Option<&str>) -> Vec<Outcome> {
+pub fn run(binaries: Vec<Binary>, jobs: usize, limit: Duration, filter: Option<&str>) -> Vec<BinaryOutcome> {
     let total = binaries.len();
     let (exclusive, mut shared): (Vec<_>, Vec<_>) =
         binaries.into_iter().partition(|binary| suite::is_exclusive(&binary.label));
@@ -35,7 +35,11 @@ pub fn run(binaries: Vec<Binary>, jobs: usize, limit: Duration, filter: Option<&
     outcomes
 }
 
-fn run_batch(progress: Progress, jobs: usize, run: impl Fn(&Binary) -> Outcome + Sync) -> Vec<Outcome> {
+fn run_batch(
+    progress: Progress,
+    jobs: usize,
+    run: impl Fn(&Binary) -> BinaryOutcome + Sync,
+) -> Vec<BinaryOutcome> {
     let progress = Mutex::new(progress);
     let ended = Condvar::new();
     thread::scope(|scope| {
@@ -52,7 +56,7 @@ fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
 }
 
 /// Takes binaries from the queue until it is empty.
-fn work(progress: &Mutex<Progress>, ended: &Condvar, run: &impl Fn(&Binary) -> Outcome) {
+fn work(progress: &Mutex<Progress>, ended: &Condvar, run: &impl Fn(&Binary) -> BinaryOutcome) {
     loop {
         let binary = {
             let mut progress = lock(progress);
@@ -69,7 +73,7 @@ fn work(progress: &Mutex<Progress>, ended: &Condvar, run: &impl Fn(&Binary) -> O
     }
 }
 
-/// Prints what is running when no binary has ended for a while; returns when all have.
+/// Prints the running binaries if none has ended for a while; returns when all have.
 fn heartbeat(progress: &Mutex<Progress>, ended: &Condvar) {
     let mut state = lock(progress);
     while !(state.queue.is_empty() && state.running.is_empty()) {
@@ -106,7 +110,7 @@ mod tests {
             thread::yield_now();
             now.fetch_sub(1, Ordering::SeqCst);
             let label = binary.label.clone();
-            Outcome { label, results: Vec::new(), time: Duration::ZERO, problem: None, skipped: None }
+            BinaryOutcome { label, results: Vec::new(), time: Duration::ZERO, problem: None, skipped: None }
         });
         assert_eq!(outcomes.len(), 20);
         assert!((1..=3).contains(&most.into_inner()));

@@ -1,7 +1,7 @@
-//! Table of the test binaries that need more than a shared core: the full suite only, or the machine to themselves.
+//! Table of the test binaries that are excluded from the fast suite, or need exclusive use of the machine.
 //!
-//! Binaries without a row are part of the fast suite and run beside others. Rows are in starting order, slowest first,
-//! so that no long binary is left over at the end.
+//! Binaries without a row are part of the fast suite and run concurrently. Rows are in starting order, slowest first,
+//! so that no long binary runs last.
 
 use anyhow::{Result, ensure};
 
@@ -10,7 +10,7 @@ use super::build::Binary;
 /// Suites that a binary belongs to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Suite {
-    /// `--fast` and full: needs neither root nor other programs.
+    /// `--fast` and full: requires neither root nor other programs.
     Fast,
     /// Full only: root, real containers, network namespaces, or simply slow.
     Full,
@@ -19,7 +19,7 @@ enum Suite {
 /// Use of the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Machine {
-    /// Runs beside other binaries.
+    /// Runs concurrently with other binaries.
     Shared,
     /// Runs alone, after all shared ones.
     Exclusive,

@@ -34,29 +34,29 @@ fn unknown_metadata_fields_are_dropped_and_reported() {
 }
 
 #[test]
-fn malformed_metadata_is_refused_or_dropped() {
-    let given = json!({"one": {"apiVersion": 1, "kind": "Pod"}});
+fn malformed_metadata_is_rejected_or_dropped() {
+    let object = json!({"one": {"apiVersion": 1, "kind": "Pod"}});
     let mut unknown = Vec::new();
-    let error = coerce(&mut given.clone(), &node(), Malformed::Refuse, &Path::ROOT, &mut unknown);
+    let error = coerce(&mut object.clone(), &node(), Malformed::Refuse, &Path::ROOT, &mut unknown);
     assert_eq!(
         error.map_err(|error| error.to_string()),
         Err("one.apiVersion: Invalid value: 1: must be a string".to_owned())
     );
-    let mut value = given;
+    let mut value = object;
     assert_eq!(coerce(&mut value, &node(), Malformed::Drop, &Path::ROOT, &mut unknown), Ok(()));
     assert_eq!(value, json!({"one": {"kind": "Pod"}}));
-    let given = json!({"one": pod(json!({"name": "a", "labels": {"a": 1}}))});
-    let error = coerce(&mut given.clone(), &node(), Malformed::Refuse, &Path::ROOT, &mut unknown);
+    let object = json!({"one": pod(json!({"name": "a", "labels": {"a": 1}}))});
+    let error = coerce(&mut object.clone(), &node(), Malformed::Refuse, &Path::ROOT, &mut unknown);
     let message = error.map_err(|error| error.to_string()).expect_err("labels are strings");
     assert!(message.starts_with("one.metadata: Invalid value: "), "{message}");
     assert!(message.contains("cannot unmarshal number into Go struct field"), "{message}");
-    let mut value = given;
+    let mut value = object;
     assert_eq!(coerce(&mut value, &node(), Malformed::Drop, &Path::ROOT, &mut unknown), Ok(()));
     assert_eq!(value, json!({"one": pod(json!({"name": "a"}))}));
 }
 
 #[test]
-fn embedded_resources_have_a_version_a_kind_and_valid_metadata() {
+fn embedded_resource_needs_version_kind_and_valid_metadata() {
     let value = json!({"one": {"apiVersion": "a/b/c"}, "list": [{"apiVersion": "", "kind": "po d"}],
         "map": {"k": pod(json!({"name": "a/b", "labels": {"!": "x"}}))}});
     let errors = check(&value, &node(), false, &Path::ROOT);

@@ -16,7 +16,7 @@ fn errors_of(value: &Value, old: Option<&Value>, schema: &Value) -> String {
 }
 
 #[test]
-fn rules_that_fail_are_reported_with_message_reason_and_path() {
+fn failed_rules_report_message_reason_and_path() {
     let schema = json!({"type": "object",
         "x-kubernetes-validations": [
             {"rule": "self.min <= self.max", "message": "min first", "fieldPath": ".min"},

@@ -1,7 +1,7 @@
 //! Limits of numbers.
 
-use super::{Check, Outcome, Shown};
-use crate::custom::node::{Kind, Node};
+use super::{Shown, ValueCheck, ValueErrors};
+use crate::custom::node::{Node, NodeType};
 use machinery::Value;
 use machinery::field::{ErrorKind, Path, show_float};
 
@@ -19,14 +19,14 @@ fn is_above(value: &Value, number: f64, limit: f64, native: bool) -> Option<std:
     }
 }
 
-impl Check<'_> {
-    pub(super) fn number(&self, value: &Value, node: &Node, at: &Path<'_>, outcome: &mut Outcome) {
+impl ValueCheck<'_> {
+    pub(super) fn number(&self, value: &Value, node: &Node, at: &Path<'_>, outcome: &mut ValueErrors) {
         let Some(number) = value.as_f64() else { return };
         let format = self.format(node);
         let kind = node.kind;
         self.range("Checked", number, kind, format, at, outcome);
         let Some(checks) = &node.checks else { return };
-        // Limits of whole numbers are whole themselves, unless they do not fit the type.
+        // Limits of integer types are integers, unless they do not fit the type.
         let mut native =
             |limit: f64, what: &str| self.range(what, limit, kind, format, at, outcome) && value.is_i64();
         let shown = |limit: f64, native: bool| show_float(if native { limit.trunc() } else { limit });
@@ -49,34 +49,34 @@ impl Check<'_> {
             let order = is_above(value, number, least, native);
             let exclusive = checks.exclusive_minimum;
             if order.is_some_and(|order| order.is_lt() || exclusive && order.is_eq()) {
-                let words = if exclusive { "greater than" } else { "greater than or equal to" };
-                self.invalid(at, value, &format!("should be {words} {}", shown(least, native)), outcome);
+                let relation = if exclusive { "greater than" } else { "greater than or equal to" };
+                self.invalid(at, value, &format!("should be {relation} {}", shown(least, native)), outcome);
             }
         }
         if let Some((most, native)) = maximum {
             let order = is_above(value, number, most, native);
             let exclusive = checks.exclusive_maximum;
             if order.is_some_and(|order| order.is_gt() || exclusive && order.is_eq()) {
-                let words = if exclusive { "less than" } else { "less than or equal to" };
-                self.invalid(at, value, &format!("should be {words} {}", shown(most, native)), outcome);
+                let relation = if exclusive { "less than" } else { "less than or equal to" };
+                self.invalid(at, value, &format!("should be {relation} {}", shown(most, native)), outcome);
             }
         }
     }
 
-    /// Values and limits must be numbers of the type. False: this one is not.
+    /// Requires values and limits to be numbers of the type. False if this one is not.
     fn range(
         &self,
         what: &str,
         number: f64,
-        kind: Kind,
+        kind: NodeType,
         format: &str,
         at: &Path<'_>,
-        outcome: &mut Outcome,
+        outcome: &mut ValueErrors,
     ) -> bool {
         let is_whole = |least: f64, most: f64| number.fract() == 0.0 && (least..=most).contains(&number);
         let fits = match (kind, format) {
-            (Kind::Integer, "int32") => is_whole(f64::from(i32::MIN), f64::from(i32::MAX)),
-            (Kind::Integer, _) => is_whole(-9.3e18, 9.2e18),
+            (NodeType::Integer, "int32") => is_whole(f64::from(i32::MIN), f64::from(i32::MAX)),
+            (NodeType::Integer, _) => is_whole(-9.3e18, 9.2e18),
             (_, "float") => number.abs() <= f64::from(f32::MAX),
             _ => true,
         };

@@ -135,10 +135,17 @@ fn alternatives_report_the_best_failure() {
     );
 }
 
+/// Asserts the only error of each value.
+#[track_caller]
+fn assert_violations<const N: usize>(cases: [(Value, Value, &str); N]) {
+    for (schema, value, want) in cases {
+        assert_eq!(errors_of(&schema, &value), [want], "{value} by {schema}");
+    }
+}
+
 #[test]
-fn limits_are_reported_in_the_words_of_kubernetes() {
-    let map = json!({"type": "object", "maxProperties": 2, "additionalProperties": {"type": "boolean"}});
-    for (schema, value, want) in [
+fn text_limit_violations_return_kubernetes_messages() {
+    assert_violations([
         (
             json!({"type": "string", "pattern": "+"}),
             json!("foo"),
@@ -149,17 +156,67 @@ fn limits_are_reported_in_the_words_of_kubernetes() {
             json!("A"),
             "field: Invalid value: \"A\": field in body should match '^[a-z]+$'",
         ),
-        (json!({"type": "object", "required": ["nested"]}), json!({}), "field.nested: Required value"),
         (
             json!({"type": "string", "enum": ["a", "b"]}),
             json!("c"),
             r#"field: Unsupported value: "c": supported values: "a", "b""#,
         ),
         (
+            json!({"type": "string", "maxLength": 2}),
+            json!("ä漢x"),
+            "field: Too long: may not be more than 2 bytes",
+        ),
+        (
+            json!({"type": "string", "minLength": 4}),
+            json!("ä漢x"),
+            "field: Invalid value: \"ä漢x\": field in body should be at least 4 chars long",
+        ),
+        (
+            json!({"type": "string", "format": "ipv4"}),
+            json!("x"),
+            r#"field: Invalid value: "x": field in body must be of type ipv4: "x""#,
+        ),
+    ]);
+    // An unrecognized format is ignored.
+    assert_eq!(errors_of(&json!({"type": "string", "format": "strange"}), &json!("x")), Vec::<String>::new());
+}
+
+#[test]
+fn number_limit_violations_return_kubernetes_messages() {
+    assert_violations([
+        (
             json!({"type": "integer", "enum": [1, 2]}),
             json!(3),
             r#"field: Unsupported value: 3: supported values: "1", "2""#,
         ),
+        (
+            json!({"type": "integer", "multipleOf": 3}),
+            json!(4),
+            "field: Invalid value: 4: field in body should be a multiple of 3",
+        ),
+        (
+            json!({"type": "integer", "maximum": 3, "exclusiveMaximum": true}),
+            json!(3),
+            "field: Invalid value: 3: field in body should be less than 3",
+        ),
+        (
+            json!({"type": "integer", "minimum": 9007199254740993_i64}),
+            json!(9007199254740991_i64),
+            "field: Invalid value: 9007199254740991: field in body should be greater than or equal to 9007199254740992",
+        ),
+        (
+            json!({"type": "integer", "format": "int32"}),
+            json!(2147483648_i64),
+            "<nil>: Invalid value: \"\": Checked value must be of type integer with format int32 in field",
+        ),
+    ]);
+}
+
+#[test]
+fn collection_limit_violations_return_kubernetes_messages() {
+    let map = json!({"type": "object", "maxProperties": 2, "additionalProperties": {"type": "boolean"}});
+    assert_violations([
+        (json!({"type": "object", "required": ["nested"]}), json!({}), "field.nested: Required value"),
         (map, json!({"a": true, "b": true, "c": true}), "field: Too many: 3: must have at most 2 items"),
         (
             json!({"type": "object", "minProperties": 1}),
@@ -182,50 +239,11 @@ fn limits_are_reported_in_the_words_of_kubernetes() {
             r#"field: Invalid value: "": field in body shouldn't contain duplicates"#,
         ),
         (
-            json!({"type": "string", "maxLength": 2}),
-            json!("ä漢x"),
-            "field: Too long: may not be more than 2 bytes",
-        ),
-        (
-            json!({"type": "string", "minLength": 4}),
-            json!("ä漢x"),
-            "field: Invalid value: \"ä漢x\": field in body should be at least 4 chars long",
-        ),
-        (
-            json!({"type": "integer", "multipleOf": 3}),
-            json!(4),
-            "field: Invalid value: 4: field in body should be a multiple of 3",
-        ),
-        (
-            json!({"type": "integer", "maximum": 3, "exclusiveMaximum": true}),
-            json!(3),
-            "field: Invalid value: 3: field in body should be less than 3",
-        ),
-        (
-            json!({"type": "integer", "minimum": 9007199254740993_i64}),
-            json!(9007199254740991_i64),
-            "field: Invalid value: 9007199254740991: field in body should be greater than or equal to 9007199254740992",
-        ),
-        (
-            json!({"type": "integer", "format": "int32"}),
-            json!(2147483648_i64),
-            "<nil>: Invalid value: \"\": Checked value must be of type integer with format int32 in field",
-        ),
-        (
-            json!({"type": "string", "format": "ipv4"}),
-            json!("x"),
-            r#"field: Invalid value: "x": field in body must be of type ipv4: "x""#,
-        ),
-        (
             json!({"type": "object", "additionalProperties": false}),
             json!({"x": 1}),
             r#"field: Invalid value: "x": field.x in body is a forbidden property"#,
         ),
-    ] {
-        assert_eq!(errors_of(&schema, &value), [want], "{value} by {schema}");
-    }
-    // A format that means nothing is ignored.
-    assert_eq!(errors_of(&json!({"type": "string", "format": "strange"}), &json!("x")), Vec::<String>::new());
+    ]);
 }
 
 #[test]
@@ -235,9 +253,9 @@ fn decoding_drops_and_reports_unknown_fields() {
         "pod": {"type": "object", "x-kubernetes-embedded-resource": true,
             "x-kubernetes-preserve-unknown-fields": true},
     }}}});
-    let given = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w", "odd": 1},
+    let submitted = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w", "odd": 1},
         "spec": {"a": null, "b": 1, "pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "odd": 1}}}});
-    let mut object = given.clone();
+    let mut object = submitted.clone();
     let unknown = version(&schema).decode(&mut object, Malformed::Refuse);
     let want = ["metadata.odd", "spec.b", "spec.pod.metadata.odd"].map(str::to_owned).to_vec();
     assert_eq!(unknown, Ok(want));
@@ -246,15 +264,15 @@ fn decoding_drops_and_reports_unknown_fields() {
         json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"},
             "spec": {"pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}}})
     );
-    let mut kept = definition(&schema, &json!({}));
-    kept["spec"]["preserveUnknownFields"] = json!(true);
-    let mut object = given;
-    let unknown = compile(&kept, "v1").expect("a version").prune(&mut object);
+    let mut retained = definition(&schema, &json!({}));
+    retained["spec"]["preserveUnknownFields"] = json!(true);
+    let mut object = submitted;
+    let unknown = compile(&retained, "v1").expect("a version").prune(&mut object);
     assert!(unknown.is_empty() && object["spec"]["b"] == 1);
 }
 
 #[test]
-fn columns_have_cells_of_their_types() {
+fn column_cells_have_declared_types() {
     let column = |name: &str, kind: &str, path: &str| json!({"name": name, "type": kind, "jsonPath": path});
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let more = json!({"additionalPrinterColumns": [

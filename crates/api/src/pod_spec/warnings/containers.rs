@@ -21,7 +21,7 @@ pub fn warn_container(container: &Value, path: &Path<'_>, warnings: &mut Vec<Str
         if !variables[..index].iter().any(|other| other.text("name") == name) {
             continue;
         }
-        // A later value that builds on the earlier one is fine.
+        // A later value that refers to the earlier one is not a duplicate.
         let reference = format!("$({name})");
         let value = variable.text("value");
         if variable.has("valueFrom") || value == reference || !value.contains(&reference) {
@@ -33,7 +33,7 @@ pub fn warn_container(container: &Value, path: &Path<'_>, warnings: &mut Vec<Str
     }
 }
 
-/// A port of some container and where it stands.
+/// A container port and its path.
 struct Seen<'a> {
     port: &'a Value,
     path: String,

@@ -1,4 +1,4 @@
-//! Warnings about pods and pod templates that are valid but likely not what was meant.
+//! Warnings about pods and pod templates that are valid but probably mistaken.
 
 mod containers;
 mod volumes;
@@ -29,7 +29,7 @@ const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// What is wrong with using a label of nodes.
+/// Warning about the use of a node label.
 pub fn deprecated_node_label(key: &str) -> Option<&'static str> {
     Some(match key {
         "beta.kubernetes.io/arch" => r#"deprecated since v1.14; use "kubernetes.io/arch" instead"#,
@@ -99,7 +99,7 @@ pub fn warnings_for(holder: &Value, is_template: bool, path: &Path<'_>) -> Vec<S
     warnings
 }
 
-/// Annotations of a new pod that name AppArmor profiles, and are not just what its fields say.
+/// Warnings about AppArmor annotations of a new pod that differ from its fields.
 pub fn warn_app_armor_annotations(pod: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let spec = pod.field("spec");
@@ -118,9 +118,9 @@ fn warn_app_armor(container: &Value, holder: &Value, path: &Path<'_>, warnings: 
     let key = format!("{APP_ARMOR_PREFIX}{}", container.text("name"));
     let Some(annotation) = holder.at("metadata.annotations").opt_text(&key) else { return };
     let of_pod = holder.at("spec.securityContext").field("appArmorProfile");
-    let said = container.field("securityContext").has("appArmorProfile")
+    let has_field = container.field("securityContext").has("appArmorProfile")
         || !of_pod.is_null() && profile_of(annotation).as_ref() == Some(of_pod);
-    if !said {
+    if !has_field {
         let message = r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
         warnings.push(format!("{}: {message}", path.key(&key)));
     }
@@ -202,7 +202,7 @@ fn warn_duplicates(spec: &Value, path: &Path<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-/// Bytes come whole.
+/// Warns about fractional byte amounts.
 fn warn_fraction(value: &Value, path: &Path<'_>, warnings: &mut Vec<String>) {
     if value.is_null() {
         return;
@@ -214,7 +214,7 @@ fn warn_fraction(value: &Value, path: &Path<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-/// The spec of a claim that a template makes.
+/// Warns about the spec of a claim or claim template.
 pub fn warn_claim_spec(spec: &Value, path: &Path<'_>, warnings: &mut Vec<String>) {
     let resources = path.child("resources");
     for list in ["requests", "limits"] {
@@ -277,7 +277,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn annotations_that_fields_should_replace() {
+    fn app_armor_annotations_that_differ_from_fields_return_warnings() {
         let key = format!("{APP_ARMOR_PREFIX}c");
         let default = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         for (annotation, of_pod, of_container, warns) in [
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pod() {
+    fn pod_fields_return_warnings() {
         let pod = json!({
             "metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": "unconfined"}},
             "spec": {

@@ -1,11 +1,11 @@
-//! Warnings about volumes: plugins that are gone, files that hide each other.
+//! Warnings about volumes: removed plugins, files that hide each other.
 
 use super::warn_claim_spec;
 use crate::value::Fields;
 use machinery::Value;
 use machinery::field::Path;
 
-/// Sources that no longer work, in the order of the warnings; the path's name differs once.
+/// Sources that no longer work, in the order of the warnings; one has a different name in its path.
 const GONE: [(&str, &str, &str); 9] = [
     ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
@@ -39,7 +39,7 @@ pub fn warn_volumes(spec: &Value, path: &Path<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-/// A file and what it comes from.
+/// A file and its source.
 struct File {
     path: String,
     source: String,
@@ -54,7 +54,7 @@ impl File {
         }
     }
 
-    /// The same file, or one inside the other.
+    /// True if the files are the same, or one is inside the other.
     fn overlaps(&self, other: &File) -> bool {
         let inside =
             |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));

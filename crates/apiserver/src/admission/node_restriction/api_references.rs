@@ -1,11 +1,11 @@
-//! Whether a pod needs anything else from the API: pods that mirror files must not.
+//! API objects that a pod references: mirror pods must have none.
 
 use crate::admission::secret_references;
 use api::pod_spec::container_lists;
 use api::value::Fields;
 use machinery::Value;
 
-/// Volumes that need nothing of the API.
+/// Volume sources without API references.
 const PLAIN: [&str; 22] = [
     "awsElasticBlockStore",
     "azureDisk",
@@ -31,7 +31,7 @@ const PLAIN: [&str; 22] = [
     "vsphereVolume",
 ];
 
-/// Volumes that do, and what they refer to.
+/// Volume sources with an API reference, and its kind.
 const REFERRING: [(&str, &str); 7] = [
     ("configMap", "configmaps (via configmap volumes)"),
     ("secret", "secrets (via secret volumes)"),
@@ -42,7 +42,7 @@ const REFERRING: [(&str, &str); 7] = [
     ("azureFile", "secrets (via azureFile volumes)"),
 ];
 
-/// The same of projected volumes.
+/// The same for sources of projected volumes.
 const PROJECTED: [(&str, &str); 5] = [
     ("configMap", "configmaps (via projected volumes)"),
     ("secret", "secrets (via projected volumes)"),
@@ -51,7 +51,7 @@ const PROJECTED: [(&str, &str); 5] = [
     ("podCertificate", "podcertificates"),
 ];
 
-/// The first kind of object the pod refers to; an error for a volume nobody knows.
+/// First kind of object that the pod references; an error for an unknown volume source.
 pub fn first(pod: &Value) -> Result<Option<&'static str>, String> {
     let spec = pod.field("spec");
     if !spec.text("serviceAccountName").is_empty() {
@@ -116,7 +116,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_pod_refers_to() {
+    fn first_api_reference_is_reported() {
         for (spec, want) in [
             (
                 json!({"containers": [{"name": "c"}], "volumes": [{"name": "v", "hostPath": {"path": "/"}}]}),

@@ -1,6 +1,7 @@
-//! NodeRestriction: a kubelet writes its own node, what belongs to it, and the status of its own pods; nothing else.
+//! NodeRestriction: limits the writes of a kubelet to its own node, objects that belong to it, and the status of its
+//! own pods.
 //!
-//! Which verbs a kubelet has at all is the Node authorizer's business; here its writes are looked into.
+//! The Node authorizer decides which verbs a kubelet has; this plugin checks the content of its writes.
 
 mod api_references;
 mod nodes;
@@ -12,8 +13,8 @@ use super::{Attributes, Operation, Plugin, signers};
 use crate::authorize::node::node_name;
 use crate::registry::Registry;
 use api::value::Fields;
+use async_trait::async_trait;
 use base::pki::user_of_subject;
-use futures_util::future::BoxFuture;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 
@@ -27,7 +28,7 @@ pub struct NodeRestriction;
 struct Write<'a> {
     registry: &'a Registry,
     attributes: &'a Attributes<'a>,
-    /// The node that writes.
+    /// Node of the kubelet.
     node: &'a str,
     object: &'a Value,
     old: &'a Value,
@@ -42,7 +43,7 @@ impl Write<'_> {
         self.attributes.operation
     }
 
-    /// The object's name, also while it is being created.
+    /// Object name, also during creation.
     fn name(&self) -> &str {
         match self.operation() {
             Operation::Create if self.attributes.subresource().is_empty() => meta::name(self.object),
@@ -54,7 +55,7 @@ impl Write<'_> {
         self.found("pods", self.attributes.context.namespace, name).await
     }
 
-    /// An object of the core group; 404 if it is not there.
+    /// An object of the core group; 404 if it does not exist.
     async fn found(&self, resource: &str, namespace: &str, name: &str) -> Result<Value> {
         let found = self.registry.find(("", "v1", resource), namespace, name).await?;
         found.ok_or_else(|| Status::not_found("", resource, name))
@@ -86,6 +87,7 @@ impl Write<'_> {
     }
 }
 
+#[async_trait]
 impl Plugin for NodeRestriction {
     fn name(&self) -> &'static str {
         "NodeRestriction"
@@ -95,35 +97,31 @@ impl Plugin for NodeRestriction {
         node_name(attributes.context.user).is_some()
     }
 
-    fn mutate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            // What is to be deleted is known only in the second step.
-            if attributes.operation == Operation::Delete {
-                return Ok(());
-            }
-            check(registry, attributes, object.as_deref(), old).await
-        })
+    async fn mutate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        // The object of a deletion is available only in the validating step.
+        if attributes.operation == Operation::Delete {
+            return Ok(());
+        }
+        check(registry, attributes, object.as_deref(), old).await
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        _object: Option<&'a Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            if attributes.operation != Operation::Delete {
-                return Ok(());
-            }
-            check(registry, attributes, None, old).await
-        })
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        _object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        if attributes.operation != Operation::Delete {
+            return Ok(());
+        }
+        check(registry, attributes, None, old).await
     }
 }
 
@@ -138,7 +136,7 @@ async fn check(
     Write { registry, attributes, node, object, old }.check().await
 }
 
-/// Of a claim's status a kubelet reports how far resizing has come.
+/// In a claim's status a kubelet reports the resize state only.
 fn claim_status(write: &Write<'_>) -> Result<()> {
     if write.operation() != Operation::Update {
         return write.refuse(format_args!("unexpected operation {:?}", write.operation().to_string()));
@@ -192,7 +190,7 @@ fn resource_slice(write: &Write<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A kubelet asks for certificates in its own name only.
+/// A kubelet requests certificates for its own name only.
 fn signing_request(write: &Write<'_>) -> Result<()> {
     let spec = write.object.field("spec");
     if write.operation() != Operation::Create || !KUBELET_SIGNERS.contains(&spec.text("signerName")) {

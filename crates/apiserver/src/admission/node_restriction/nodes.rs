@@ -1,4 +1,4 @@
-//! A kubelet's own Node object: everything but what would draw workloads to it.
+//! A kubelet's own Node object: every field except those that would attract workloads.
 
 use super::Write;
 use crate::admission::Operation;
@@ -7,7 +7,7 @@ use machinery::status::Result;
 use machinery::{Map, Value, meta};
 use std::collections::BTreeSet;
 
-/// Labels of Kubernetes' own domains that a kubelet sets.
+/// Labels in Kubernetes' own domains that a kubelet may set.
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -68,7 +68,7 @@ pub fn check(write: &Write<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The labels that differ and are none of a kubelet's business, sorted.
+/// Changed labels that a kubelet may not set, sorted.
 fn forbidden_labels<'a>(new: &'a Value, old: &'a Value) -> Vec<&'a str> {
     let empty = Map::new();
     let (new, old) = (meta::labels(new), meta::labels(old));
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_of_kubelets() {
+    fn kubelet_may_not_set_restricted_labels() {
         for (label, forbidden) in [
             ("kubernetes.io/hostname", false),
             ("foo.kubelet.kubernetes.io/x", false),

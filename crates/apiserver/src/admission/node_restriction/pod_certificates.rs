@@ -1,4 +1,4 @@
-//! Pod certificates: a kubelet asks for them on behalf of pods that run on it, as what they are.
+//! Pod certificates: a kubelet requests them for pods on its node, with the pods' own identity.
 
 use super::Write;
 use crate::admission::Operation;
@@ -32,21 +32,21 @@ pub async fn check(write: &Write<'_>) -> Result<()> {
             status
         }
     };
-    // Mismatches that a moment may heal are no refusals: the client may try again.
+    // Mismatches that may be transient return a retriable error instead of 403.
     let unequal = |why: String| Err(Status::internal(why));
 
     let found = write.found("nodes", "", named).await.map_err(lookup(format!("node {named:?}")))?;
-    let (given, real) = (spec.text("nodeUID"), meta::uid(&found));
-    if given != real {
+    let (submitted, real) = (spec.text("nodeUID"), meta::uid(&found));
+    if submitted != real {
         return unequal(format!(
-            "PodCertificateRequest for pod {pod_name:?} names node UID {given:?}, inconsistent with the running node ({real:?})"
+            "PodCertificateRequest for pod {pod_name:?} names node UID {submitted:?}, inconsistent with the running node ({real:?})"
         ));
     }
     let pod = write.pod(spec.text("podName")).await.map_err(lookup(format!("pod {pod_name:?}")))?;
-    let (given, real) = (spec.text("podUID"), meta::uid(&pod));
-    if given != real {
+    let (submitted, real) = (spec.text("podUID"), meta::uid(&pod));
+    if submitted != real {
         return unequal(format!(
-            "PodCertificateRequest for pod {pod_name:?} contains pod UID ({given:?}) which differs from running pod {real:?}"
+            "PodCertificateRequest for pod {pod_name:?} contains pod UID ({submitted:?}) which differs from running pod {real:?}"
         ));
     }
     if pod.field("spec").text("nodeName") != named {
@@ -57,18 +57,19 @@ pub async fn check(write: &Write<'_>) -> Result<()> {
     if meta::annotation(&pod, MIRROR).is_some() {
         return write.refuse(format_args!("pod {pod_name:?} is a mirror pod"));
     }
-    let (given, real) = (spec.text("serviceAccountName"), pod.field("spec").text("serviceAccountName"));
-    if given != real {
+    let (submitted, real) = (spec.text("serviceAccountName"), pod.field("spec").text("serviceAccountName"));
+    if submitted != real {
         return write.refuse(format_args!(
-            "PodCertificateRequest for pod {pod_name:?} contains serviceAccountName ({given:?}) that differs from running pod ({real:?})"
+            "PodCertificateRequest for pod {pod_name:?} contains serviceAccountName ({submitted:?}) that differs from running pod ({real:?})"
         ));
     }
-    let account = write.found("serviceaccounts", namespace, given).await;
-    let account = account.map_err(lookup(format!("service account {:?}", format!("{namespace}/{given}"))))?;
-    let (given, real) = (spec.text("serviceAccountUID"), meta::uid(&account));
-    if given != real {
+    let account = write.found("serviceaccounts", namespace, submitted).await;
+    let account =
+        account.map_err(lookup(format!("service account {:?}", format!("{namespace}/{submitted}"))))?;
+    let (submitted, real) = (spec.text("serviceAccountUID"), meta::uid(&account));
+    if submitted != real {
         return unequal(format!(
-            "PodCertificateRequest for pod {pod_name:?} names service account UID {given:?}, which differs from the running service account ({real:?})"
+            "PodCertificateRequest for pod {pod_name:?} names service account UID {submitted:?}, which differs from the running service account ({real:?})"
         ));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Pods: a kubelet mirrors its static pods, and reports on and removes those that run on it.
+//! Pods: a kubelet creates mirror pods, and updates the status of and deletes pods on its node.
 
 use super::{Write, api_references};
 use crate::admission::Operation;
@@ -67,9 +67,9 @@ async fn create(write: &Write<'_>) -> Result<()> {
             .refuse(format_args!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
     }
     let itself = write.found("nodes", "", node).await?;
-    let (given, real) = (owner.text("uid"), meta::uid(&itself));
-    if given != real {
-        return write.refuse(format_args!("node {node} UID mismatch: expected {given} got {real}"));
+    let (submitted, real) = (owner.text("uid"), meta::uid(&itself));
+    if submitted != real {
+        return write.refuse(format_args!("node {node} UID mismatch: expected {submitted} got {real}"));
     }
     match api_references::first(pod) {
         Ok(None) => Ok(()),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::admission::test_cluster::Cluster;
-use crate::registry::{Warnings, WriteContext};
+use crate::registry::{WriteContext, WriteRecord};
 use crate::user::UserInfo;
 use serde_json::json;
 
@@ -32,7 +32,7 @@ impl Cluster {
         cluster
     }
 
-    /// What node `a` hears when it tries this; empty: nothing.
+    /// Message that node `a` gets for this write; empty if it is admitted.
     async fn try_as_a(
         &self,
         resource: (&str, &str, &str),
@@ -52,9 +52,9 @@ impl Cluster {
         (name, object, old): (&str, Value, Value),
     ) -> String {
         let served = self.registry.builtin(resource.0, resource.1, resource.2).expect("served");
-        let warnings = Warnings::default();
+        let record = WriteRecord::default();
         let namespace = if served.namespaced() { "n" } else { "" };
-        let context = WriteContext { subresource, ..WriteContext::server(user, &warnings, namespace) };
+        let context = WriteContext { subresource, ..WriteContext::server(user, &record, namespace) };
         let attributes = Attributes::new(served, &context, operation).named(name);
         if !NodeRestriction.handles(&attributes) {
             return String::new();
@@ -80,7 +80,7 @@ fn pod(name: &str, node: &str) -> Value {
 }
 
 #[tokio::test]
-async fn others_are_not_restricted_and_nameless_nodes_are() {
+async fn only_node_users_are_restricted_and_unnamed_ones_rejected() {
     let cluster = Cluster::with_nodes().await;
     let write = || ("x", json!({}), Value::Null);
     let alice = UserInfo { name: "alice".to_owned(), ..UserInfo::default() };
@@ -92,7 +92,7 @@ async fn others_are_not_restricted_and_nameless_nodes_are() {
 }
 
 #[tokio::test]
-async fn nodes_change_only_themselves_and_not_what_steers_workloads() {
+async fn kubelet_changes_own_node_except_workload_steering_fields() {
     let cluster = Cluster::with_nodes().await;
     let old = json!({"metadata": {"name": "a", "labels": {"kubernetes.io/hostname": "a"}}, "spec": {}});
     let with = |path: &str, value: Value| {
@@ -146,7 +146,7 @@ async fn nodes_change_only_themselves_and_not_what_steers_workloads() {
 }
 
 #[tokio::test]
-async fn mirror_pods() {
+async fn mirror_pod_creation_is_restricted() {
     let cluster = Cluster::with_nodes().await;
     let node = cluster.registry.find(NODES, "", "a").await.expect("read").expect("there");
     let good = json!({
@@ -196,8 +196,8 @@ async fn mirror_pods() {
         let want = if want.is_empty() { String::new() } else { format!("pods \"p\" is forbidden: {want}") };
         assert_eq!(heard, want);
     }
-    let stranger = with("/metadata/ownerReferences/0/uid", json!("u"));
-    let heard = cluster.try_as_a(PODS, Operation::Create, "", ("p", stranger, Value::Null)).await;
+    let unknown_owner = with("/metadata/ownerReferences/0/uid", json!("u"));
+    let heard = cluster.try_as_a(PODS, Operation::Create, "", ("p", unknown_owner, Value::Null)).await;
     assert_eq!(
         heard,
         format!(r#"pods "p" is forbidden: node a UID mismatch: expected u got {}"#, meta::uid(&node))
@@ -205,7 +205,7 @@ async fn mirror_pods() {
 }
 
 #[tokio::test]
-async fn pods_of_other_nodes_are_none_of_its_business() {
+async fn pods_of_other_nodes_are_rejected() {
     let cluster = Cluster::with_nodes().await;
     let (mine, other) = (pod("mine", "a"), pod("other", "b"));
     let mut relabelled = mine.clone();
@@ -213,7 +213,7 @@ async fn pods_of_other_nodes_are_none_of_its_business() {
     let mut claiming = mine.clone();
     claiming["status"] = json!({"resourceClaimStatuses": [{"name": "c"}]});
     use Operation::{Create, Delete, Update};
-    for (operation, door, write, want) in [
+    for (operation, strategy, write, want) in [
         (Delete, "", ("mine", Value::Null, mine.clone()), ""),
         (
             Delete,
@@ -261,7 +261,7 @@ async fn pods_of_other_nodes_are_none_of_its_business() {
         ),
     ] {
         let name = write.0;
-        let heard = cluster.try_as_a(PODS, operation, door, write).await;
+        let heard = cluster.try_as_a(PODS, operation, strategy, write).await;
         let want =
             if want.is_empty() { String::new() } else { format!("pods {name:?} is forbidden: {want}") };
         assert_eq!(heard, want);
@@ -269,7 +269,7 @@ async fn pods_of_other_nodes_are_none_of_its_business() {
 }
 
 #[tokio::test]
-async fn tokens_are_for_its_own_pods() {
+async fn tokens_are_issued_for_own_pods_only() {
     let cluster = Cluster::with_nodes().await;
     let uid = |name: &'static str| {
         let registry = &cluster.registry;
@@ -308,7 +308,7 @@ async fn tokens_are_for_its_own_pods() {
 }
 
 #[tokio::test]
-async fn the_rest_of_what_is_its_own() {
+async fn leases_csinodes_slices_and_claims_are_limited_to_own_node() {
     let cluster = Cluster::with_nodes().await;
     let leases = ("coordination.k8s.io", "v1", "leases");
     let slices = ("resource.k8s.io", "v1", "resourceslices");
@@ -318,7 +318,7 @@ async fn the_rest_of_what_is_its_own() {
     let claim = |status: Value| json!({"metadata": {"name": "c", "namespace": "n"}, "status": status});
     let slice = |node: &str| json!({"metadata": {"name": "s"}, "spec": {"nodeName": node}});
     use Operation::{Create, Delete, Update};
-    for (resource, operation, door, write, want) in [
+    for (resource, operation, strategy, write, want) in [
         (
             leases,
             Create,
@@ -358,7 +358,7 @@ async fn the_rest_of_what_is_its_own() {
             r#"persistentvolumeclaims "c" is forbidden: may only update PVC status"#,
         ),
     ] {
-        assert_eq!(cluster.try_as_a(resource, operation, door, write).await, want);
+        assert_eq!(cluster.try_as_a(resource, operation, strategy, write).await, want);
     }
 }
 
@@ -369,14 +369,17 @@ const NODE_FIRST: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIWU
 const NODE_LAST: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIWU1JR0xBZ0VBTUZneEp6QWxCZ05WQkFNTUhuTjVjM1JsYlRwcmRXSmxMV052Ym5SeWIyeHNaWEl0YldGdQpZV2RsY2pFVk1CTUdBMVVFQ2d3TWMzbHpkR1Z0T201dlpHVnpNUll3RkFZRFZRUUREQTF6ZVhOMFpXMDZibTlrClpUcGhNQ293QlFZREsyVndBeUVBai8yNDFycEtCVW8vODdWTWxGOERWV3hVNUs3MXo1SFp0YUl2QzljdnNudWcKQURBRkJnTXJaWEFEUVFEenBLSG0vRm0rTGp5bXBFcFNaNDZocGtTUmNtSDhYanVEOXJkbkJaT2NIdEhCVXpKKwovalZ5RUQ4R05EK0VrUEhmRU1DbUZTRVhLaDdGZkpkTCtEMFAKLS0tLS1FTkQgQ0VSVElGSUNBVEUgUkVRVUVTVC0tLS0tCg==";
 
 #[tokio::test]
-async fn certificate_request_with_two_common_names_is_refused() {
+async fn certificate_request_with_two_common_names_is_rejected() {
     let cluster = Cluster::with_nodes().await;
     let requests = ("certificates.k8s.io", "v1", "certificatesigningrequests");
     for (request, is_allowed) in [(OWN, true), (NODE_FIRST, false), (NODE_LAST, false)] {
         let spec = json!({"signerName": "kubernetes.io/kube-apiserver-client-kubelet", "request": request});
         let object = json!({"metadata": {"name": "r"}, "spec": spec});
-        let said = cluster.try_as_a(requests, Operation::Create, "", ("r", object, Value::Null)).await;
-        assert_eq!(said.is_empty(), is_allowed, "{said}");
-        assert!(is_allowed || said.ends_with("can only create a node CSR with CN=system:node:a"), "{said}");
+        let result = cluster.try_as_a(requests, Operation::Create, "", ("r", object, Value::Null)).await;
+        assert_eq!(result.is_empty(), is_allowed, "{result}");
+        assert!(
+            is_allowed || result.ends_with("can only create a node CSR with CN=system:node:a"),
+            "{result}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Tokens: a kubelet gets them for its own pods, and for those whom the pods are to present them to. The agents of a
-//! node get theirs bound to the node itself.
+//! Tokens: a kubelet requests them for its own pods, with the audiences that the pods' volumes need. Node agents get
+//! theirs bound to the node itself.
 
 use super::Write;
 use crate::admission::Operation;
@@ -9,7 +9,7 @@ use api::value::{Fields, texts};
 use machinery::status::Result;
 use machinery::{Value, meta};
 
-/// Volumes of the tree that CSI drivers serve now.
+/// In-tree volume sources and the CSI drivers they are migrated to.
 const MIGRATED: [(&str, &str); 7] = [
     ("awsElasticBlockStore", "ebs.csi.aws.com"),
     ("azureDisk", "disk.csi.azure.com"),
@@ -51,7 +51,7 @@ pub async fn check(write: &Write<'_>) -> Result<()> {
     audience(write, &pod).await
 }
 
-/// A token of an agent account is bound to the Node object of the requesting node, and for the API server only.
+/// A token of an agent account is bound to the Node object of the requesting node, and valid for the API server only.
 async fn agent(write: &Write<'_>, name: &str, uid: &str) -> Result<()> {
     if name != write.node {
         return write.refuse("node requested token bound to a different node");
@@ -102,16 +102,16 @@ async fn audience(write: &Write<'_>, pod: &Value) -> Result<()> {
     ))
 }
 
-/// Whether a volume of the pod needs a token for this audience; the inner error tells what could not be looked up.
+/// Reports whether a volume of the pod needs a token for this audience; the inner error is a failed lookup.
 async fn is_in_pod(write: &Write<'_>, pod: &Value, audience: &str) -> Result<Result<bool, String>> {
     let mut errors: Vec<String> = Vec::new();
     for volume in pod.field("spec").items("volumes") {
         let sources = volume.field("projected").items("sources");
-        let asks = |source: &Value| {
+        let requests_token = |source: &Value| {
             source.has("serviceAccountToken")
                 && source.field("serviceAccountToken").text("audience") == audience
         };
-        if sources.iter().any(asks) {
+        if sources.iter().any(requests_token) {
             return Ok(Ok(true));
         }
         let driver = match driver(write, pod, volume).await? {
@@ -141,7 +141,7 @@ async fn is_in_pod(write: &Write<'_>, pod: &Value, audience: &str) -> Result<Res
     })
 }
 
-/// The CSI driver that serves the volume; empty: none does.
+/// CSI driver of the volume; empty if there is none.
 async fn driver(write: &Write<'_>, pod: &Value, volume: &Value) -> Result<Result<String, String>> {
     let claim = if volume.field("ephemeral").has("volumeClaimTemplate") {
         format!("{}-{}", meta::name(pod), volume.text("name"))

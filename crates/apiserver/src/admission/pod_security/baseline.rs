@@ -1,4 +1,4 @@
-//! The checks of the baseline: known ways from a pod to its node are closed.
+//! Checks of the baseline level: prevent known privilege escalations.
 
 use super::checks::Subject;
 use super::finding::{Finding, Setters, containers, plural, quoted};
@@ -26,7 +26,7 @@ const CAPABILITIES: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// Sysctls that touch nothing outside their pod, by the minor version in which they were found to be safe.
+/// Sysctls that affect only their own pod, by the minor version that first allowed them.
 const SYSCTLS: [(u32, &str); 12] = [
     (0, "kernel.shm_rmid_forced"),
     (0, "net.ipv4.ip_local_port_range"),
@@ -94,7 +94,7 @@ pub fn capabilities(pod: Subject<'_>) -> Option<Finding> {
     })
 }
 
-/// Containers that add capabilities beyond the allowed ones, and which.
+/// Containers that add capabilities beyond the allowed ones, and these capabilities.
 pub fn added_capabilities<'a>(pod: Subject<'a>, allowed: &[&str]) -> (Vec<&'a str>, BTreeSet<&'a str>) {
     let mut names = Vec::new();
     let mut added = BTreeSet::new();
@@ -257,7 +257,7 @@ fn se_linux(pod: Subject<'_>, allowed: &[&str]) -> Option<Finding> {
     Some(Finding::new("seLinuxOptions", detail))
 }
 
-/// Before there was a field, annotations chose the profile.
+/// Checks the annotations that chose the profile before there was a field.
 pub fn seccomp_annotations(pod: Subject<'_>) -> Option<Finding> {
     let keys = std::iter::once(SECCOMP_POD_ANNOTATION.to_owned())
         .chain(pod.containers().map(|(name, ..)| format!("{SECCOMP_CONTAINER_ANNOTATION}{name}")));
@@ -281,7 +281,7 @@ pub fn seccomp_profile(pod: Subject<'_>) -> Option<Finding> {
     found.any().then(|| seccomp_finding(&found))
 }
 
-/// Who sets a profile that is none.
+/// Pod and containers with a forbidden profile type.
 pub fn seccomp_setters(pod: Subject<'_>) -> Setters<'_> {
     let kind = |context: &'_ Value| -> Option<bool> {
         let profile = context.field("seccompProfile");

@@ -1,4 +1,4 @@
-//! The standards: which checks belong to which level, and since which minor version.
+//! Pod security standards: checks by level and minor version.
 
 use super::finding::Finding;
 use super::policy::{Level, LevelVersion};
@@ -6,7 +6,7 @@ use super::{baseline, restricted};
 use api::value::Fields;
 use machinery::Value;
 
-/// A pod, or the template of one.
+/// A pod, or a pod template.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
     pub annotations: &'a Value,
@@ -18,7 +18,7 @@ impl<'a> Subject<'a> {
         self.spec.field("securityContext")
     }
 
-    /// Every container's name and security context, with the container itself.
+    /// Name, security context and value of every container.
     pub fn containers(&self) -> impl Iterator<Item = (&'a str, &'a Value, &'a Value)> {
         let lists = api::pod_spec::CONTAINER_LISTS.into_iter();
         let spec = self.spec;
@@ -31,7 +31,7 @@ impl<'a> Subject<'a> {
         self.spec.field("os").text("name") == "windows"
     }
 
-    /// Root in such a pod is nobody on the node.
+    /// True for a pod in its own user namespace: its root is unprivileged on the node.
     pub fn has_own_users(&self) -> bool {
         self.spec.opt_flag("hostUsers") == Some(false)
     }
@@ -39,25 +39,25 @@ impl<'a> Subject<'a> {
 
 pub type Test = fn(Subject<'_>) -> Option<Finding>;
 
-/// A check, which may have become another one over time.
-struct Check {
+/// A check, possibly with different tests by version.
+struct PodSecurityCheck {
     name: &'static str,
-    /// Since which minor version, and what is tested.
+    /// First minor version of each test.
     versions: &'static [(u32, Test)],
-    /// The weaker check of the baseline that it stands for.
+    /// Weaker baseline check that it replaces.
     overrides: &'static str,
 }
 
-const fn check(name: &'static str, versions: &'static [(u32, Test)]) -> Check {
-    Check { name, versions, overrides: "" }
+const fn check(name: &'static str, versions: &'static [(u32, Test)]) -> PodSecurityCheck {
+    PodSecurityCheck { name, versions, overrides: "" }
 }
 
-const fn instead_of(overrides: &'static str, versions: &'static [(u32, Test)]) -> Check {
-    Check { name: "", versions, overrides }
+const fn instead_of(overrides: &'static str, versions: &'static [(u32, Test)]) -> PodSecurityCheck {
+    PodSecurityCheck { name: "", versions, overrides }
 }
 
-/// In the order in which violations are told.
-static BASELINE: &[Check] = &[
+/// In the order in which violations are reported.
+static BASELINE: &[PodSecurityCheck] = &[
     check("appArmorProfile", &[(0, baseline::app_armor)]),
     check("capabilities", &[(0, baseline::capabilities)]),
     check("hostNamespaces", &[(0, baseline::host_namespaces)]),
@@ -80,7 +80,7 @@ static BASELINE: &[Check] = &[
     check("windowsHostProcess", &[(0, baseline::windows_host_process)]),
 ];
 
-static RESTRICTED: &[Check] = &[
+static RESTRICTED: &[PodSecurityCheck] = &[
     check(
         "allowPrivilegeEscalation",
         &[(8, restricted::privilege_escalation), (25, restricted::privilege_escalation_1_25)],
@@ -96,18 +96,18 @@ static RESTRICTED: &[Check] = &[
     ),
 ];
 
-/// Everything that a pod (or template) does not meet.
+/// All violations of a pod or template.
 pub fn evaluate(policy: LevelVersion, pod: &Value) -> Vec<Finding> {
     if policy.level == Level::Privileged {
         return Vec::new();
     }
     let subject =
         Subject { annotations: pod.field("metadata").field("annotations"), spec: pod.field("spec") };
-    let test = |check: &Check| {
+    let test = |check: &PodSecurityCheck| {
         let known = check.versions.iter().rev().find(|(since, _)| policy.version.includes(*since));
         known.map(|(_, test)| *test)
     };
-    let strict: &[Check] = if policy.level == Level::Restricted { RESTRICTED } else { &[] };
+    let strict: &[PodSecurityCheck] = if policy.level == Level::Restricted { RESTRICTED } else { &[] };
     let overridden = |name: &str| strict.iter().any(|row| row.overrides == name && test(row).is_some());
     let weak = BASELINE.iter().filter(|row| !overridden(row.name));
     weak.chain(strict).filter_map(test).filter_map(|test| test(subject)).collect()
@@ -120,7 +120,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn versions_decide_what_is_tested() {
+    fn check_tests_depend_on_version() {
         let pod = json!({"spec": {"containers": [{"name": "c"}]}});
         for (policy, want) in [
             ("privileged:latest", ""),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_baseline_names_every_violation() {
+    fn baseline_reports_every_violation() {
         let pod = json!({
             "metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/c": "unconfined"}},
             "spec": {

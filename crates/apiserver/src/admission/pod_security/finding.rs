@@ -1,4 +1,4 @@
-//! What a check has against a pod, and the words for it.
+//! Violation of a check, and its message text.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ pub fn containers(names: &[&str]) -> String {
     format!("{} {}", plural("container", "containers", names.len()), quoted(names))
 }
 
-/// Who set something forbidden, and to which values.
+/// Pod and containers with a forbidden setting, and its values.
 #[derive(Default)]
 pub struct Setters<'a> {
     pub pod: bool,

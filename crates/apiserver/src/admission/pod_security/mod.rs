@@ -1,5 +1,5 @@
-//! PodSecurity: namespaces say by label which pod security standard their pods have to meet, and whether
-//! a violation is refused or only warned of.
+//! PodSecurity: namespace labels select the pod security standard of their pods, and whether violations are rejected,
+//! audited or warned of.
 
 mod baseline;
 mod checks;
@@ -13,16 +13,16 @@ pub use settings::{PodSecuritySettings, read};
 use super::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 use policy::{Level, LevelVersion, Policy};
 use std::collections::BTreeMap;
 
-/// At most this many pods are looked at when a namespace gets a stricter policy.
+/// Pods that are checked when a namespace gets a stricter policy, at most.
 const MAX_PODS: usize = 3000;
 
-/// Where resources keep the pod they make, if they make any.
+/// Path of the pod template, by resource.
 const TEMPLATES: [(&str, &str, &str); 8] = [
     ("", "replicationcontrollers", "spec.template"),
     ("", "podtemplates", "template"),
@@ -36,6 +36,7 @@ const TEMPLATES: [(&str, &str, &str); 8] = [
 
 pub struct PodSecurity;
 
+#[async_trait]
 impl Plugin for PodSecurity {
     fn name(&self) -> &'static str {
         "PodSecurity"
@@ -45,67 +46,67 @@ impl Plugin for PodSecurity {
         if attributes.operation == Operation::Delete {
             return false;
         }
-        ["", "ephemeralcontainers", "resize"].iter().any(|door| attributes.is_subresource("", "pods", door))
+        ["", "ephemeralcontainers", "resize"]
+            .iter()
+            .any(|strategy| attributes.is_subresource("", "pods", strategy))
             || attributes.is("", "namespaces")
             || template_path(attributes).is_some()
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(object) = object else { return Ok(()) };
-            let settings = &registry.admission.settings.pod_security;
-            if attributes.is("", "namespaces") {
-                return check_namespace(registry, attributes, object, old).await;
-            }
-            if settings.is_exempt(attributes.context.user, attributes.context.namespace) {
-                return Ok(());
-            }
-            let namespaces = ("", "v1", "namespaces");
-            let namespace = attributes.context.namespace;
-            // Most namespaces say nothing, and then nothing holds unless the defaults say so.
-            let mention = if settings.defaults == Policy::default() { policy::PREFIX } else { "" };
-            let Some(namespace) = registry.find_if(namespaces, "", namespace, mention).await? else {
-                return Ok(());
-            };
-            let (policy, _) = Policy::of(&namespace, &settings.defaults);
-            let pod = template_path(attributes).map_or(object, |path| object.at(path));
-            if settings.exempts_class(pod.field("spec").text("runtimeClassName")) {
-                return Ok(());
-            }
-            match template_path(attributes) {
-                Some(path) => {
-                    let template = object.at(path);
-                    if template.is_object() {
-                        annotate(template, &policy, attributes);
-                        warn(template, &policy, attributes);
-                    }
-                    Ok(())
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(object) = object else { return Ok(()) };
+        let settings = &registry.admission.settings.pod_security;
+        if attributes.is("", "namespaces") {
+            return check_namespace(registry, attributes, object, old).await;
+        }
+        if settings.is_exempt(attributes.context.user, attributes.context.namespace) {
+            return Ok(());
+        }
+        let namespaces = ("", "v1", "namespaces");
+        let namespace = attributes.context.namespace;
+        // Most namespaces have no labels, and then only the defaults apply.
+        let mention = if settings.defaults == Policy::default() { policy::PREFIX } else { "" };
+        let Some(namespace) = registry.find_if(namespaces, "", namespace, mention).await? else {
+            return Ok(());
+        };
+        let (policy, _) = Policy::of(&namespace, &settings.defaults);
+        let pod = template_path(attributes).map_or(object, |path| object.at(path));
+        if settings.exempts_class(pod.field("spec").text("runtimeClassName")) {
+            return Ok(());
+        }
+        match template_path(attributes) {
+            Some(path) => {
+                let template = object.at(path);
+                if template.is_object() {
+                    annotate(template, &policy, attributes);
+                    warn(template, &policy, attributes);
                 }
-                None if old.is_some_and(|old| !is_significant(object, old)) => Ok(()),
-                None => {
-                    let note = |key, value| attributes.context.warnings.annotate(key, value);
-                    note("pod-security.kubernetes.io/enforce-policy", policy.enforce.to_string());
-                    annotate(object, &policy, attributes);
-                    let findings = checks::evaluate(policy.enforce, object);
-                    if !findings.is_empty() {
-                        let why = format!(
-                            "violates PodSecurity \"{}\": {}",
-                            policy.enforce,
-                            finding::details(&findings)
-                        );
-                        return Err(attributes.forbidden(why));
-                    }
-                    warn(object, &policy, attributes);
-                    Ok(())
-                }
+                Ok(())
             }
-        })
+            None if old.is_some_and(|old| !is_significant(object, old)) => Ok(()),
+            None => {
+                let note = |key, value| attributes.context.record.annotate(key, value);
+                note("pod-security.kubernetes.io/enforce-policy", policy.enforce.to_string());
+                annotate(object, &policy, attributes);
+                let findings = checks::evaluate(policy.enforce, object);
+                if !findings.is_empty() {
+                    let why = format!(
+                        "violates PodSecurity \"{}\": {}",
+                        policy.enforce,
+                        finding::details(&findings)
+                    );
+                    return Err(attributes.forbidden(why));
+                }
+                warn(object, &policy, attributes);
+                Ok(())
+            }
+        }
     }
 }
 
@@ -113,19 +114,19 @@ fn template_path(attributes: &Attributes<'_>) -> Option<&'static str> {
     TEMPLATES.iter().find(|row| attributes.is(row.0, row.1)).map(|row| row.2)
 }
 
-/// What the standard for audits has against a pod goes to the audit event.
+/// Adds violations of the audit level to the audit event.
 fn annotate(pod: &Value, policy: &Policy, attributes: &Attributes<'_>) {
     let findings = checks::evaluate(policy.audit, pod);
     if !findings.is_empty() {
         let why = format!("would violate PodSecurity \"{}\": {}", policy.audit, finding::details(&findings));
-        attributes.context.warnings.annotate("pod-security.kubernetes.io/audit-violations", why);
+        attributes.context.record.annotate("pod-security.kubernetes.io/audit-violations", why);
     }
 }
 
 fn warn(pod: &Value, policy: &Policy, attributes: &Attributes<'_>) {
     let findings = checks::evaluate(policy.warn, pod);
     if !findings.is_empty() {
-        attributes.context.warnings.add(format!(
+        attributes.context.record.warn(format!(
             "would violate PodSecurity \"{}\": {}",
             policy.warn,
             finding::details(&findings)
@@ -133,7 +134,7 @@ fn warn(pod: &Value, policy: &Policy, attributes: &Attributes<'_>) {
     }
 }
 
-/// Only other images and other containers can change what the standards look at.
+/// Reports whether images or containers changed; no other update can change the result of the checks.
 fn is_significant(new: &Value, old: &Value) -> bool {
     let (new, old) = (new.field("spec"), old.field("spec"));
     let differs = |a: &Value, b: &Value| a.text("image") != b.text("image");
@@ -149,7 +150,7 @@ fn is_significant(new: &Value, old: &Value) -> bool {
     })
 }
 
-/// The labels have to be right, and a stricter policy tells which pods would not pass it.
+/// Validates the labels, and warns of pods that violate a stricter policy.
 async fn check_namespace(
     registry: &Registry,
     attributes: &Attributes<'_>,
@@ -172,12 +173,12 @@ async fn check_namespace(
     }
     let pods = registry.find_all(("", "v1", "pods"), meta::name(new), "").await?;
     for warning in warnings_about(meta::name(new), pods, wanted) {
-        attributes.context.warnings.add(warning);
+        attributes.context.record.warn(warning);
     }
     Ok(())
 }
 
-/// Which of a namespace's pods would be refused now; equal ones are counted.
+/// Warnings about pods that violate the new level; equal ones are counted.
 fn warnings_about(namespace: &str, pods: Vec<Value>, wanted: LevelVersion) -> Vec<String> {
     let total = pods.len();
     let mut counts: BTreeMap<String, (String, usize)> = BTreeMap::new();
@@ -218,7 +219,7 @@ fn warnings_about(namespace: &str, pods: Vec<Value>, wanted: LevelVersion) -> Ve
     warnings
 }
 
-/// Pods of one controller are alike: one of each comes first, the rest after them.
+/// Orders one pod of each controller first, since pods of a controller are alike.
 fn one_per_controller_first(pods: Vec<Value>) -> Vec<Value> {
     let mut seen = std::collections::HashSet::new();
     let (mut first, rest): (Vec<Value>, Vec<Value>) = pods.into_iter().partition(|pod| {
@@ -235,7 +236,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn pods_that_would_be_refused_are_counted() {
+    fn warnings_count_violating_pods() {
         let pod = |name: &str, host: bool| json!({"metadata": {"name": name}, "spec": {"hostPID": host, "containers": [{"name": "c"}]}});
         let pods = vec![pod("c", true), pod("b", true), pod("a", false)];
         let wanted = LevelVersion::parse("baseline:latest").expect("a level and version");
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn only_images_and_containers_matter() {
+    fn update_is_significant_for_images_and_containers_only() {
         let pod = |image: &str| json!({"spec": {"containers": [{"name": "c", "image": image}]}});
         assert!(!is_significant(&pod("a"), &pod("a")));
         assert!(is_significant(&pod("a"), &pod("b")));

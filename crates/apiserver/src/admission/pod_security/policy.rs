@@ -1,4 +1,4 @@
-//! What a namespace's labels ask for.
+//! Policy of a namespace, from its labels.
 
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Value, meta};
@@ -59,7 +59,7 @@ impl Version {
             .ok_or(r#"must be "latest" or "v1.x""#)
     }
 
-    /// Whether something that came with this minor version is part of these standards.
+    /// Reports whether these standards include a check of this minor version.
     pub fn includes(self, minor: u32) -> bool {
         match self {
             Self::Latest => true,
@@ -91,16 +91,15 @@ impl fmt::Display for LevelVersion {
 }
 
 impl Policy {
-    /// The policy of a namespace, and what is wrong with its labels. An unreadable level enforces the strictest
-    /// one, and audits and warns of nothing.
-    /// What they leave open is as `defaults` have it.
+    /// Policy of a namespace and the errors in its labels. An invalid enforce level becomes the strictest one, an
+    /// invalid audit or warn level has no effect. `defaults` apply to missing labels.
     pub fn of(namespace: &Value, defaults: &Self) -> (Self, ErrorList) {
         let mut errors = Vec::new();
         let mut read = |name, default, fallback| mode(namespace, name, (default, fallback), &mut errors);
         let (enforce, level) = read("enforce", defaults.enforce, Level::Restricted);
         let (audit, _) = read("audit", defaults.audit, Level::Privileged);
         let (mut warn, warns) = read("warn", defaults.warn, Level::Privileged);
-        // Who enforces a level and says nothing of warnings is warned, too.
+        // Without a warn label, the enforce level is warned of, too.
         if warns == Label::Missing && level == Label::Valid && enforce.level > warn.level {
             warn.level = enforce.level;
             if label(namespace, "warn-version").is_none() {
@@ -122,7 +121,7 @@ fn label<'a>(namespace: &'a Value, name: &str) -> Option<&'a str> {
     meta::labels(namespace)?.get(&format!("{PREFIX}{name}")).and_then(Value::as_str)
 }
 
-/// One mode's level and version, and how its level was given: by default, or if it cannot be read.
+/// Level and version of one mode, and the state of its level label.
 fn mode(
     namespace: &Value,
     name: &str,
@@ -135,12 +134,12 @@ fn mode(
         errors.push(FieldError::invalid_str(&labels.key(&format!("{PREFIX}{name}")), value, why));
     };
     let mut found = default;
-    let mut given = Label::Missing;
+    let mut parsed = Label::Missing;
     if let Some(text) = label(namespace, name) {
-        given = Label::Valid;
+        parsed = Label::Valid;
         found.level = Level::parse(text).unwrap_or_else(|why| {
             refuse(name, text, why);
-            given = Label::Invalid;
+            parsed = Label::Invalid;
             fallback
         });
     }
@@ -151,7 +150,7 @@ fn mode(
             Version::Latest
         });
     }
-    (found, given)
+    (found, parsed)
 }
 
 #[cfg(test)]
@@ -160,7 +159,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn labels_make_a_policy() {
+    fn namespace_labels_make_a_policy() {
         for (labels, enforce, warn, errors) in [
             (json!({}), "privileged:latest", "privileged:latest", 0),
             (

@@ -1,4 +1,4 @@
-//! The checks of the restricted level: current hardening practice.
+//! Checks of the restricted level: current hardening practice.
 
 use super::baseline::{added_capabilities, seccomp_finding, seccomp_setters};
 use super::checks::Subject;

@@ -1,4 +1,4 @@
-//! `PodSecurityConfiguration`: what holds where a namespace says nothing, and who is exempt.
+//! `PodSecurityConfiguration`: defaults for namespaces without labels, and exemptions.
 
 use super::policy::{Level, LevelVersion, Policy, Version};
 use crate::configuration;
@@ -45,7 +45,7 @@ struct Exemptions {
 }
 
 impl PodSecuritySettings {
-    /// Whether what this user does, or what is done in this namespace, is not looked at.
+    /// Reports whether this user or this namespace is exempt.
     pub(super) fn is_exempt(&self, user: &UserInfo, namespace: &str) -> bool {
         self.usernames.contains(&user.name) || self.namespaces.iter().any(|exempt| exempt == namespace)
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configurations() {
+    fn pod_security_configuration_is_validated() {
         let text = "apiVersion: pod-security.admission.config.k8s.io/v1\nkind: PodSecurityConfiguration\n\
                     defaults: {enforce: baseline, enforce-version: v1.30, warn: restricted}\n\
                     exemptions: {usernames: [boss], namespaces: [kube-system], runtimeClasses: [vm]}\n";

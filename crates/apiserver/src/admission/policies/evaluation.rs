@@ -1,4 +1,4 @@
-//! Expressions about one write: their variables, their budget, and the answers of the authorizer.
+//! Evaluates the expressions of one write: variables, cost budget, authorizer decisions.
 
 use super::policy::Compiled;
 use crate::admission::Attributes;
@@ -10,8 +10,8 @@ use crate::user::UserInfo;
 use api::value::Fields;
 use expressions::admission::{self, CONDITIONS_BUDGET, Options};
 use expressions::{
-    About, Answers, Check, Composition, Environment, Fault, Inputs, PER_CALL_LIMIT, Program, ResourceAbout,
-    Type, Value as Evaluated,
+    Check, CheckTarget, Composition, Decisions, Environment, Fault, Inputs, PER_CALL_LIMIT, Program,
+    ResourceTarget, Type, Value as Evaluated,
 };
 use machinery::Value;
 use machinery::status::Result;
@@ -19,9 +19,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// Nobody asks more of the authorizer about one write.
-const MAX_QUESTIONS: usize = 100;
-/// Cost of an expression up to which the request needs no thread of its own: some milliseconds of computing.
+/// Limit on authorizer checks per write.
+const MAX_AUTHORIZER_CHECKS: usize = 100;
+/// Cost up to which an expression is evaluated inline: some milliseconds of computing.
 const INLINE_LIMIT: u64 = 20_000;
 
 static HOOK_CONDITIONS: LazyLock<Environment> =
@@ -33,16 +33,16 @@ thread_local! {
     pub static EVALUATIONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// A condition that must hold for a hook to be asked, or a policy to be looked at.
+/// A match condition of a webhook or a policy.
 pub struct Condition {
     text: String,
     program: Compiled,
 }
 
 impl Condition {
-    /// The `matchConditions` of a hook.
+    /// `matchConditions` of a webhook.
     pub fn of_hook(hook: &Value) -> Vec<Self> {
-        // Most hooks have none; the environment is made for those that do.
+        // Most webhooks have none, so the environment is created on demand.
         if hook.items("matchConditions").is_empty() { Vec::new() } else { Self::all(hook, &HOOK_CONDITIONS) }
     }
 
@@ -56,7 +56,7 @@ impl Condition {
     }
 }
 
-/// The write that expressions are about.
+/// The write that expressions refer to.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
     pub registry: &'a Registry,
@@ -67,11 +67,11 @@ pub struct Subject<'a> {
     pub params: Option<&'a Value>,
 }
 
-/// Why an evaluation cannot go on.
+/// Reason why an evaluation stopped.
 pub enum Stop {
-    /// The authorizer must be asked first.
-    Asks(Box<Check>),
-    /// It takes too long for a thread that serves others, too.
+    /// An authorizer decision is needed first.
+    NeedsDecision(Box<Check>),
+    /// Too expensive for a thread shared with other requests.
     Heavy,
     OutOfBudget,
 }
@@ -79,31 +79,34 @@ pub enum Stop {
 pub const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// Evaluates a policy's expressions one after the other, as long as the budget lasts. It keeps what it has found when it
-/// has to stop: a second pass evaluates the expression at which it stopped, and none before it.
+/// Evaluates a policy's expressions in sequence within the budget. Results are cached across stops: a second pass
+/// resumes with the expression at which the first stopped.
 pub struct Evaluation<'e, 'a> {
     variables: [Evaluated<'a>; 7],
     composition: Composition<'e, 'a>,
-    answers: RefCell<Answers>,
-    /// Values and costs of programs, by their addresses.
-    known: RefCell<HashMap<usize, (expressions::Outcome<'a>, u64)>>,
+    answers: RefCell<Decisions>,
+    /// Values and costs of evaluated programs, by address.
+    known: RefCell<HashMap<usize, (expressions::EvaluationResult<'a>, u64)>>,
     /// Cost limit of each expression in this pass.
     limit: u64,
 }
 
 impl<'e, 'a> Evaluation<'e, 'a> {
-    /// `told` is what [`told`] says of the subject.
-    fn new(subject: &Subject<'a>, told: &'a Told, programs: &'e [(String, Compiled)]) -> Self {
+    fn new(
+        subject: &Subject<'a>,
+        request_variables: &'a RequestVariables,
+        programs: &'e [(String, Compiled)],
+    ) -> Self {
         let value = |of: Option<&'a Value>| of.map_or(Evaluated::Null, Evaluated::from);
         Self {
             variables: [
                 value(subject.object),
                 value(subject.old),
-                value(told.namespace.as_ref()),
-                Evaluated::from(&told.request),
+                value(request_variables.namespace.as_ref()),
+                Evaluated::from(&request_variables.request),
                 value(subject.params),
                 Check::authorizer(),
-                Check::resource(told.resource.clone()),
+                Check::resource(request_variables.resource.clone()),
             ],
             composition: Composition::new(programs),
             answers: RefCell::default(),
@@ -112,7 +115,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         }
     }
 
-    /// The value of an expression, or why it has none.
+    /// Value of an expression, or its error.
     pub fn value(
         &self,
         program: &Compiled,
@@ -128,10 +131,10 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         Ok(outcome.map_err(|fault| format!("expression '{text}' resulted in error: {fault}")))
     }
 
-    /// The outcome of a program and its cost, evaluated once.
-    fn outcome(&self, program: &Program) -> Result<(expressions::Outcome<'a>, u64), Stop> {
-        let place = std::ptr::from_ref(program) as usize;
-        if let Some(known) = self.known.borrow().get(&place) {
+    /// Outcome and cost of a program, evaluated once.
+    fn outcome(&self, program: &Program) -> Result<(expressions::EvaluationResult<'a>, u64), Stop> {
+        let address = std::ptr::from_ref(program) as usize;
+        if let Some(known) = self.known.borrow().get(&address) {
             return Ok(known.clone());
         }
         let answers = self.answers.borrow();
@@ -145,16 +148,16 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         #[cfg(test)]
         EVALUATIONS.set(EVALUATIONS.get() + 1);
         match &outcome {
-            Err(Fault::Asks(check)) => return Err(Stop::Asks(Box::new((**check).clone()))),
+            Err(Fault::NeedsDecision(check)) => return Err(Stop::NeedsDecision(Box::new((**check).clone()))),
             Err(Fault::Cost) if self.limit < PER_CALL_LIMIT => return Err(Stop::Heavy),
             _ => {}
         }
         let found = (outcome, cost.saturating_add(self.composition.take_cost()));
-        self.known.borrow_mut().insert(place, found.clone());
+        self.known.borrow_mut().insert(address, found.clone());
         Ok(found)
     }
 
-    /// Whether all conditions hold. One that is false decides; those that fail do only if none is.
+    /// Reports whether all conditions hold. A false one decides; errors count only if none is false.
     pub fn conditions_hold(&self, conditions: &[Condition]) -> Result<Result<bool, String>, Stop> {
         let mut budget = CONDITIONS_BUDGET;
         let mut failures = Vec::new();
@@ -164,7 +167,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 Ok(Ok(_)) => return Ok(Ok(false)),
                 Ok(Err(why)) => failures.push(why),
                 Err(Stop::OutOfBudget) => return Ok(Err(OUT_OF_BUDGET.to_owned())),
-                Err(asks) => return Err(asks),
+                Err(pending) => return Err(pending),
             }
         }
         match failures.as_slice() {
@@ -175,27 +178,27 @@ impl<'e, 'a> Evaluation<'e, 'a> {
     }
 }
 
-/// What expressions are told of a write besides its objects.
-pub struct Told {
+/// Variables of a write besides its objects.
+pub struct RequestVariables {
     request: Value,
     namespace: Option<Value>,
-    resource: ResourceAbout,
+    resource: ResourceTarget,
 }
 
-impl Told {
+impl RequestVariables {
     fn new(subject: &Subject<'_>) -> Self {
         let attributes = subject.attributes;
         let kind = &attributes.requested.kind;
-        let resource = ResourceAbout {
+        let resource = ResourceTarget {
             group: kind.group().to_owned(),
             resource: kind.resource().to_owned(),
             subresource: attributes.subresource().to_owned(),
             namespace: attributes.context.namespace.to_owned(),
             name: attributes.name.to_owned(),
-            ..ResourceAbout::default()
+            ..ResourceTarget::default()
         };
         let mut namespace = subject.namespace.cloned();
-        // Of the namespace, what its type declares can be seen.
+        // Only the declared fields of the namespace type are visible.
         if let Some(metadata) = namespace.as_mut().and_then(|of| of.get_mut("metadata")?.as_object_mut()) {
             metadata.remove("managedFields");
             metadata.remove("ownerReferences");
@@ -204,17 +207,17 @@ impl Told {
     }
 }
 
-/// Evaluates. Whenever the authorizer is needed, it is asked, and the evaluation goes on from there.
+/// Runs `work`. Whenever it needs an authorizer decision, obtains it and resumes.
 pub async fn evaluate<T>(
     subject: &Subject<'_>,
     programs: &[(String, Compiled)],
     work: impl Fn(&Evaluation<'_, '_>) -> Result<T, Stop>,
 ) -> Result<Result<T, Stop>> {
-    let told = Told::new(subject);
-    let mut evaluation = Evaluation::new(subject, &told, programs);
-    for _ in 0..MAX_QUESTIONS {
+    let request_variables = RequestVariables::new(subject);
+    let mut evaluation = Evaluation::new(subject, &request_variables, programs);
+    for _ in 0..MAX_AUTHORIZER_CHECKS {
         match work(&evaluation) {
-            Err(Stop::Asks(check)) => {
+            Err(Stop::NeedsDecision(check)) => {
                 let decision = ask(subject, &check).await;
                 evaluation.answers.get_mut().add(*check, decision);
             }
@@ -228,7 +231,7 @@ pub async fn evaluate<T>(
     Ok(Err(Stop::OutOfBudget))
 }
 
-/// Whether all conditions of a hook hold; the inner error is why that cannot be told.
+/// Reports whether all conditions of a webhook hold; the inner error is that of an evaluation.
 pub async fn conditions_hold(
     conditions: &[Condition],
     subject: &Subject<'_>,
@@ -249,8 +252,8 @@ async fn ask(subject: &Subject<'_>, check: &Check) -> expressions::Decision {
     });
     let user = account.as_ref().unwrap_or(subject.attributes.context.user);
     let wanted = match &check.about {
-        About::Path(path) => authorize::Attributes { verb: &check.verb, path, ..Default::default() },
-        About::Resource(about) => authorize::Attributes {
+        CheckTarget::Path(path) => authorize::Attributes { verb: &check.verb, path, ..Default::default() },
+        CheckTarget::Resource(about) => authorize::Attributes {
             verb: &check.verb,
             is_resource: true,
             group: &about.group,
@@ -263,7 +266,7 @@ async fn ask(subject: &Subject<'_>, check: &Check) -> expressions::Decision {
             label_selector: &about.label_selector,
             ..Default::default()
         },
-        About::Nothing | About::Group(_) => authorize::Attributes::default(),
+        CheckTarget::Nothing | CheckTarget::Group(_) => authorize::Attributes::default(),
     };
     match subject.registry.authorization.decide(user, &wanted).await {
         Ok(Decision::Allowed(reason)) => {

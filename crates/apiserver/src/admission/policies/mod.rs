@@ -1,7 +1,7 @@
-//! MutatingAdmissionPolicy and ValidatingAdmissionPolicy: rules that users write change and refuse writes.
+//! MutatingAdmissionPolicy and ValidatingAdmissionPolicy: user-defined expressions mutate and reject writes.
 //!
-//! Policies and bindings are read from the watch caches and compiled when they change; a cluster without bindings pays
-//! two comparisons per write.
+//! Policies and bindings are read from the watch caches and compiled on change; a cluster without bindings pays two
+//! comparisons per write.
 
 mod evaluation;
 mod mutating;
@@ -16,63 +16,63 @@ pub use mutating::{MutatingAdmissionPolicy, mutate_again};
 pub use validating::ValidatingAdmissionPolicy;
 
 use super::Attributes;
-use super::matching::{GROUP, POLICIES, is_concerned};
+use super::matching::{GROUP, POLICIES, is_subject_to_rules};
 use crate::cache::Cursor;
 use crate::chain::offload;
-use crate::registry::{Registry, Served, store_error};
+use crate::registry::{OrStatus, Registry, Served};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 use parking_lot::Mutex;
 use policy::Policy;
 use std::sync::{Arc, OnceLock};
 
-/// The policies in use.
+/// Compiled policies.
 #[derive(Default)]
 pub struct Policies {
-    mutating: Followed,
-    validating: Followed,
+    mutating: PolicyCache,
+    validating: PolicyCache,
 }
 
-/// Policies of one kind that have bindings, as they were when they or their bindings had last changed.
+/// Policies of one kind that have bindings, as of their last change.
 #[derive(Default)]
-struct Followed {
-    /// Where policies and bindings are kept.
-    places: OnceLock<[Arc<Served>; 2]>,
-    known: Mutex<Option<Known>>,
+struct PolicyCache {
+    /// Resources of policies and bindings.
+    storages: OnceLock<[Arc<Served>; 2]>,
+    known: Mutex<Option<CompiledPolicies>>,
 }
 
-/// Policies, and where the caches of policies and bindings were when they were read.
-type Known = ([Cursor; 2], Arc<[Policy]>);
+/// Policies, and the cursors of both caches when they were read.
+type CompiledPolicies = ([Cursor; 2], Arc<[Policy]>);
 
-impl Followed {
-    /// Whether there is certainly none, as far as that can be told without waiting.
+impl PolicyCache {
+    /// Returns true if there is certainly no policy, without waiting.
     fn is_empty(&self) -> bool {
-        let Some(places) = self.places.get() else { return false };
-        let at = places.each_ref().map(|served| served.storage.cache.watch_from_now());
-        places.iter().all(|served| served.storage.cache.is_ready())
+        let Some(storages) = self.storages.get() else { return false };
+        let at = storages.each_ref().map(|served| served.storage.cache.watch_from_now());
+        storages.iter().all(|served| served.storage.cache.is_ready())
             && self.known.lock().as_ref().is_some_and(|(known, policies)| *known == at && policies.is_empty())
     }
 
     async fn current(&self, registry: &Registry, resources: [&str; 2]) -> Result<Arc<[Policy]>> {
-        let places = match self.places.get() {
-            Some(places) => places,
+        let storages = match self.storages.get() {
+            Some(storages) => storages,
             None => {
                 let of = |resource| registry.builtin(GROUP, "v1", resource).cloned();
                 let found = [of(resources[0])?, of(resources[1])?];
-                self.places.get_or_init(|| found)
+                self.storages.get_or_init(|| found)
             }
         };
-        let [policies, bindings] = places;
-        for served in places {
-            served.storage.cache.ready().await.map_err(|e| store_error(&e))?;
+        let [policies, bindings] = storages;
+        for served in storages {
+            served.storage.cache.ready().await.or_status()?;
         }
-        // Compiling what has changed takes long.
+        // Compiling changed policies is expensive.
         if self.known.lock().as_ref().is_none_or(|(known_at, _)| {
             *known_at != [policies.storage.cache.watch_from_now(), bindings.storage.cache.watch_from_now()]
         }) {
             offload::heavy().await;
         }
-        // Their own places: the revision moves with every write of anything.
+        // Cursors of these caches: the store's revision changes with every write of any resource.
         let at = [policies.storage.cache.watch_from_now(), bindings.storage.cache.watch_from_now()];
         let before = match &*self.known.lock() {
             Some((known_at, known)) if *known_at == at => return Ok(known.clone()),
@@ -85,11 +85,11 @@ impl Followed {
     }
 }
 
-fn concerned(attributes: &Attributes<'_>) -> bool {
-    is_concerned(attributes, &[&POLICIES])
+fn is_subject(attributes: &Attributes<'_>) -> bool {
+    is_subject_to_rules(attributes, &[&POLICIES])
 }
 
-/// The namespace a write goes to; `None`: it is about the cluster, or about the namespace itself.
+/// Namespace of a write; `None` for cluster-scoped objects and for namespaces themselves.
 pub async fn namespace_of(registry: &Registry, attributes: &Attributes<'_>) -> Result<Option<Value>> {
     let name = attributes.context.namespace;
     if name.is_empty() || attributes.is("", "namespaces") {
@@ -99,7 +99,7 @@ pub async fn namespace_of(registry: &Registry, attributes: &Attributes<'_>) -> R
     found.map(Some).ok_or_else(|| Status::not_found("", "namespaces", name))
 }
 
-/// The labels that namespace selectors look at; `None`: they have no say.
+/// Labels for namespace selectors; `None` if they do not apply.
 pub fn namespace_labels(
     attributes: &Attributes<'_>,
     namespace: Option<&Value>,
@@ -112,7 +112,7 @@ pub fn namespace_labels(
     namespace.map(labels)
 }
 
-/// What a patch has left unsaid.
+/// Normalizes a patched object and sets its defaults.
 pub fn complete(attributes: &Attributes<'_>, object: &mut Value) -> Result<()> {
     if attributes.is_whole() {
         let served = attributes.served;

@@ -1,13 +1,13 @@
-//! MutatingAdmissionPolicy: changes objects by merging what an expression makes, or by a JSON patch.
+//! MutatingAdmissionPolicy: mutates objects by apply configurations or JSON patches.
 
 use super::evaluation::{Evaluation, OUT_OF_BUDGET, Stop, Subject, evaluate};
 use super::policy::{Binding, Mutation, Policy};
-use super::{complete, concerned, namespace_labels, namespace_of, params};
+use super::{complete, is_subject, namespace_labels, namespace_of, params};
 use crate::admission::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
+use async_trait::async_trait;
 use expressions::admission::BUDGET;
-use expressions::{List, Made, Value as Evaluated};
-use futures_util::future::BoxFuture;
+use expressions::{BuiltObject, List, Value as Evaluated};
 use machinery::status::{Cause, Result};
 use machinery::{Map, Value};
 use serde_json::json;
@@ -17,41 +17,41 @@ const RESOURCES: [&str; 2] = ["mutatingadmissionpolicies", "mutatingadmissionpol
 
 pub struct MutatingAdmissionPolicy;
 
-/// Who has run: policy, binding, params. Those that want to run again if others change the object after them.
-type Ran = Vec<(String, String, String)>;
+/// Evaluated policies as (policy, binding, params), for reinvocation after later mutations.
+type Invocations = Vec<(String, String, String)>;
 
+#[async_trait]
 impl Plugin for MutatingAdmissionPolicy {
     fn name(&self) -> &'static str {
         "MutatingAdmissionPolicy"
     }
 
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
-        attributes.operation != Operation::Delete && concerned(attributes)
+        attributes.operation != Operation::Delete && is_subject(attributes)
     }
 
-    fn mutate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a mut Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        if registry.admission.policies.mutating.is_empty() {
-            return Box::pin(async { Ok(()) });
+    fn is_configured(&self, registry: &Registry) -> bool {
+        !registry.admission.policies.mutating.is_empty()
+    }
+
+    async fn mutate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let policies = registry.admission.policies.mutating.current(registry, RESOURCES).await?;
+        let Some(object) = object.filter(|_| !policies.is_empty()) else { return Ok(()) };
+        let again = run(&policies, registry, attributes, object, old, None).await?;
+        if !again.is_empty() {
+            run(&policies, registry, attributes, object, old, Some(&again)).await?;
         }
-        Box::pin(async move {
-            let policies = registry.admission.policies.mutating.current(registry, RESOURCES).await?;
-            let Some(object) = object.filter(|_| !policies.is_empty()) else { return Ok(()) };
-            let again = run(&policies, registry, attributes, object, old, None).await?.again;
-            if !again.is_empty() {
-                run(&policies, registry, attributes, object, old, Some(&again)).await?;
-            }
-            Ok(())
-        })
+        Ok(())
     }
 }
 
-/// Runs the policies that want to see what others have changed after them; whether that changed anything.
+/// Reinvokes policies after later mutations; returns true if the object changed.
 pub async fn mutate_again(
     registry: &Registry,
     attributes: &Attributes<'_>,
@@ -67,29 +67,34 @@ pub async fn mutate_again(
         return Ok(false);
     }
     let before = object.clone();
-    let names: Ran = all.iter().map(|policy| (policy.name.clone(), String::new(), String::new())).collect();
+    let names: Invocations =
+        all.iter().map(|policy| (policy.name.clone(), String::new(), String::new())).collect();
     run(&policies, registry, attributes, object, old, Some(&names)).await?;
     Ok(before != *object)
 }
 
-/// What a round leaves behind.
-struct Round {
-    /// Who is to run again.
-    again: Ran,
+/// One round over the policies.
+struct Round<'r> {
+    /// Invocations to run, empty parts matching all; `None` runs every policy.
+    only: Option<&'r Invocations>,
+    /// Reinvocable policies that ran since the last change of the object.
+    ran: Invocations,
+    /// Policies to reinvoke.
+    again: Invocations,
+    /// Messages and reasons of failures.
+    errors: Vec<(String, &'static str)>,
 }
 
-/// One round over all policies, or over those of `only` (empty parts of a row stand for all).
-async fn run<'a>(
+/// Runs one round over all policies, or over those of `only`; returns the policies to reinvoke.
+async fn run(
     policies: &[Policy],
-    registry: &'a Registry,
-    attributes: &Attributes<'a>,
+    registry: &Registry,
+    attributes: &Attributes<'_>,
     object: &mut Value,
     old: Option<&Value>,
-    only: Option<&Ran>,
-) -> Result<Round> {
-    let mut round = Round { again: Vec::new() };
-    let mut ran: Ran = Vec::new();
-    let mut errors: Vec<(String, &'static str)> = Vec::new();
+    only: Option<&Invocations>,
+) -> Result<Invocations> {
+    let mut round = Round { only, ran: Vec::new(), again: Vec::new(), errors: Vec::new() };
     let mut namespace = None;
     for policy in policies {
         let Some(attributes) = &policy.rules.matches.wanted(attributes) else { continue };
@@ -97,79 +102,99 @@ async fn run<'a>(
             namespace = Some(namespace_of(registry, attributes).await?);
         }
         let namespace = namespace.as_ref().and_then(Option::as_ref);
-        let labels = namespace_labels(attributes, namespace, Some(object));
         let old = attributes.optional_in_version(old).await?;
         let old = old.as_deref();
+        let subject = Subject { registry, attributes, object: None, old, namespace, params: None };
+        round.policy(policy, &subject, object).await?;
+    }
+    round.finish(attributes)
+}
+
+impl Round<'_> {
+    /// Runs a policy with all its bindings, if it selects the object.
+    async fn policy(&mut self, policy: &Policy, subject: &Subject<'_>, object: &mut Value) -> Result<()> {
         let rules = &policy.rules;
-        if !rules.matches.selects(labels.as_ref(), Some(object), old) {
-            continue;
+        let labels = namespace_labels(subject.attributes, subject.namespace, Some(object));
+        if !rules.matches.selects(labels.as_ref(), Some(object), subject.old) {
+            return Ok(());
         }
-        let mut fail = |why: String, reason: &'static str| {
-            if !rules.ignores_failure {
-                errors.push((why, reason));
-            }
-        };
         if let Some(why) = rules.param_kind.as_ref().and_then(|kind| kind.problem()) {
             let why = format!("policy {:?} denied request: failed to configure policy: {why}", policy.name);
-            fail(why, "Forbidden");
-            continue;
+            self.fail(policy, why, "Forbidden");
+            return Ok(());
         }
         for binding in &policy.bindings {
             let wanted = binding.matches.as_ref().is_none_or(|matches| {
-                matches.wanted(attributes).is_some() && matches.selects(labels.as_ref(), Some(object), old)
+                matches.wanted(subject.attributes).is_some()
+                    && matches.selects(labels.as_ref(), Some(object), subject.old)
             });
-            if !wanted {
+            if wanted {
+                self.binding(policy, binding, subject, object).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a policy once per parameter of a binding.
+    async fn binding(
+        &mut self,
+        policy: &Policy,
+        binding: &Binding,
+        subject: &Subject<'_>,
+        object: &mut Value,
+    ) -> Result<()> {
+        let attributes = subject.attributes;
+        let param_kind = policy.rules.param_kind.as_ref();
+        let params = match params::of_binding(param_kind, binding, attributes.context.namespace).await? {
+            Ok(params) => params,
+            Err(why) => {
+                let why = format!("failed to configure binding: {why}");
+                self.fail(policy, denied(policy, binding, &why), "Forbidden");
+                return Ok(());
+            }
+        };
+        for params in &params {
+            let key = key(policy, binding, params.as_ref());
+            if self.only.is_some_and(|only| !only.iter().any(|row| is_of(row, &key))) {
                 continue;
             }
-            let place = attributes.context.namespace;
-            let params = params::of_binding(rules.param_kind.as_ref(), binding, place).await?;
-            let params = match params {
-                Ok(params) => params,
-                Err(why) => {
-                    let why = format!("failed to configure binding: {why}");
-                    fail(denied(policy, binding, &why), "Forbidden");
-                    continue;
-                }
-            };
-            for params in &params {
-                let key = key(policy, binding, params.as_ref());
-                if only.is_some_and(|only| !only.iter().any(|row| is_of(row, &key))) {
-                    continue;
-                }
-                let subject =
-                    Subject { registry, attributes, object: None, old, namespace, params: params.as_ref() };
-                let mut seen = attributes.in_version(object).await?.into_owned();
-                let outcome = mutate(policy, &subject, &mut seen).await?;
-                attributes.give_back(seen, object).await?;
-                match outcome {
-                    Ok(Some(changed)) => {
-                        if changed {
-                            round.again.append(&mut ran);
-                        }
-                        if rules.is_reinvoked {
-                            ran.push(key);
-                        }
+            let subject = Subject { params: params.as_ref(), ..*subject };
+            let mut seen = attributes.in_version(object).await?.into_owned();
+            let outcome = mutate(policy, &subject, &mut seen).await?;
+            attributes.convert_back(seen, object).await?;
+            match outcome {
+                Ok(Some(changed)) => {
+                    if changed {
+                        self.again.append(&mut self.ran);
                     }
-                    Ok(None) => {}
-                    Err(why) => fail(denied(policy, binding, &why), "Invalid"),
+                    if policy.rules.is_reinvoked {
+                        self.ran.push(key);
+                    }
                 }
+                Ok(None) => {}
+                Err(why) => self.fail(policy, denied(policy, binding, &why), "Invalid"),
             }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, policy: &Policy, why: String, reason: &'static str) {
+        if !policy.rules.ignores_failure {
+            self.errors.push((why, reason));
         }
     }
-    match errors.as_slice() {
-        [] => Ok(round),
-        [(first, reason), ..] => {
-            let mut status = attributes.forbidden("");
-            status.message.clone_from(first);
-            status.reason = *reason;
-            if let Some(details) = &mut status.details {
-                let causes = errors.iter();
-                details.causes = causes
-                    .map(|(message, _)| Cause { message: message.clone(), ..Cause::default() })
-                    .collect();
-            }
-            Err(status)
+
+    /// Policies to reinvoke, or a rejection with all failures.
+    fn finish(self, attributes: &Attributes<'_>) -> Result<Invocations> {
+        let Some((first, reason)) = self.errors.first() else { return Ok(self.again) };
+        let mut status = attributes.forbidden("");
+        status.message.clone_from(first);
+        status.reason = *reason;
+        if let Some(details) = &mut status.details {
+            let cause = |(message, _): &(String, _)| Cause { message: message.clone(), ..Cause::default() };
+            details.causes = self.errors.iter().map(cause).collect();
         }
+        Err(status)
     }
 }
 
@@ -187,7 +212,7 @@ fn denied(policy: &Policy, binding: &Binding, why: &str) -> String {
     format!("policy '{}' with binding '{}' denied request: {why}", policy.name, binding.name)
 }
 
-/// Whether the object has changed; `None`: the policy's conditions do not hold. The inner error refuses the write.
+/// Returns whether the object changed; `None` if the match conditions do not hold. The inner error rejects the write.
 async fn mutate(
     policy: &Policy,
     subject: &Subject<'_>,
@@ -207,7 +232,7 @@ async fn mutate(
         }
     }
     for mutation in &rules.mutations {
-        // Each mutation sees what those before it have made.
+        // Each mutation sees the result of the previous ones.
         let current = object.clone();
         let subject = Subject { object: Some(&current), ..*subject };
         let patch = evaluate(&subject, &rules.variables, |evaluation| patch(mutation, evaluation)).await?;
@@ -224,7 +249,7 @@ async fn mutate(
     Ok(Ok(Some(before != *object)))
 }
 
-/// What an expression has made of a mutation.
+/// Evaluated mutation.
 enum Patch {
     Merge(Value),
     Json(Value),
@@ -242,21 +267,21 @@ fn patch(mutation: &Mutation, evaluation: &Evaluation<'_, '_>) -> Result<Result<
     };
     Ok(match (mutation.is_json_patch, value) {
         (true, Evaluated::List(list)) => json_patch(&list).map(Patch::Json),
-        (false, Evaluated::Made(made)) => merge_patch(&made).map(Patch::Merge),
+        (false, Evaluated::Object(made)) => merge_patch(&made).map(Patch::Merge),
         (_, other) => Err(format!("unsupported return type: {}", other.type_name())),
     })
 }
 
-fn merge_patch(made: &Arc<Made<'_>>) -> Result<Value, String> {
-    check_names(&Evaluated::Made(made.clone()), "Object", 0)
+fn merge_patch(made: &Arc<BuiltObject<'_>>) -> Result<Value, String> {
+    check_names(&Evaluated::Object(made.clone()), "Object", 0)
         .map_err(|why| format!("type mismatch: {why}"))?;
-    Evaluated::Made(made.clone()).to_json()
+    Evaluated::Object(made.clone()).to_json()
 }
 
 fn json_patch(list: &List<'_>) -> Result<Value, String> {
     let mut operations = Vec::with_capacity(list.len());
     for operation in list.iter() {
-        let Evaluated::Made(operation) = operation else {
+        let Evaluated::Object(operation) = operation else {
             return Err(
                 "type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch".to_owned()
             );
@@ -267,7 +292,7 @@ fn json_patch(list: &List<'_>) -> Result<Value, String> {
             made["from"] = text("from").into();
         }
         if let Some(value) = operation.fields.get("value") {
-            if let Evaluated::Made(object) = value {
+            if let Evaluated::Object(object) = value {
                 check_names(value, &object.type_name, 0).map_err(|why| format!("type mismatch: {why}"))?;
             }
             made["value"] = value.to_json().map_err(|why| {
@@ -279,13 +304,13 @@ fn json_patch(list: &List<'_>) -> Result<Value, String> {
     Ok(Value::Array(operations))
 }
 
-/// `Object.spec{}` belongs into the field `spec` of an `Object{}`, nowhere else.
+/// Checks types: `Object.spec{}` is allowed only in the field `spec` of an `Object{}`.
 fn check_names(value: &Evaluated<'_>, path: &str, depth: usize) -> Result<(), String> {
     if depth > 100 {
         return Err("the object is nested too deeply".to_owned());
     }
     match value {
-        Evaluated::Made(made) => {
+        Evaluated::Object(made) => {
             if *made.type_name != *path {
                 return Err(format!(
                     "unexpected type name {:?}, expected {path:?}, which matches field name path from root Object type",
@@ -308,7 +333,7 @@ fn apply(patch: &Patch, attributes: &Attributes<'_>, object: &mut Value) -> Resu
             let mut patched = object.clone();
             match machinery::patch::json_patch::apply(&mut patched, operations) {
                 Ok(()) => *object = patched,
-                // A test that fails calls the patch off.
+                // A failing `test` operation skips the patch.
                 Err(error) if error.to_string().ends_with("test failed") => {}
                 Err(error) => return Err(format!("JSON Patch: {error}")),
             }
@@ -329,7 +354,7 @@ fn apply(patch: &Patch, attributes: &Attributes<'_>, object: &mut Value) -> Resu
     }
 }
 
-/// A partial object is of the type of the whole one.
+/// A partial object gets the type of the whole one.
 fn set_type(partial: &mut Map<String, Value>, whole: &Value) {
     for field in ["apiVersion", "kind"] {
         if let Some(value) = whole.get(field) {

@@ -1,13 +1,13 @@
-//! The params of a binding: objects that expressions look at besides the one that is written.
+//! Params of a binding: further objects that expressions can read.
 
 use super::policy::{Binding, ParamKind};
-use crate::registry::store_error;
+use crate::registry::OrStatus;
 use api::value::Fields;
 use machinery::selector::label::LabelSelector;
 use machinery::status::Result;
 use machinery::{Map, Value, meta};
 
-/// One evaluation per element; without params there is one without. The inner error is a mistake in the configuration.
+/// One evaluation per element, or a single one without params. The inner error is a configuration error.
 pub async fn of_binding(
     kind: Option<&ParamKind>,
     binding: &Binding,
@@ -19,8 +19,8 @@ pub async fn of_binding(
     let Some(served) = &kind.served else {
         return Ok(Err(format!("paramKind kind `{}, Kind={}` not known", kind.api_version, kind.kind)));
     };
-    let given = reference.text("namespace");
-    let place = match (served.namespaced(), given) {
+    let specified = reference.text("namespace");
+    let search_scope = match (served.namespaced(), specified) {
         (false, "") => "",
         (false, _) => {
             let why = "paramRef.namespace must not be provided for a cluster-scoped `paramKind`";
@@ -32,7 +32,7 @@ pub async fn of_binding(
             return Ok(Err(why.to_owned()));
         }
         (true, "") => namespace,
-        (true, given) => given,
+        (true, specified) => specified,
     };
     let name = reference.text("name");
     let found: Vec<Value> = if name.is_empty() {
@@ -40,16 +40,16 @@ pub async fn of_binding(
             return Ok(Err("one of name or selector must be provided".to_owned()));
         };
         let cache = &served.storage.cache;
-        let scope = served.scope_key(place);
-        cache.ready_for(&scope).await.map_err(|e| store_error(&e))?;
+        let scope = served.scope_key(search_scope);
+        cache.ready_for(&scope).await.or_status()?;
         let empty = Map::new();
         let all = cache.list(&scope, None, 0, 0, |_| true).entries;
         let all = served.converted(all.iter().map(|entry| entry.value()).collect()).await?;
         let all = all.into_iter().map(|object| served.present(object));
         all.filter(|object| selector.matches(meta::labels(object).unwrap_or(&empty))).collect()
     } else {
-        let key = served.key(place, name);
-        served.storage.cache.ready_for(&key).await.map_err(|e| store_error(&e))?;
+        let key = served.key(search_scope, name);
+        served.storage.cache.ready_for(&key).await.or_status()?;
         match served.storage.cache.get(&key) {
             Some(entry) => vec![served.presented(entry.value()).await?],
             None => Vec::new(),

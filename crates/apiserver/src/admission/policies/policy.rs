@@ -9,7 +9,7 @@ use expressions::{Environment, Program, Type, apply_configuration_type, composed
 use machinery::{Value, meta};
 use std::sync::Arc;
 
-/// A compiled expression, or why there is none.
+/// A compiled expression, or the compilation error.
 pub type Compiled = Result<Program, String>;
 
 pub struct Policy {
@@ -18,13 +18,13 @@ pub struct Policy {
     pub bindings: Vec<Binding>,
 }
 
-/// What a policy says.
+/// Compiled spec of a policy.
 pub struct Rules {
-    /// The revision of the policy that this was made of.
+    /// Revision of the compiled policy object.
     revision: u64,
     pub matches: Matcher,
     pub ignores_failure: bool,
-    /// It runs again if others have changed the object after it.
+    /// `reinvocationPolicy: IfNeeded`.
     pub is_reinvoked: bool,
     pub param_kind: Option<ParamKind>,
     pub variables: Vec<(String, Compiled)>,
@@ -37,7 +37,7 @@ pub struct Rules {
 pub struct ParamKind {
     pub api_version: String,
     pub kind: String,
-    /// `None`: there is no such kind.
+    /// `None` if the kind does not exist.
     pub served: Option<Arc<Served>>,
 }
 
@@ -70,7 +70,7 @@ pub struct Binding {
 }
 
 impl Policy {
-    /// Every policy that has a binding, by name. What has not changed since `before` is not compiled again.
+    /// Every policy with a binding, by name. Those unchanged since `before` are not compiled again.
     pub fn all(
         registry: &Registry,
         policies: &Served,
@@ -119,7 +119,7 @@ impl Binding {
     }
 }
 
-/// Environments of a policy's expressions; they differ in what can be asked and made.
+/// CEL environments of a policy; they differ in authorizer access and patch types.
 struct Environments {
     full: Environment,
     message: Environment,
@@ -214,7 +214,7 @@ impl ParamKind {
         Self { api_version: api_version.to_owned(), kind: kind.to_owned(), served: served.cloned() }
     }
 
-    /// Why it cannot be used, if it cannot.
+    /// Configuration error, if the kind does not exist.
     pub fn problem(&self) -> Option<String> {
         let (group, version) = machinery::gvk::split_api_version(&self.api_version);
         self.served.is_none().then(|| {

@@ -24,7 +24,7 @@ impl Cluster {
             .await;
     }
 
-    /// A policy about config maps in namespaces with the label, and its binding.
+    /// A policy for config maps in namespaces with the label, and its binding.
     async fn policy(&self, resources: [&str; 2], name: &str, mut spec: Value, mut binding: Value) {
         if spec.get("matchConstraints").is_none() {
             let rule = json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]});
@@ -40,7 +40,7 @@ impl Cluster {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn validations_refuse() {
+async fn failed_validation_rejects_write() {
     let cluster = Cluster::with_label(LABEL).await;
     let spec = json!({
         "variables": [{"name": "size", "expression": "has(object.data) ? object.data.size() : 0"}],
@@ -75,7 +75,7 @@ async fn validations_refuse() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bindings_warn_note_and_bring_params() {
+async fn bindings_warn_audit_and_provide_params() {
     let cluster = Cluster::with_label(LABEL).await;
     let limit = json!({"metadata": {"name": "limit", "namespace": "quiet"}, "data": {"max": "5"}});
     cluster.create(("", "v1", "configmaps"), limit).await.expect("made");
@@ -113,7 +113,7 @@ async fn bindings_warn_note_and_bring_params() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_authorizer_decides() {
+async fn authorizer_checks_decide_validation() {
     let cluster = Cluster::with_label(LABEL).await;
     let check = "authorizer.group('').resource('secrets').namespace('n').check('get').allowed()";
     let spec = json!({"validations": [{"expression": check, "message": "must read secrets"}]});
@@ -130,7 +130,7 @@ async fn the_authorizer_decides() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mutations_follow_each_other() {
+async fn mutations_apply_in_sequence() {
     let cluster = Cluster::with_label(LABEL).await;
     let merge =
         |text: &str| json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": text}});
@@ -153,7 +153,7 @@ async fn mutations_follow_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policies_run_again_after_others() {
+async fn policies_are_reinvoked_after_later_mutations() {
     let cluster = Cluster::with_label(LABEL).await;
     let label = |key: &str, value: &str| {
         let text = format!("Object{{metadata: Object.metadata{{labels: {{'{key}': {value}}}}}}}");
@@ -168,7 +168,7 @@ async fn policies_run_again_after_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mutations_that_fail_refuse() {
+async fn failed_mutation_rejects_write() {
     let cluster = Cluster::with_label(LABEL).await;
     for (name, text, want) in [
         (
@@ -190,7 +190,7 @@ async fn mutations_that_fail_refuse() {
     }
 }
 
-/// Rules about autoscalers in one version.
+/// Resource rules for autoscalers in one version.
 fn about_autoscalers(version: &str, match_policy: &str) -> Value {
     json!({"matchPolicy": match_policy, "resourceRules": [{
         "operations": ["CREATE"], "apiGroups": ["autoscaling"], "apiVersions": [version],
@@ -199,7 +199,7 @@ fn about_autoscalers(version: &str, match_policy: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_are_about_all_versions_of_a_resource() {
+async fn equivalent_rules_match_all_versions() {
     let new = "object.spec.metrics[0].resource.target.averageUtilization";
     let old = "object.spec.targetCPUUtilizationPercentage";
     for (version, field) in [("v2", new), ("v1", old)] {
@@ -231,7 +231,7 @@ async fn rules_are_about_all_versions_of_a_resource() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_groups_may_have_the_same_objects() {
+async fn equivalent_rules_match_other_groups() {
     let cluster = Cluster::with_label(LABEL).await;
     let rule =
         json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"]});
@@ -258,7 +258,7 @@ async fn other_groups_may_have_the_same_objects() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_versions_are_changed_and_given_back() {
+async fn mutation_in_other_version_is_converted_back() {
     let cluster = Cluster::with_label(LABEL).await;
     let merge = "Object{spec: Object.spec{minReplicas: 3, behavior: \
         Object.spec.behavior{scaleDown: Object.spec.behavior.scaleDown{stabilizationWindowSeconds: 7}}}}";
@@ -276,9 +276,9 @@ async fn other_versions_are_changed_and_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expressions_cost_so_much_and_no_more() {
+async fn expression_cost_is_bounded() {
     let endless = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, true)))";
-    // Two questions fit into one expression, and fifteen expressions with two each not into the budget of all.
+    // Two authorizer checks fit into one expression; fifteen such expressions exceed the total budget.
     let question = "authorizer.path('/a').check('get').allowed() || authorizer.path('/b').check('get').allowed() || true";
     let many: Vec<Value> = vec![json!({"expression": question}); 15];
     for (validations, conditions, want) in [
@@ -309,7 +309,7 @@ async fn expressions_cost_so_much_and_no_more() {
 }
 
 #[tokio::test]
-async fn expressions_before_a_question_are_evaluated_once() {
+async fn expressions_before_authorizer_check_are_evaluated_once() {
     let cluster = Cluster::with_label(LABEL).await;
     let questions = (0..10).map(
         |index| json!({"expression": format!("authorizer.path('/p{index}').check('get').allowed() || true")}),
@@ -318,6 +318,6 @@ async fn expressions_before_a_question_are_evaluated_once() {
     cluster.validating("p", spec, json!({"validationActions": ["Deny"]})).await;
     let before = evaluation::EVALUATIONS.get();
     cluster.config_map("n", "x", json!({"k": "v"})).await.expect("allowed");
-    // Each is evaluated until it asks and once more; the first also until it is found to cost much.
+    // Each is evaluated up to its authorizer check and once more; the first also up to its inline limit.
     assert_eq!(evaluation::EVALUATIONS.get() - before, 21);
 }

@@ -1,12 +1,12 @@
-//! ValidatingAdmissionPolicy: refuses, warns, or notes for those who audit.
+//! ValidatingAdmissionPolicy: rejects, warns, or adds audit annotations.
 
 use super::evaluation::{Evaluation, OUT_OF_BUDGET, Stop, Subject, evaluate};
 use super::policy::{Binding, Policy, Rules, Validation};
-use super::{concerned, namespace_labels, namespace_of, params};
+use super::{is_subject, namespace_labels, namespace_of, params};
 use crate::admission::{Attributes, Plugin};
 use crate::registry::Registry;
+use async_trait::async_trait;
 use expressions::admission::BUDGET;
-use futures_util::future::BoxFuture;
 use machinery::Value;
 use machinery::status::{Cause, Result, Status};
 use serde_json::json;
@@ -16,86 +16,86 @@ const MAX_ANNOTATION: usize = 10 * 1024;
 
 pub struct ValidatingAdmissionPolicy;
 
-/// Why a write is refused, with the reason that the answer has.
-struct Refusal {
+/// Rejection message, and the reason of the Status.
+struct PolicyRejection {
     message: String,
     reason: &'static str,
 }
 
-/// What one policy says of a write for one binding and its params.
+/// Result of one policy for one binding and its params.
 #[derive(Default)]
 struct Findings {
-    /// By the place of the validation.
-    failures: Vec<(usize, Refusal)>,
+    /// Failures by index of the validation.
+    failures: Vec<(usize, PolicyRejection)>,
     annotations: Vec<(String, String)>,
-    /// Annotations that could not be made, where that refuses the write.
+    /// Errors of audit annotations that reject the write.
     broken_annotations: Vec<String>,
 }
 
 impl Findings {
     fn failed(message: String) -> Self {
-        let refusal = Refusal { message, reason: "Invalid" };
+        let refusal = PolicyRejection { message, reason: "Invalid" };
         Self { failures: vec![(0, refusal)], ..Self::default() }
     }
 }
 
+#[async_trait]
 impl Plugin for ValidatingAdmissionPolicy {
     fn name(&self) -> &'static str {
         "ValidatingAdmissionPolicy"
     }
 
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
-        concerned(attributes)
+        is_subject(attributes)
+    }
+
+    fn is_configured(&self, registry: &Registry) -> bool {
+        !registry.admission.policies.validating.is_empty()
     }
 
     fn admits_connections(&self) -> bool {
         true
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        if registry.admission.policies.validating.is_empty() {
-            return Box::pin(async { Ok(()) });
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let resources = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+        let policies = registry.admission.policies.validating.current(registry, resources).await?;
+        if policies.is_empty() {
+            return Ok(());
         }
-        Box::pin(async move {
-            let resources = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
-            let policies = registry.admission.policies.validating.current(registry, resources).await?;
-            if policies.is_empty() {
-                return Ok(());
+        let mut namespace = None;
+        let mut refused = None;
+        for policy in policies.iter() {
+            let Some(attributes) = policy.rules.matches.wanted(attributes) else { continue };
+            if namespace.is_none() {
+                namespace = Some(namespace_of(registry, &attributes).await?);
             }
-            let mut namespace = None;
-            let mut refused = None;
-            for policy in policies.iter() {
-                let Some(attributes) = policy.rules.matches.wanted(attributes) else { continue };
-                if namespace.is_none() {
-                    namespace = Some(namespace_of(registry, &attributes).await?);
-                }
-                let namespace = namespace.as_ref().and_then(Option::as_ref);
-                let object = attributes.optional_in_version(object).await?;
-                let old = attributes.optional_in_version(old).await?;
-                let subject = Subject {
-                    registry,
-                    attributes: &attributes,
-                    object: object.as_deref(),
-                    old: old.as_deref(),
-                    namespace,
-                    params: None,
-                };
-                let refusal = ask(policy, &subject).await?;
-                // All are asked, so that all warn; the first refusal is the one that is told.
-                refused = refused.or(refusal);
-            }
-            refused.map_or(Ok(()), Err)
-        })
+            let namespace = namespace.as_ref().and_then(Option::as_ref);
+            let object = attributes.optional_in_version(object).await?;
+            let old = attributes.optional_in_version(old).await?;
+            let subject = Subject {
+                registry,
+                attributes: &attributes,
+                object: object.as_deref(),
+                old: old.as_deref(),
+                namespace,
+                params: None,
+            };
+            let refusal = ask(policy, &subject).await?;
+            // All policies are evaluated, so that all can warn; the first rejection is returned.
+            refused = refused.or(refusal);
+        }
+        refused.map_or(Ok(()), Err)
     }
 }
 
-/// What a policy says with all its bindings; the first refusal, if there is one.
+/// Evaluates a policy with all its bindings; returns the first rejection.
 async fn ask(policy: &Policy, subject: &Subject<'_>) -> Result<Option<Status>> {
     let rules = &policy.rules;
     let labels = namespace_labels(subject.attributes, subject.namespace, subject.object.or(subject.old));
@@ -104,7 +104,7 @@ async fn ask(policy: &Policy, subject: &Subject<'_>) -> Result<Option<Status>> {
     }
     if let Some(why) = rules.param_kind.as_ref().and_then(|kind| kind.problem()) {
         let message = format!("failed to configure policy: {why}");
-        let refusal = Refusal { message, reason: "Invalid" };
+        let refusal = PolicyRejection { message, reason: "Invalid" };
         return Ok((!rules.ignores_failure).then(|| status(policy, None, &refusal, subject.attributes)));
     }
     let mut refused = None;
@@ -117,14 +117,16 @@ async fn ask(policy: &Policy, subject: &Subject<'_>) -> Result<Option<Status>> {
         if !wanted {
             continue;
         }
-        let place = subject.attributes.context.namespace;
-        let params = params::of_binding(rules.param_kind.as_ref(), binding, place).await?;
+        let scope = subject.attributes.context.namespace;
+        let params = params::of_binding(rules.param_kind.as_ref(), binding, scope).await?;
         let params = match params {
             Ok(params) => params,
             Err(_) if rules.ignores_failure => continue,
             Err(why) => {
-                let refusal =
-                    Refusal { message: format!("failed to configure binding: {why}"), reason: "Invalid" };
+                let refusal = PolicyRejection {
+                    message: format!("failed to configure binding: {why}"),
+                    reason: "Invalid",
+                };
                 refused =
                     refused.or_else(|| Some(status(policy, Some(binding), &refusal, subject.attributes)));
                 continue;
@@ -144,12 +146,12 @@ async fn ask(policy: &Policy, subject: &Subject<'_>) -> Result<Option<Status>> {
     }
     for (key, values) in notes {
         let key = format!("{}/{key}", policy.name);
-        subject.attributes.context.warnings.annotate(key, values.join(", "));
+        subject.attributes.context.record.annotate(key, values.join(", "));
     }
     Ok(refused)
 }
 
-/// Does what the binding wants done about failures.
+/// Applies the binding's `validationActions` to failures.
 fn act(
     policy: &Policy,
     binding: &Binding,
@@ -157,9 +159,9 @@ fn act(
     subject: &Subject<'_>,
     notes: &mut Vec<(String, Vec<String>)>,
 ) -> Option<Status> {
-    let warnings = subject.attributes.context.warnings;
+    let record = subject.attributes.context.record;
     let mut refused = None;
-    for (place, refusal) in &found.failures {
+    for (scope, refusal) in &found.failures {
         for action in &binding.actions {
             match action.as_str() {
                 "Deny" => {
@@ -169,12 +171,12 @@ fn act(
                 "Audit" => {
                     let failure = json!([{
                         "message": refusal.message, "policy": policy.name, "binding": binding.name,
-                        "expressionIndex": place, "validationActions": binding.actions,
+                        "expressionIndex": scope, "validationActions": binding.actions,
                     }]);
                     let key = "validation.policy.admission.k8s.io/validation_failure";
-                    warnings.annotate(key, failure.to_string());
+                    record.annotate(key, failure.to_string());
                 }
-                "Warn" => warnings.add(format!(
+                "Warn" => record.warn(format!(
                     "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
                     policy.name, binding.name, refusal.message
                 )),
@@ -190,13 +192,13 @@ fn act(
         }
     }
     for message in found.broken_annotations {
-        let refusal = Refusal { message, reason: "Invalid" };
+        let refusal = PolicyRejection { message, reason: "Invalid" };
         refused = refused.or_else(|| Some(status(policy, Some(binding), &refusal, subject.attributes)));
     }
     refused
 }
 
-/// What a policy's expressions find.
+/// Evaluates a policy's expressions.
 fn findings(rules: &Rules, evaluation: &Evaluation<'_, '_>) -> Result<Findings, Stop> {
     let failed = |message: String| match rules.ignores_failure {
         true => Findings::default(),
@@ -213,22 +215,22 @@ fn findings(rules: &Rules, evaluation: &Evaluation<'_, '_>) -> Result<Findings, 
         outcomes.push(evaluation.value(&validation.program, &validation.text, &mut budget)?);
     }
     let mut found = Findings::default();
-    for (place, (validation, outcome)) in rules.validations.iter().zip(outcomes).enumerate() {
+    for (scope, (validation, outcome)) in rules.validations.iter().zip(outcomes).enumerate() {
         let refusal = match outcome {
             Ok(value) if value.as_bool() == Some(true) => continue,
             Ok(_) => match message(validation, evaluation, &mut budget) {
-                Ok(message) => Refusal { message, reason: reason(&validation.reason) },
+                Ok(message) => PolicyRejection { message, reason: reason(&validation.reason) },
                 Err(Stop::OutOfBudget) if rules.ignores_failure => continue,
-                Err(Stop::OutOfBudget) => Refusal {
+                Err(Stop::OutOfBudget) => PolicyRejection {
                     message: format!("failed messageExpression: {OUT_OF_BUDGET}"),
                     reason: "Invalid",
                 },
-                Err(asks) => return Err(asks),
+                Err(pending) => return Err(pending),
             },
             Err(_) if rules.ignores_failure => continue,
-            Err(message) => Refusal { message, reason: "Invalid" },
+            Err(message) => PolicyRejection { message, reason: "Invalid" },
         };
-        found.failures.push((place, refusal));
+        found.failures.push((scope, refusal));
     }
     let mut budget = BUDGET;
     for annotation in &rules.audit_annotations {
@@ -246,7 +248,7 @@ fn findings(rules: &Rules, evaluation: &Evaluation<'_, '_>) -> Result<Findings, 
     Ok(found)
 }
 
-/// What is said of a validation that does not hold.
+/// Message of a failed validation.
 fn message(
     validation: &Validation,
     evaluation: &Evaluation<'_, '_>,
@@ -266,7 +268,7 @@ fn message(
     Ok(format!("failed expression: {}", validation.text.trim()))
 }
 
-/// At most so many bytes of a text.
+/// Truncates a text to at most `most` bytes.
 fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.get(..end).unwrap_or(text)
@@ -284,7 +286,7 @@ fn reason(text: &str) -> &'static str {
 fn status(
     policy: &Policy,
     binding: Option<&Binding>,
-    refusal: &Refusal,
+    refusal: &PolicyRejection,
     attributes: &Attributes<'_>,
 ) -> Status {
     let by = match binding {

@@ -1,4 +1,4 @@
-//! Which quotas a write is charged to, and whether it fits. Pure.
+//! Computes the quotas that a write is charged to, and whether it fits. Pure.
 
 use super::super::{Attributes, Operation};
 use super::limited::LimitedResource;
@@ -8,15 +8,15 @@ use machinery::{Value, meta};
 use std::collections::BTreeSet;
 use usage::Amounts;
 
-/// The reason why a write is refused.
+/// Rejection of a write.
 #[derive(Debug, PartialEq, Eq)]
-pub enum QuotaRefusal {
+pub enum QuotaRejection {
     Forbidden(String),
-    /// Reported as it is, as Kubernetes does: 500.
+    /// Returned as a plain 500, as in Kubernetes.
     Plain(String),
 }
 
-impl From<String> for QuotaRefusal {
+impl From<String> for QuotaRejection {
     fn from(message: String) -> Self {
         Self::Forbidden(message)
     }
@@ -29,14 +29,14 @@ pub struct Charge<'a> {
     pub used: Amounts,
 }
 
-/// What has to be written once the object is admitted; an error says which quota it does not fit.
+/// Quota updates that are due before the object is stored; an error reports the exceeded quota.
 pub fn plan<'a>(
     attributes: &Attributes<'_>,
     object: &Value,
     old: Option<&Value>,
     quotas: &'a [Value],
     limited: &[LimitedResource],
-) -> Result<Vec<Charge<'a>>, QuotaRefusal> {
+) -> Result<Vec<Charge<'a>>, QuotaRejection> {
     let kind = &attributes.served.kind;
     let request = Request {
         resource: (kind.group(), kind.resource()),
@@ -52,14 +52,14 @@ struct Request<'a> {
     resource: (&'a str, &'a str),
     object: &'a Value,
     old: Option<&'a Value>,
-    /// A status update is charged, but never refused.
+    /// A status update is charged, but never rejected.
     enforced: bool,
-    /// Resources that need a quota which covers them.
+    /// Resources that a quota must cover.
     limited: &'a [LimitedResource],
 }
 
 impl Request<'_> {
-    fn plan<'a>(&self, quotas: &'a [Value]) -> Result<Vec<Charge<'a>>, QuotaRefusal> {
+    fn plan<'a>(&self, quotas: &'a [Value]) -> Result<Vec<Charge<'a>>, QuotaRejection> {
         let mut interesting = Vec::new();
         let mut covered = BTreeSet::new();
         for quota in quotas {
@@ -130,7 +130,7 @@ impl Request<'_> {
         Ok(charges)
     }
 
-    /// Reports whether the write uses more than before of anything.
+    /// Reports whether the write increases any usage.
     fn grows(&self, wanted: &Amounts, interesting: &[(&Value, Amounts, Amounts)]) -> bool {
         let uses = |amounts: &Amounts| amounts.values().any(|amount| !amount.is_zero());
         let Some(old) = self.old else { return uses(wanted) };
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_unit_is_taken_once() {
+    fn quota_is_exhausted_by_last_unit() {
         let one =
             [quota(json!({"pods": "2", "requests.cpu": "1"}), json!({"pods": "1", "requests.cpu": "500m"}))];
         for (cpu, want) in [
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_of_other_things_do_not_matter() {
+    fn unrelated_quotas_are_not_charged() {
         let map = json!({});
         assert!(create(("", "configmaps"), &map).plan(&[quota(json!({"pods": "0"}), json!({}))]).is_ok());
         let new = [quota(json!({"configmaps": "1"}), json!({}))];
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_pay_for_growth_only() {
+    fn updates_are_charged_for_growth_only() {
         let claim = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
         let quotas = [quota(json!({"requests.storage": "10Gi"}), json!({"requests.storage": "5Gi"}))];
         let (old, new, large) = (claim("5Gi"), claim("8Gi"), claim("11Gi"));
@@ -244,7 +244,7 @@ mod tests {
             "gold.storageclass.storage.k8s.io/requests.storage": "0",
         });
         assert_eq!(create(claims, &gold).plan(&[quota(hard, used)]).map(|charges| charges.len()), Ok(1));
-        // An update that uses no more is not refused.
+        // An update that does not increase usage is admitted.
         let same = Request { old: Some(&gold), ..create(claims, &gold) };
         assert!(same.plan(&[]).is_ok());
 
@@ -253,7 +253,7 @@ mod tests {
         let pods = ("", "pods");
         assert_eq!(
             create(pods, &high).plan(&[]).map(|_| ()),
-            Err(QuotaRefusal::Plain(
+            Err(QuotaRejection::Plain(
                 "insufficient quota to match these scopes: [{PriorityClass In [high]}]".to_owned()
             ))
         );

@@ -1,6 +1,6 @@
 //! `limitedResources` of a ResourceQuotaConfiguration: resources that may be used only where a quota covers them.
 
-use super::ledger::QuotaRefusal;
+use super::ledger::QuotaRejection;
 use super::scopes;
 use super::usage::Amounts;
 use api::value::{Fields, texts};
@@ -13,9 +13,9 @@ use std::collections::BTreeSet;
 pub struct LimitedResource {
     api_group: String,
     resource: String,
-    /// Parts of names of what quotas count.
+    /// Substrings of quota resource names.
     match_contains: Vec<String>,
-    /// Scope selectors, as quotas have them.
+    /// Scope selectors, as in quotas.
     match_scopes: Vec<Value>,
 }
 
@@ -60,7 +60,7 @@ pub fn read(text: &[u8]) -> Result<Vec<LimitedResource>, String> {
     Ok(found.limited_resources)
 }
 
-/// Refuses use of a limited resource that no quota covers.
+/// Rejects use of a limited resource that no quota covers.
 pub fn check(
     limited: &[LimitedResource],
     resource: (&str, &str),
@@ -68,7 +68,7 @@ pub fn check(
     wanted: &Amounts,
     quotas: &[Value],
     covered: &BTreeSet<String>,
-) -> Result<(), QuotaRefusal> {
+) -> Result<(), QuotaRejection> {
     let mut names = BTreeSet::new();
     let of_resource =
         limited.iter().filter(|one| (one.api_group.as_str(), one.resource.as_str()) == resource);
@@ -97,7 +97,7 @@ pub fn check(
         true => Ok(()),
         false => {
             let scopes = uncovered.join(" ");
-            Err(QuotaRefusal::Plain(format!("insufficient quota to match these scopes: [{scopes}]")))
+            Err(QuotaRejection::Plain(format!("insufficient quota to match these scopes: [{scopes}]")))
         }
     }
 }

@@ -1,5 +1,5 @@
-//! ResourceQuota: what a namespace may use in all. A write that fits is charged to the namespace's quotas before
-//! it is stored, by compare-and-swap on their status, so that two writes cannot both take the last unit.
+//! ResourceQuota: limits the total usage of a namespace. A write that fits is charged to the namespace's quotas
+//! before it is stored, by compare-and-swap on their status, so that two writes cannot both take the last unit.
 
 mod ledger;
 pub mod limited;
@@ -8,12 +8,12 @@ mod scopes;
 mod usage;
 
 use super::{Attributes, Operation, Plugin};
-use crate::registry::update::{Change, Door};
-use crate::registry::{Registry, Warnings, WriteContext};
+use crate::registry::update::{Change, UpdateStrategy};
+use crate::registry::{Registry, WriteContext, WriteRecord};
 use crate::user::UserInfo;
 use api::value::Fields;
-use futures_util::future::BoxFuture;
-use ledger::{Charge, QuotaRefusal};
+use async_trait::async_trait;
+use ledger::{Charge, QuotaRejection};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 use std::hash::{BuildHasher, RandomState};
@@ -21,32 +21,33 @@ use tokio::sync::Mutex;
 pub(super) use usage::pod_total;
 
 const QUOTAS: (&str, &str, &str) = ("", "v1", "resourcequotas");
-/// How often a charge starts over when somebody else changed the quota meanwhile. In one server turns are
-/// taken, so this is about other servers only.
+/// Attempts of a charge after conflicting quota updates. Charges within one server are serialized, so conflicts come
+/// from other servers only.
 const ATTEMPTS: usize = 20;
-const TURNS: usize = 64;
+const LOCK_SLOTS: usize = 64;
 
 pub struct ResourceQuota;
 
-/// One charge at a time per namespace (or several that share a slot).
-pub struct Turns {
+/// Serializes charges per namespace (namespaces may share a slot).
+pub struct ChargeLocks {
     slots: Vec<Mutex<()>>,
     hasher: RandomState,
 }
 
-impl Default for Turns {
+impl Default for ChargeLocks {
     fn default() -> Self {
-        Self { slots: (0..TURNS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() }
+        Self { slots: (0..LOCK_SLOTS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() }
     }
 }
 
-impl Turns {
+impl ChargeLocks {
     fn of(&self, namespace: &str) -> &Mutex<()> {
-        let slot = self.hasher.hash_one(namespace) % TURNS as u64;
+        let slot = self.hasher.hash_one(namespace) % LOCK_SLOTS as u64;
         &self.slots[usize::try_from(slot).unwrap_or(0)]
     }
 }
 
+#[async_trait]
 impl Plugin for ResourceQuota {
     fn name(&self) -> &'static str {
         "ResourceQuota"
@@ -59,29 +60,27 @@ impl Plugin for ResourceQuota {
         attributes.operation != Operation::Delete && attributes.served.namespaced() && !is_event
     }
 
-    fn validate<'a>(
-        &'a self,
-        registry: &'a Registry,
-        attributes: &'a Attributes<'a>,
-        object: Option<&'a Value>,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Some(object) = object.filter(|object| usage::counts(attributes, object, old)) else {
-                return Ok(());
-            };
-            let namespace = attributes.context.namespace;
-            let limits_nothing = registry.admission.settings.limited_resources.is_empty();
-            if limits_nothing && registry.find_all(QUOTAS, namespace, "").await?.is_empty() {
-                return Ok(());
-            }
-            let _turn = registry.admission.quota_turns.of(namespace).lock().await;
-            charge(registry, attributes, object, old).await
-        })
+    async fn validate(
+        &self,
+        registry: &Registry,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
+        let Some(object) = object.filter(|object| usage::counts(attributes, object, old)) else {
+            return Ok(());
+        };
+        let namespace = attributes.context.namespace;
+        let limits_nothing = registry.admission.settings.limited_resources.is_empty();
+        if limits_nothing && registry.find_all(QUOTAS, namespace, "").await?.is_empty() {
+            return Ok(());
+        }
+        let _turn = registry.admission.quota_locks.of(namespace).lock().await;
+        charge(registry, attributes, object, old).await
     }
 }
 
-/// Finds the quotas, checks them all, and writes those that the object is charged to.
+/// Reads the quotas, checks them all, and updates those that the object is charged to.
 async fn charge(
     registry: &Registry,
     attributes: &Attributes<'_>,
@@ -94,15 +93,15 @@ async fn charge(
         if let Some(only) = &only {
             quotas.retain(|quota| only.iter().any(|name| name == meta::name(quota)));
         }
-        // Quotas that are charged again were found sufficient before.
+        // A retried quota passed this check in the first attempt.
         let limited = match only {
             None => registry.admission.settings.limited_resources.as_slice(),
             Some(_) => &[],
         };
         let charges =
             ledger::plan(attributes, object, old, &quotas, limited).map_err(|refusal| match refusal {
-                QuotaRefusal::Forbidden(why) => attributes.forbidden(why),
-                QuotaRefusal::Plain(why) => Status::new(500, "", why),
+                QuotaRejection::Forbidden(why) => attributes.forbidden(why),
+                QuotaRejection::Plain(why) => Status::new(500, "", why),
             })?;
         if attributes.context.dry_run {
             return Ok(());
@@ -111,7 +110,7 @@ async fn charge(
         for charge in charges {
             match write(registry, &charge).await {
                 Err(status) if status.code == 409 => raced.push(meta::name(charge.quota).to_owned()),
-                // A quota that is gone meanwhile limits nothing.
+                // A quota deleted meanwhile limits nothing.
                 Err(status) if status.code == 404 => {}
                 outcome => outcome?,
             }
@@ -121,18 +120,21 @@ async fn charge(
         }
         only = Some(raced);
     }
-    Err(Status::internal("the namespace's quotas change too fast to be charged"))
+    Err(Status::internal("too many conflicts while charging the namespace's quotas"))
 }
 
-/// Writes the new usage, provided that the quota is still the one that was checked.
+/// Writes the new usage if the quota is unchanged since the check.
 async fn write(registry: &Registry, charge: &Charge<'_>) -> Result<()> {
-    let (user, warnings) = (UserInfo::server(), Warnings::default());
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
     let namespace = meta::namespace(charge.quota);
-    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &warnings, namespace) };
+    let context = WriteContext { subresource: "status", ..WriteContext::server(&user, &record, namespace) };
     let mut new = charge.quota.clone();
     new.child_mut("status").set("used", usage::show(&charge.used));
     let served = registry.builtin(QUOTAS.0, QUOTAS.1, QUOTAS.2)?;
-    let door = Door::status(served.governing());
+    let strategy = UpdateStrategy::status(served.governing());
     let name = meta::name(charge.quota);
-    registry.update(served, name, door, false, &context, |_| Ok(Change::Replace(new.clone()))).await.map(drop)
+    registry
+        .update(served, name, strategy, false, &context, |_| Ok(Change::Replace(new.clone())))
+        .await
+        .map(drop)
 }

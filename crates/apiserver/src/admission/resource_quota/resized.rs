@@ -1,5 +1,5 @@
-//! What the containers of a pod hold while they are resized: what they ask for and what they have been given, whichever
-//! is more. A resize that has not happened yet frees nothing, and one that cannot happen takes nothing.
+//! Resources of a pod's containers during a resize: the maximum of desired and allocated. A pending resize frees
+//! nothing, and an infeasible one takes nothing.
 
 use super::usage::{Amounts, amounts, show};
 use api::pod_spec::is_sidecar;
@@ -7,7 +7,7 @@ use api::value::Fields;
 use machinery::Value;
 use std::borrow::Cow;
 
-/// The pod's spec, with resources as they count.
+/// Pod spec with the resources that count.
 pub fn effective_spec(pod: &Value) -> Cow<'_, Value> {
     let (spec, status) = (pod.field("spec"), pod.field("status"));
     let statuses = || status.items("containerStatuses").iter().chain(status.items("initContainerStatuses"));
@@ -53,26 +53,26 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_larger_of_wanted_and_given_counts() {
-        let pod = |wanted: &str, given: &str, reason: &str| {
+    fn larger_of_desired_and_allocated_resources_counts() {
+        let pod = |wanted: &str, actual: &str, reason: &str| {
             let resources = |cpu: &str| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
             json!({
                 "spec": {"containers": [{"name": "c", "resources": resources(wanted)}]},
                 "status": {
                     "conditions": [{"type": "PodResizePending", "reason": reason}],
                     "containerStatuses": [
-                        {"name": "c", "resources": resources(given), "allocatedResources": {"cpu": given}},
+                        {"name": "c", "resources": resources(actual), "allocatedResources": {"cpu": actual}},
                     ],
                 },
             })
         };
-        for (wanted, given, reason, want) in [
+        for (wanted, actual, reason, want) in [
             ("1", "2", "Deferred", "2"),
             ("3", "2", "Deferred", "3"),
             ("3", "2", "Infeasible", "2"),
             ("1", "1", "", "1"),
         ] {
-            let pod = pod(wanted, given, reason);
+            let pod = pod(wanted, actual, reason);
             let resources = &effective_spec(&pod)["containers"][0]["resources"];
             assert_eq!(resources["requests"]["cpu"], want, "{pod}");
             assert_eq!(resources["limits"]["cpu"], want, "{pod}");

@@ -1,11 +1,11 @@
-//! Scopes: which of a namespace's objects a quota is about.
+//! Quota scopes: select the objects of a namespace that a quota counts.
 
 use api::pod::qos;
 use api::value::{Fields, texts};
 use machinery::Value;
 use serde_json::json;
 
-/// Reports whether every scope of the quota holds for the object.
+/// Reports whether every scope of the quota matches the object.
 pub fn matches(quota: &Value, resource: (&str, &str), object: &Value) -> bool {
     of(quota).iter().all(|scope| holds(scope, resource, object))
 }
@@ -17,7 +17,7 @@ pub fn of(quota: &Value) -> Vec<Value> {
     plain.chain(spec.field("scopeSelector").items("matchExpressions").iter().cloned()).collect()
 }
 
-/// Reports whether a scope selector holds for the object.
+/// Reports whether a scope selector matches the object.
 pub fn holds(scope: &Value, resource: (&str, &str), object: &Value) -> bool {
     let (name, operator, values) = (scope.text("scopeName"), scope.text("operator"), scope.items("values"));
     match resource {
@@ -27,7 +27,7 @@ pub fn holds(scope: &Value, resource: (&str, &str), object: &Value) -> bool {
     }
 }
 
-/// A pod that ends by itself after some time.
+/// A pod with an active deadline (scope `Terminating`).
 pub fn is_terminating(pod: &Value) -> bool {
     pod.field("spec").opt_int("activeDeadlineSeconds").is_some_and(|seconds| seconds >= 0)
 }
@@ -37,8 +37,8 @@ fn pod_is(pod: &Value, scope: &str, operator: &str, values: &[Value]) -> bool {
     match scope {
         "Terminating" => is_terminating(pod),
         "NotTerminating" => !is_terminating(pod),
-        "BestEffort" => qos::compute(spec) == "BestEffort",
-        "NotBestEffort" => qos::compute(spec) != "BestEffort",
+        "BestEffort" => qos::class(pod) == "BestEffort",
+        "NotBestEffort" => qos::class(pod) != "BestEffort",
         "PriorityClass" => selects(&[spec.text("priorityClassName")], operator, values),
         "CrossNamespacePodAffinity" => reaches_other_namespaces(spec),
         _ => false,
@@ -55,7 +55,7 @@ fn claim_is(claim: &Value, scope: &str, operator: &str, values: &[Value]) -> boo
     scope == "VolumeAttributesClass" && selects(&classes, operator, values)
 }
 
-/// Whether one of the names (empty ones do not count) is what the expression asks for.
+/// Reports whether one of the non-empty names matches the expression.
 fn selects(names: &[&str], operator: &str, values: &[Value]) -> bool {
     let mut names = names.iter().filter(|name| !name.is_empty()).peekable();
     let listed = |name: &&&str| texts(values).any(|value| value == **name);
@@ -63,6 +63,8 @@ fn selects(names: &[&str], operator: &str, values: &[Value]) -> bool {
         "Exists" => names.peek().is_some(),
         "DoesNotExist" => names.peek().is_none(),
         "In" => names.any(|name| listed(&name)),
+        // Invalid without values.
+        "NotIn" if values.is_empty() => false,
         "NotIn" => names.peek().is_none() || names.any(|name| !listed(&name)),
         _ => false,
     }
@@ -85,7 +87,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scopes_select_pods() {
+    fn scopes_match_vectors() {
+        for vector in vectors::quota_scopes() {
+            let matches = holds(&vector.scope, ("", &vector.resource), &vector.object);
+            assert_eq!(matches, vector.matches, "{}", vector.name);
+        }
+    }
+
+    #[test]
+    fn quota_scopes_select_pods() {
         let pod =
             json!({"spec": {"priorityClassName": "high", "activeDeadlineSeconds": 5, "containers": []}});
         let selector = |operator: &str, values: Value| {

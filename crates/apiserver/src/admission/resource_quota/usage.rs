@@ -1,4 +1,4 @@
-//! What an object uses, in the words of quotas.
+//! Usage of an object by quota resource name.
 
 use super::super::{Attributes, Operation};
 use super::resized::effective_spec;
@@ -6,6 +6,7 @@ use super::scopes::is_terminating;
 use api::pod_spec::resources::quantity;
 use api::pod_spec::totals::container_totals;
 use api::value::Fields;
+use base::clock::Clock;
 use jiff::{SignedDuration, Timestamp};
 use machinery::quantity::Quantity;
 use machinery::{Map, Value, meta};
@@ -13,15 +14,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// Resources that had a name in quotas before `count/…` existed.
+/// Resources with a quota name that predates `count/…`.
 const ALIASES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 const COMPUTE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const BY_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 const BY_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
-/// Devices counted for a request that wants all there are.
+/// Devices counted for a request with allocation mode `All`.
 const ALL_DEVICES: i64 = 32;
 
-/// Whether this write can change what a namespace uses.
+/// Reports whether this write can change the usage of a namespace.
 pub fn counts(attributes: &Attributes<'_>, new: &Value, old: Option<&Value>) -> bool {
     let kind = &attributes.served.kind;
     let create = attributes.operation == Operation::Create;
@@ -42,7 +43,7 @@ fn count_name((group, resource): (&str, &str)) -> String {
     format!("count/{}", machinery::status::qualified(group, resource))
 }
 
-/// Whether a quota's resource is about this kind.
+/// Reports whether a quota resource name counts this kind.
 pub fn tracks(kind: (&str, &str), name: &str) -> bool {
     if name == count_name(kind) {
         return true;
@@ -68,13 +69,13 @@ pub fn tracks(kind: (&str, &str), name: &str) -> bool {
     }
 }
 
-/// A resource of a vendor: named with a domain that is not Kubernetes' own.
+/// An extended resource: named with a domain that is not Kubernetes' own.
 fn is_extended(name: &str) -> bool {
     name.contains('/')
         && (!name.contains("kubernetes.io/") || name.starts_with("deviceclass.resource.kubernetes.io/"))
 }
 
-/// Everything one object uses.
+/// Usage of one object.
 pub fn of(kind: (&str, &str), object: &Value) -> Amounts {
     let one = Quantity::new(1);
     let mut used = Amounts::from([(count_name(kind), one)]);
@@ -94,7 +95,7 @@ pub fn of(kind: (&str, &str), object: &Value) -> Amounts {
     used
 }
 
-/// A pod that has ended, or should have been gone by now, uses nothing but its place.
+/// Reports whether a pod uses compute resources; a finished or overdue one only counts as an object.
 fn is_alive(pod: &Value) -> bool {
     if matches!(pod.field("status").text("phase"), "Failed" | "Succeeded") {
         return false;
@@ -102,14 +103,14 @@ fn is_alive(pod: &Value) -> bool {
     let deleted = meta::deletion_timestamp(pod).and_then(|time| time.parse::<Timestamp>().ok());
     let grace = pod.field("metadata").opt_int("deletionGracePeriodSeconds");
     match (deleted, grace) {
-        (Some(deleted), Some(grace)) => {
-            deleted.checked_add(SignedDuration::from_secs(grace)).is_ok_and(|end| end >= Timestamp::now())
-        }
+        (Some(deleted), Some(grace)) => deleted
+            .checked_add(SignedDuration::from_secs(grace))
+            .is_ok_and(|end| end >= Clock::system().now()),
         _ => true,
     }
 }
 
-/// Requests or limits of the whole pod, its own word and its overhead included.
+/// Requests or limits of the pod, including pod-level resources and overhead.
 pub fn pod_total(spec: &Value, list: &str) -> Amounts {
     let mut total = container_totals(spec, list);
     for (name, amount) in amounts(spec.field("resources").field(list)) {
@@ -119,6 +120,8 @@ pub fn pod_total(spec: &Value, list: &str) -> Amounts {
     }
     for (name, overhead) in amounts(spec.field("overhead")) {
         match total.get_mut(&name) {
+            // A limit of zero is none.
+            Some(limit) if list == "limits" && limit.is_zero() => {}
             Some(amount) => *amount += overhead,
             None if list == "requests" => {
                 total.insert(name, overhead);
@@ -185,20 +188,21 @@ fn add_claim(used: &mut Amounts, claim: &Value) {
 
 fn add_devices(used: &mut Amounts, claim: &Value) {
     let count = |request: &Value| match request.text("allocationMode") {
+        "" | "ExactCount" => request.opt_int("count").unwrap_or(1),
         "All" => ALL_DEVICES,
-        _ => request.opt_int("count").unwrap_or(1),
+        _ => 0,
     };
     let mut charge = |class: &str, devices: i64| {
         *used.entry(format!("{class}{BY_DEVICE_CLASS}")).or_default() += Quantity::new(devices);
     };
     for request in claim.at("spec.devices").items("requests") {
-        let exact = request.field("exactly");
-        if exact.is_object() {
+        let (exact, alternatives) = (request.field("exactly"), request.items("firstAvailable"));
+        if exact.is_object() && alternatives.is_empty() {
             charge(exact.text("deviceClassName"), count(exact));
         }
-        // Any of the alternatives may be taken: each class counts with the largest.
+        // Any of the alternatives may be allocated: each class counts with its largest one.
         let mut most: BTreeMap<&str, i64> = BTreeMap::new();
-        for alternative in request.items("firstAvailable") {
+        for alternative in alternatives {
             let slot = most.entry(alternative.text("deviceClassName")).or_default();
             *slot = (*slot).max(count(alternative));
         }
@@ -206,7 +210,7 @@ fn add_devices(used: &mut Amounts, claim: &Value) {
     }
 }
 
-/// Quotas of CPU and memory demand that every container says what it needs.
+/// Quotas of CPU and memory need every container to set its requests and limits.
 pub fn check_required(pod: &Value, tracked: &[&str]) -> Result<(), String> {
     let spec = pod.field("spec");
     let of_pod = spec.field("resources");
@@ -244,7 +248,7 @@ pub fn amounts(list: &Value) -> Amounts {
     entries.map(|(name, value)| (name.clone(), quantity(value))).collect()
 }
 
-/// What `new` uses more than `old`.
+/// Increase of usage from `old` to `new`.
 pub fn growth(new: &Amounts, old: &Amounts) -> Amounts {
     new.iter()
         .map(|(name, amount)| {
@@ -268,7 +272,7 @@ pub fn show(amounts: &Amounts) -> Value {
     Value::Object(entries.collect::<Map<String, Value>>())
 }
 
-/// `a=1,b=2`, of the named ones.
+/// `a=1,b=2` of these names.
 pub fn describe(amounts: &Amounts, names: &[&str]) -> String {
     let named = amounts.iter().filter(|(name, _)| names.contains(&name.as_str()));
     let texts: Vec<String> = named.map(|(name, amount)| format!("{name}={amount}")).collect();
@@ -281,48 +285,30 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn objects_are_measured() {
-        for (kind, object, want) in [
-            (
-                ("", "services"),
-                json!({"spec": {"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false, "ports": [{"nodePort": 1}, {}]}}),
-                json!({"count/services": "1", "services": "1", "services.nodeports": "1", "services.loadbalancers": "1"}),
-            ),
-            (
-                ("", "persistentvolumeclaims"),
-                json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}}),
-                json!({
-                    "count/persistentvolumeclaims": "1", "persistentvolumeclaims": "1", "requests.storage": "1Gi",
-                    "fast.storageclass.storage.k8s.io/persistentvolumeclaims": "1",
-                    "fast.storageclass.storage.k8s.io/requests.storage": "1Gi",
-                }),
-            ),
-            (("apps", "deployments"), json!({}), json!({"count/deployments.apps": "1"})),
-            (("", "secrets"), json!({}), json!({"count/secrets": "1", "secrets": "1"})),
-            (("", "pods"), json!({"status": {"phase": "Failed"}}), json!({"count/pods": "1"})),
-            (
-                ("", "pods"),
-                json!({"spec": {"overhead": {"cpu": "100m"}, "containers": [
-                    {"resources": {"requests": {"cpu": "1", "example.com/gpu": "2"}, "limits": {"memory": "1Gi"}}},
-                ]}}),
-                json!({
-                    "count/pods": "1", "pods": "1", "cpu": "1100m", "requests.cpu": "1100m",
-                    "requests.example.com/gpu": "2", "limits.memory": "1Gi",
-                }),
-            ),
-            (
-                ("resource.k8s.io", "resourceclaims"),
-                json!({"spec": {"devices": {"requests": [
-                    {"exactly": {"deviceClassName": "a", "count": 2}},
-                    {"firstAvailable": [{"deviceClassName": "a"}, {"deviceClassName": "b", "allocationMode": "All"}]},
-                ]}}}),
-                json!({
-                    "count/resourceclaims.resource.k8s.io": "1",
-                    "a.deviceclass.resource.k8s.io/devices": "3", "b.deviceclass.resource.k8s.io/devices": "32",
-                }),
-            ),
+    fn usage_matches_vectors() {
+        for vector in vectors::quota_usages() {
+            let used = of((&vector.group, &vector.resource), &vector.object);
+            assert_eq!(show(&used), json!(vector.used), "{}", vector.name);
+        }
+    }
+
+    #[test]
+    fn usage_of_other_kinds_is_object_count() {
+        for (kind, want) in [
+            (("apps", "deployments"), json!({"count/deployments.apps": "1"})),
+            (("", "secrets"), json!({"count/secrets": "1", "secrets": "1"})),
         ] {
-            assert_eq!(show(&of(kind, &object)), want);
+            assert_eq!(show(&of(kind, &json!({}))), want);
+        }
+    }
+
+    #[test]
+    fn pod_totals_match_vectors() {
+        for vector in vectors::pod_resources() {
+            let spec = effective_spec(&vector.pod);
+            let requests = show(&pod_total(&spec, "requests"));
+            assert_eq!(requests, json!(vector.quota_requests), "requests: {}", vector.name);
+            assert_eq!(show(&pod_total(&spec, "limits")), json!(vector.limits), "limits: {}", vector.name);
         }
     }
 }

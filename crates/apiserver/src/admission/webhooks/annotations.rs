@@ -1,7 +1,7 @@
-//! Audit annotations of webhook calls: which hook changed the object, by which patch, and which failed open.
+//! Audit annotations of webhook calls: mutation, patch, fail-open.
 
 use super::hook::Hook;
-use crate::registry::Warnings;
+use crate::registry::WriteRecord;
 use machinery::Value;
 use serde::Serialize;
 
@@ -26,18 +26,18 @@ struct Patch<'a> {
     patch_type: &'static str,
 }
 
-/// Annotates one call of a mutating hook.
+/// Annotates one call of a mutating webhook.
 pub struct Annotator<'a> {
     hook: &'a Hook,
-    /// `round_N_index_M`: the hook is the Mth of all.
-    place: String,
-    warnings: &'a Warnings,
+    /// `round_N_index_M`: M is the index of the webhook among all.
+    path: String,
+    record: &'a WriteRecord,
 }
 
 impl<'a> Annotator<'a> {
-    pub fn new(hooks: &[Hook], hook: &'a Hook, round: usize, warnings: &'a Warnings) -> Self {
+    pub fn new(hooks: &[Hook], hook: &'a Hook, round: usize, record: &'a WriteRecord) -> Self {
         let index = hooks.iter().position(|known| std::ptr::eq(known, hook)).unwrap_or_default();
-        Self { hook, place: format!("round_{round}_index_{index}"), warnings }
+        Self { hook, path: format!("round_{round}_index_{index}"), record }
     }
 
     pub fn mutation(&self, mutated: bool) {
@@ -54,18 +54,18 @@ impl<'a> Annotator<'a> {
     }
 
     pub fn failed_open(&self) {
-        let key = format!("failed-open.{MUTATION_PREFIX}{}", self.place);
-        self.warnings.annotate(key, self.hook.name.as_str());
+        let key = format!("failed-open.{MUTATION_PREFIX}{}", self.path);
+        self.record.annotate(key, self.hook.name.as_str());
     }
 
     fn add(&self, prefix: &str, value: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(value) {
-            self.warnings.annotate(format!("{prefix}{}", self.place), text);
+            self.record.annotate(format!("{prefix}{}", self.path), text);
         }
     }
 }
 
-/// Annotates a validating hook, by its place among those that match, that failed open.
-pub fn validating_failed_open(index: usize, hook: &str, warnings: &Warnings) {
-    warnings.annotate(format!("failed-open.{VALIDATING_PREFIX}round_0_index_{index}"), hook);
+/// Annotates a validating webhook that failed open, by its index among the matching ones.
+pub fn validating_failed_open(index: usize, hook: &str, record: &WriteRecord) {
+    record.annotate(format!("failed-open.{VALIDATING_PREFIX}round_0_index_{index}"), hook);
 }

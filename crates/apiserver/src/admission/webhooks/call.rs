@@ -1,4 +1,4 @@
-//! Asks one hook, and makes sense of its answer.
+//! Calls one webhook and evaluates its response.
 
 use super::hook::{self, Hook};
 use crate::admission::Attributes;
@@ -6,6 +6,7 @@ use crate::aggregate::{Routing, ServiceReference, resolve, service_and_slices};
 use crate::outbound::CallError;
 use crate::registry::Registry;
 use api::value::Fields;
+use base::trace::{self, Kind};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use machinery::Value;
@@ -14,26 +15,27 @@ use machinery::status::{Result, Status};
 use serde_json::json;
 use std::io::ErrorKind;
 
-/// What a hook lets happen.
-pub enum Outcome {
+/// Outcome of an admitted call.
+pub enum WebhookOutcome {
     Allowed,
-    /// The hook failed, and its failure policy ignores that.
+    /// The call failed, and the failure policy is `Ignore`.
     FailedOpen,
-    /// A list of JSON patch operations.
+    /// JSON patch operations.
     Patched(Value),
 }
 
-/// Why a hook could not be asked.
+/// Reason why a call failed.
 pub struct Failure(pub String);
 
-/// The hook's answer; a refusal is an error, and so is a hook that cannot answer unless it may be ignored.
+/// Calls the webhook; a denial is an error, and so is a failed call unless the failure policy is `Ignore`. Sets
+/// `is_denied` if the webhook itself denied the write.
 pub async fn ask(
     hook: &Hook,
     registry: &Registry,
     attributes: &Attributes<'_>,
-    object: Option<&Value>,
-    old: Option<&Value>,
-) -> Result<Outcome> {
+    (object, old): (Option<&Value>, Option<&Value>),
+    is_denied: &mut bool,
+) -> Result<WebhookOutcome> {
     if attributes.context.dry_run && hook.has_side_effects {
         return Err(Status::bad_request(format!(
             "admission webhook {:?} does not support dry run",
@@ -47,31 +49,40 @@ pub async fn ask(
     request["oldObject"] = old.cloned().unwrap_or_default();
     let version = format!("admission.k8s.io/{}", hook.review_version);
     let review = json!({"apiVersion": version, "kind": "AdmissionReview", "request": request});
-    let answer =
-        match exchange(hook, registry, &review).await.and_then(|answer| check(answer, &version, &uid)) {
-            Ok(answer) => answer,
-            Err(Failure(why)) => return failed(hook, &why),
-        };
+    let mut span = trace::child(Kind::Client, || {
+        if hook.is_mutating { "Call mutating webhook" } else { "Call validating webhook" }
+    });
+    span.record(|attributes| attributes.set_text("webhook", &hook.name));
+    let answer = trace::scope(span.handle(), exchange(hook, registry, &review)).await;
+    let answer = match answer.and_then(|answer| check(answer, &version, &uid)) {
+        Ok(answer) => answer,
+        Err(Failure(why)) => {
+            span.fail(|| why.clone());
+            return failed(hook, &why);
+        }
+    };
+    drop(span);
     for warning in answer.items("warnings").iter().filter_map(Value::as_str) {
-        attributes.context.warnings.add(warning);
+        attributes.context.record.warn(warning);
     }
     for (key, value) in answer.entries("auditAnnotations").into_iter().flatten() {
         let (key, value) = (format!("{}/{key}", hook.name), value.as_str().unwrap_or_default());
         if qualified_name(&key).is_empty() {
-            attributes.context.warnings.annotate(key, value);
+            attributes.context.record.annotate(key, value);
         } else {
             tracing::warn!(hook = hook.name, key, "failed to set audit annotation: not a qualified name");
         }
     }
     if !answer.flag("allowed") {
+        *is_denied = true;
         return Err(denied(hook, answer.field("status")));
     }
     match (answer.opt_text("patch"), answer.text("patchType")) {
-        (None, _) => Ok(Outcome::Allowed),
+        (None, _) => Ok(WebhookOutcome::Allowed),
         (Some(patch), "JSONPatch") => {
             let decoded = STANDARD.decode(patch).ok();
             match decoded.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
-                Some(patch) => Ok(Outcome::Patched(patch)),
+                Some(patch) => Ok(WebhookOutcome::Patched(patch)),
                 None => failed(hook, "received undecodable patch in webhook response"),
             }
         }
@@ -79,10 +90,10 @@ pub async fn ask(
     }
 }
 
-fn failed(hook: &Hook, why: &str) -> Result<Outcome> {
+fn failed(hook: &Hook, why: &str) -> Result<WebhookOutcome> {
     if hook.ignores_failure {
-        tracing::warn!(hook = hook.name, why, "webhook failed, and is ignored");
-        return Ok(Outcome::FailedOpen);
+        tracing::warn!(hook = hook.name, why, "webhook failed, failing open");
+        return Ok(WebhookOutcome::FailedOpen);
     }
     Err(Status::internal(format!("failed calling webhook {:?}: {why}", hook.name)))
 }
@@ -101,10 +112,10 @@ async fn exchange(hook: &Hook, registry: &Registry, review: &Value) -> Result<Va
     let client = hook.client(&reached, server_name, presented);
     let client = client.map_err(|error| Failure(error.to_string()))?;
     let answer = client.post(review, hook.timeout).await;
-    answer.map_err(|error| Failure(format!("failed to call webhook: {}", words(&error, &shown))))
+    answer.map_err(|error| Failure(format!("failed to call webhook: {}", call_error_text(&error, &shown))))
 }
 
-/// The `host:port` of a URL.
+/// `host:port` of a URL.
 fn host_and_port(url: &str) -> String {
     let uri: Option<http::Uri> = url.parse().ok();
     let authority = uri.as_ref().and_then(http::Uri::authority);
@@ -114,10 +125,11 @@ fn host_and_port(url: &str) -> String {
     })
 }
 
-/// A URL or path with this query. Its path is cleaned as clients of Kubernetes do it: empty and `.` segments and a slash
-/// at the end go, `..` removes the segment before it.
+/// A URL or path with this query. The path is cleaned as in client-go: empty and `.` segments and a trailing slash
+/// are removed, `..` removes the segment before it.
 pub fn with_query(url: &str, query: &str) -> String {
-    let (url, given) = url.split_once('?').map_or((url, None), |(url, given)| (url, Some(given)));
+    let (url, parameters) =
+        url.split_once('?').map_or((url, None), |(url, parameters)| (url, Some(parameters)));
     let start = match url.split_once("://") {
         Some((scheme, rest)) => scheme.len() + 3 + rest.find('/').unwrap_or(rest.len()),
         None => 0,
@@ -131,11 +143,11 @@ pub fn with_query(url: &str, query: &str) -> String {
             segment => segments.push(segment),
         }
     }
-    let given = given.map(|given| format!("{given}&")).unwrap_or_default();
-    format!("{origin}/{}?{given}{query}", segments.join("/"))
+    let parameters = parameters.map(|parameters| format!("{parameters}&")).unwrap_or_default();
+    format!("{origin}/{}?{parameters}{query}", segments.join("/"))
 }
 
-/// As it is shown, as it is reached, and the name in its certificate.
+/// URL for messages, URL to dial, and server name of the certificate.
 pub async fn service(
     reference: &Value,
     registry: &Registry,
@@ -151,16 +163,16 @@ pub async fn service(
         return Err(failed(format!("service {name:?} not found")));
     };
     let (address, reached) =
-        way(&wanted, &found, &slices, registry.tuning.service_routing).map_err(failed)?;
+        resolve_service(&wanted, &found, &slices, registry.tuning.service_routing).map_err(failed)?;
     let address = if address.contains(':') { format!("[{address}]") } else { address };
     let host = format!("{name}.{namespace}.svc");
     let path = with_query(path, query);
     Ok((format!("https://{host}:{port}{path}"), format!("https://{address}:{reached}{path}"), Some(host)))
 }
 
-/// Host and port at which a service is reached. Headless services have endpoints only, external ones neither endpoints nor an
-/// address; an ordinary one without endpoints may still be served by others at its address.
-fn way(
+/// Host and port to dial for a service. Headless services have endpoints only, ExternalName services neither
+/// endpoints nor a cluster IP; another one without endpoints may still be served at its cluster IP.
+fn resolve_service(
     wanted: &ServiceReference,
     service: &Value,
     slices: &[Value],
@@ -181,13 +193,13 @@ fn way(
     }
 }
 
-/// What went wrong, in the words that users know.
-pub fn words(error: &CallError, url: &str) -> String {
+/// Error text as Kubernetes words it.
+pub fn call_error_text(error: &CallError, url: &str) -> String {
     let why = match error {
-        CallError::Connect { place, source } if source.kind() == ErrorKind::ConnectionRefused => {
-            format!("dial tcp {place}: connect: connection refused")
+        CallError::Connect { place: server, source } if source.kind() == ErrorKind::ConnectionRefused => {
+            format!("dial tcp {server}: connect: connection refused")
         }
-        CallError::Connect { place, source } => format!("dial tcp {place}: {source}"),
+        CallError::Connect { place: server, source } => format!("dial tcp {server}: {source}"),
         CallError::Timeout { .. } => "context deadline exceeded".to_owned(),
         CallError::Refused { status, .. } => {
             return format!("the server responded with status {}", status.as_u16());
@@ -197,13 +209,13 @@ pub fn words(error: &CallError, url: &str) -> String {
     format!("Post {url:?}: {why}")
 }
 
-/// The response in an answer, if it is one to this request.
+/// Response in a review, if it belongs to this request.
 fn check(answer: Value, version: &str, uid: &str) -> Result<Value, Failure> {
     let invalid = |why: String| Failure(format!("received invalid webhook response: {why}"));
-    let (given, kind) = (answer.text("apiVersion"), answer.text("kind"));
-    if given != version || kind != "AdmissionReview" {
+    let (parameters, kind) = (answer.text("apiVersion"), answer.text("kind"));
+    if parameters != version || kind != "AdmissionReview" {
         return Err(invalid(format!(
-            "expected webhook response of {version}, Kind=AdmissionReview, got {given}, Kind={kind}"
+            "expected webhook response of {version}, Kind=AdmissionReview, got {parameters}, Kind={kind}"
         )));
     }
     let response = answer.field("response");
@@ -223,7 +235,7 @@ fn denied(hook: &Hook, result: &Value) -> Status {
         ("", reason) => format!("{by}: {reason}"),
         (message, _) => format!("{by}: {message}"),
     };
-    // Whoever refuses does not succeed.
+    // A denial always has an error code, whatever the webhook sent.
     let code = u16::try_from(result.int("code")).ok().filter(|code| (400..600).contains(code)).unwrap_or(400);
     let reason = match (result.text("reason"), code) {
         ("Forbidden", _) | ("", 403) => "Forbidden",
@@ -246,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn way_to_a_service_follows_its_type() {
+    fn service_address_follows_its_type() {
         let wanted = ServiceReference { namespace: "n".to_owned(), name: "hook".to_owned(), port: 443 };
         let service = |kind: &str, ip: &str| {
             json!({"spec": {
@@ -256,16 +268,21 @@ mod tests {
         let slices = [json!({
             "addressType": "IPv4", "ports": [{"name": "x", "port": 8443}], "endpoints": [{"addresses": ["10.1.0.1"]}],
         })];
-        let way = |service: &Value, slices: &[Value], routing| super::way(&wanted, service, slices, routing);
+        let resolve_service = |service: &Value, slices: &[Value], routing| {
+            super::resolve_service(&wanted, service, slices, routing)
+        };
         let ordinary = service("ClusterIP", "10.0.0.7");
         let at = |host: &str, port| Ok((host.to_owned(), port));
-        assert_eq!(way(&ordinary, &slices, Routing::Endpoints), at("10.1.0.1", 8443));
-        assert_eq!(way(&ordinary, &[], Routing::Endpoints), at("10.0.0.7", 443));
-        assert_eq!(way(&ordinary, &slices, Routing::Service), at("10.0.0.7", 443));
-        assert_eq!(way(&service("ClusterIP", "None"), &slices, Routing::Service), at("10.1.0.1", 8443));
-        assert!(way(&service("ClusterIP", "None"), &[], Routing::Service).is_err());
+        assert_eq!(resolve_service(&ordinary, &slices, Routing::Endpoints), at("10.1.0.1", 8443));
+        assert_eq!(resolve_service(&ordinary, &[], Routing::Endpoints), at("10.0.0.7", 443));
+        assert_eq!(resolve_service(&ordinary, &slices, Routing::Service), at("10.0.0.7", 443));
+        assert_eq!(
+            resolve_service(&service("ClusterIP", "None"), &slices, Routing::Service),
+            at("10.1.0.1", 8443)
+        );
+        assert!(resolve_service(&service("ClusterIP", "None"), &[], Routing::Service).is_err());
         let external = service("ExternalName", "");
-        assert_eq!(way(&external, &[], Routing::Endpoints), at("hook.example.com", 443));
+        assert_eq!(resolve_service(&external, &[], Routing::Endpoints), at("hook.example.com", 443));
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! One hook of a configuration, ready to be matched.
+//! One webhook of a configuration, prepared for matching.
 
 use crate::admission::configuration::PluginSettings;
 use crate::admission::matching::Matcher;
 use crate::admission::policies::Condition;
 use crate::admission::{Attributes, Operation};
-use crate::outbound::{Client, Presented, Target, TargetError, Trust, Users};
+use crate::outbound::{Client, ServerCredentials, Target, TargetError, Trust, Users};
 use crate::registry::Version;
 use api::value::{Fields, texts};
 use base64::Engine;
@@ -25,20 +25,20 @@ pub struct Hook {
     pub ignores_failure: bool,
     pub has_side_effects: bool,
     pub timeout: Duration,
-    /// It is asked again if others have changed the object after it.
+    /// `reinvocationPolicy: IfNeeded`.
     pub reinvoked: bool,
-    /// The version of AdmissionReview it gets.
+    /// Version of its AdmissionReview.
     pub review_version: String,
     pub matches: Matcher,
     pub conditions: Vec<Condition>,
-    /// It is one of a MutatingWebhookConfiguration.
-    is_mutating: bool,
-    /// Kept while it leads to the same place.
+    /// True in a MutatingWebhookConfiguration.
+    pub is_mutating: bool,
+    /// Client by URL, reused while the URL is the same.
     client: Mutex<Option<(String, Arc<Client>)>>,
 }
 
 impl Hook {
-    /// All hooks of a configuration.
+    /// All webhooks of a configuration.
     pub fn all(configuration: &Value) -> Vec<Self> {
         let is_mutating = configuration.text("kind") == "MutatingWebhookConfiguration";
         let name = machinery::meta::name(configuration);
@@ -65,17 +65,17 @@ impl Hook {
         }
     }
 
-    /// The users for the servers of hooks like this one.
+    /// Credentials for servers of this kind of webhook.
     pub fn users<'a>(&self, settings: &'a PluginSettings) -> &'a Users {
         if self.is_mutating { &settings.mutating_users } else { &settings.validating_users }
     }
 
-    /// A client for this place; connections are kept between calls.
+    /// Client for this URL; connections are reused between calls.
     pub fn client(
         &self,
         url: &str,
         server_name: Option<String>,
-        presented: impl FnOnce() -> Presented,
+        presented: impl FnOnce() -> ServerCredentials,
     ) -> Result<Arc<Client>, TargetError> {
         if let Some((known, client)) = &*self.client.lock()
             && known == url
@@ -84,7 +84,7 @@ impl Hook {
         }
         let bundle = STANDARD.decode(self.client_config.text("caBundle")).ok();
         let authorities = bundle.filter(|bundle| !bundle.is_empty()).into();
-        let Presented { credentials, identity } = presented();
+        let ServerCredentials { credentials, identity } = presented();
         let trust = Trust { authorities, server_name, identity };
         let client = Arc::new(Client::with_credentials(Target::of_webhook(url, &trust)?, credentials));
         *self.client.lock() = Some((url.to_owned(), client.clone()));
@@ -92,13 +92,13 @@ impl Hook {
     }
 }
 
-/// What hooks and conditions are told of the request, the objects aside.
+/// `request` of a review and of expressions, without the objects.
 pub fn request(attributes: &Attributes<'_>, object: Option<&Value>) -> Value {
-    let given = |field: &str| object.map_or("", |object| object.text(field));
-    let (group, version) = machinery::gvk::split_api_version(given("apiVersion"));
+    let field_text = |field: &str| object.map_or("", |object| object.text(field));
+    let (group, version) = machinery::gvk::split_api_version(field_text("apiVersion"));
     let kind_in = |served: &Version| {
         let kind = &served.kind;
-        match given("kind") {
+        match field_text("kind") {
             name if !name.is_empty() && !attributes.is_whole() => {
                 json!({"group": group, "version": version, "kind": name})
             }
@@ -114,7 +114,7 @@ pub fn request(attributes: &Attributes<'_>, object: Option<&Value>) -> Value {
         Operation::Create => "CreateOptions",
         Operation::Update => "UpdateOptions",
         Operation::Delete => "DeleteOptions",
-        // What is asked for is the object itself.
+        // The object itself holds the options.
         Operation::Connect => "",
     };
     let mut options = match options {

@@ -1,13 +1,13 @@
 use super::*;
 use crate::admission::test_cluster::Cluster;
 use crate::chain::audit::{Audit, AuditConfig, Format, LogConfig, Mode, Rotation};
-use crate::registry::{Warnings, WriteContext};
+use crate::registry::{WriteContext, WriteRecord};
 use crate::test_server::TestServer;
 use crate::user::UserInfo;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
-use testkit::Responder;
+use testbase::Responder;
 
 const LABEL: &str = "hooks";
 
@@ -41,7 +41,7 @@ fn response(review: &Value, more: Value) -> (u16, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hooks_change_and_refuse() {
+async fn webhooks_mutate_and_reject() {
     let responder = Responder::start(|path, review| {
         let name = review["request"]["name"].as_str().unwrap_or("");
         match path {
@@ -97,7 +97,7 @@ async fn hooks_change_and_refuse() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hooks_refuse_connections() {
+async fn webhooks_reject_connections() {
     let responder = Responder::start(|_, review| {
         let stdin = review["request"]["object"]["stdin"] == true;
         response(review, json!({"allowed": !stdin, "status": {"message": "no input", "code": 403}}))
@@ -108,9 +108,9 @@ async fn hooks_refuse_connections() {
     let rules = json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/attach"]}]);
     cluster.configure(VALIDATING, hook("attach.example.com", &responder, json!({"rules": rules}))).await;
     let connect = async |subresource: &str, stdin: bool| {
-        let (alice, warnings) =
-            (UserInfo { name: "alice".to_owned(), ..UserInfo::default() }, Warnings::default());
-        let context = WriteContext { subresource, ..WriteContext::server(&alice, &warnings, "n") };
+        let (alice, record) =
+            (UserInfo { name: "alice".to_owned(), ..UserInfo::default() }, WriteRecord::default());
+        let context = WriteContext { subresource, ..WriteContext::server(&alice, &record, "n") };
         let pods = cluster.registry.builtin("", "v1", "pods").expect("pods are served");
         let attributes = Attributes::new(pods, &context, Operation::Connect).named("p");
         let options = json!({"kind": "PodAttachOptions", "apiVersion": "v1", "stdin": stdin});
@@ -129,7 +129,7 @@ async fn hooks_refuse_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hooks_that_cannot_answer() {
+async fn failing_webhook_follows_failure_policy() {
     let responder = Responder::start(|path, review| match path {
         "/uid.example.com" => response(review, json!({"uid": "another"})),
         _ => (500, Value::Null),
@@ -160,7 +160,7 @@ async fn hooks_that_cannot_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hooks_see_the_version_they_ask_for() {
+async fn webhooks_get_the_version_of_their_rules() {
     let responder = Responder::start(|path, review| match path {
         "/change.example.com" => {
             let path = "/spec/metrics/0/resource/target/averageUtilization";
@@ -258,7 +258,7 @@ async fn calls_are_annotated_for_the_audit_log() {
     assert_eq!(notes, want.map(|(key, value)| (key.to_owned(), value)));
 }
 
-/// Patches may contain what requests contain, so they are recorded at the levels that record requests.
+/// Patches may contain request data, so they are recorded only at levels that record requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn patch_annotations_need_the_request_level() {
     let responder = Responder::start(|_, review| {

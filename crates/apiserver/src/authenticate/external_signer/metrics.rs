@@ -51,7 +51,7 @@ impl ExternalJwtMetrics {
         self.durations.with_label_values(&[method, code]).observe(time.as_secs_f64());
     }
 
-    /// Records a fetch, with the time of its data if it was successful.
+    /// Records a fetch, with the time of its data if it succeeded.
     pub(super) fn fetched(&self, outcome: &Result<i64, &ExternalSignerError>) {
         self.fetches.with_label_values(&[code(outcome)]).inc();
         if let Ok(data) = outcome {

@@ -1,7 +1,8 @@
-//! An external signer of service account tokens: a plugin behind a Unix socket that signs, and says which keys verify.
+//! External signer of service account tokens: a plugin behind a Unix socket that signs, and returns the verification
+//! keys.
 //!
-//! Keys are fetched at start, when the plugin says they are due, and when a token names an unknown key; fetches share
-//! their answer and are paced, so that tokens with invented key names cannot flood the plugin.
+//! Keys are fetched at startup, when the plugin's refresh hint expires, and when a token names an unknown key;
+//! concurrent fetches are shared and rate-limited, so that tokens with invented key names cannot flood the plugin.
 
 mod messages;
 mod metrics;
@@ -29,22 +30,22 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const SERVICE: &str = "v1.ExternalJWTSigner";
-/// The longest time of fetching keys at start and regularly.
+/// Time limit of fetching keys at startup and periodically.
 const FETCH_LIMIT: Duration = Duration::from_secs(60);
-/// The longest time of a call that a request waits for.
+/// Time limit of a call within a request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const METADATA_LIMIT: Duration = Duration::from_secs(10);
-/// The time between fetches that unknown keys cause.
+/// Shortest time between fetches caused by unknown keys.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The time until the next attempt if fetching keys fails.
+/// Retry interval of fetching keys.
 const RETRY: Duration = Duration::from_secs(10);
-/// The longest time between regular fetches, whatever the plugin says.
-const LONGEST_REFRESH: i64 = 365 * 24 * 3600;
-const MAX_KEYS_ANSWER: usize = 4 << 20;
-const MAX_SIGN_ANSWER: usize = 64 << 10;
+/// Longest refresh interval, whatever the plugin's hint.
+const MAX_REFRESH_INTERVAL: i64 = 365 * 24 * 3600;
+const MAX_KEYS_RESPONSE: usize = 4 << 20;
+const MAX_SIGN_RESPONSE: usize = 64 << 10;
 const MAX_KEY_ID: usize = 1024;
-/// The shortest life of a token.
-const SHORTEST_LIFE: i64 = 600;
+/// Shortest lifetime of a token.
+const MIN_LIFETIME: i64 = 600;
 const ALGORITHMS: [&str; 4] = ["RS256", "ES256", "ES384", "ES512"];
 
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +58,7 @@ pub enum ExternalSignerError {
     Header(String),
     #[error("empty signature returned")]
     EmptySignature,
-    #[error("the signature returned is not base64")]
+    #[error("returned signature is not base64")]
     Signature,
     #[error("{0}")]
     Expiration(String),
@@ -68,14 +69,14 @@ pub struct ExternalSigner {
     /// Start of the last fetch; one runs at a time.
     fetching: tokio::sync::Mutex<Option<Instant>>,
     next_refresh: Mutex<Instant>,
-    /// The longest time of a call that a request waits for.
+    /// Time limit of a call within a request.
     request_limit: Duration,
-    /// The longest life of tokens that the plugin signs.
+    /// Longest lifetime of tokens that the plugin signs.
     longest: OnceLock<i64>,
     metrics: OnceLock<ExternalJwtMetrics>,
 }
 
-/// The header of a signed token: exactly these fields.
+/// Header of a signed token: exactly these fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
@@ -99,26 +100,26 @@ impl ExternalSigner {
         }
     }
 
-    /// Counts calls from now on.
+    /// Sets the metrics.
     pub fn observe(&self, metrics: ExternalJwtMetrics) {
-        // The first ones stay.
+        // Later calls have no effect.
         let _ = self.metrics.set(metrics);
     }
 
-    /// The longest life of tokens that the plugin signs, once it is known.
+    /// Longest lifetime of tokens that the plugin signs, once known.
     pub fn longest(&self) -> Option<i64> {
         self.longest.get().copied()
     }
 
-    /// Seconds until the keys are fetched again.
+    /// Seconds until the next fetch of the keys.
     pub fn cache_age(&self) -> u64 {
         self.next_refresh.lock().saturating_duration_since(Instant::now()).as_secs()
     }
 
-    async fn call<T: Message + Default>(
+    async fn call<T: Message + Default + 'static>(
         &self,
         method: &'static str,
-        request: &impl Message,
+        request: impl Message + 'static,
         most: usize,
         limit: Duration,
     ) -> Result<T, GrpcError> {
@@ -135,7 +136,7 @@ impl ExternalSigner {
 
     async fn fetch(&self, limit: Duration) -> Result<Vec<VerificationKey>, ExternalSignerError> {
         let action = "while getting externally supported jwt signing keys";
-        let answer = self.call("FetchKeys", &FetchKeysRequest {}, MAX_KEYS_ANSWER, limit).await;
+        let answer = self.call("FetchKeys", FetchKeysRequest {}, MAX_KEYS_RESPONSE, limit).await;
         let answer = answer.map_err(|source| ExternalSignerError::Call { action, source });
         let found = answer.and_then(|answer: FetchKeysResponse| {
             let keys = keys_of(&answer).map_err(ExternalSignerError::Keys)?;
@@ -145,15 +146,15 @@ impl ExternalSigner {
             metrics.fetched(&found.as_ref().map(|(_, _, timestamp)| *timestamp));
         }
         let (keys, hint, _) = found?;
-        let hint = u64::try_from(hint.min(LONGEST_REFRESH)).unwrap_or(1);
+        let hint = u64::try_from(hint.min(MAX_REFRESH_INTERVAL)).unwrap_or(1);
         *self.next_refresh.lock() = Instant::now() + Duration::from_secs(hint);
         Ok(keys)
     }
 
-    /// Header and signature of a payload that is base64 already.
+    /// Header and signature for a base64 payload.
     async fn sign(&self, claims: &str) -> Result<(SignJwtResponse, Header), ExternalSignerError> {
         let request = SignJwtRequest { claims: claims.to_owned() };
-        let answer = self.call("Sign", &request, MAX_SIGN_ANSWER, self.request_limit).await;
+        let answer = self.call("Sign", request, MAX_SIGN_RESPONSE, self.request_limit).await;
         let answer: SignJwtResponse =
             answer.map_err(|source| ExternalSignerError::Call { action: "while signing jwt", source })?;
         let header = header_of(&answer.header).map_err(ExternalSignerError::Header)?;
@@ -221,7 +222,7 @@ fn header_of(text: &str) -> Result<Header, String> {
 }
 
 impl ServiceAccountTokens {
-    /// Learns keys and limits of the external signer, if there is one. Waits for a plugin that is not there yet.
+    /// Fetches keys and limits of the external signer, if configured. Waits until the plugin is available.
     pub async fn start_external(&self) -> Result<(), ExternalSignerError> {
         let Some(external) = &self.external else { return Ok(()) };
         let deadline = Instant::now() + FETCH_LIMIT;
@@ -233,14 +234,14 @@ impl ServiceAccountTokens {
                 outcome => break outcome?,
             }
         }
-        let answer = external.call("Metadata", &MetadataRequest {}, MAX_SIGN_ANSWER, METADATA_LIMIT).await;
+        let answer = external.call("Metadata", MetadataRequest {}, MAX_SIGN_RESPONSE, METADATA_LIMIT).await;
         let action = "while setting up external-jwt-signer";
         let answer: MetadataResponse =
             answer.map_err(|source| ExternalSignerError::Call { action, source })?;
         let longest = answer.max_token_expiration_seconds;
-        if longest < SHORTEST_LIFE {
+        if longest < MIN_LIFETIME {
             return Err(ExternalSignerError::Expiration(format!(
-                "max token life supported by external-jwt-signer ({longest}s) is less than acceptable (min {SHORTEST_LIFE}s)"
+                "max token life supported by external-jwt-signer ({longest}s) is less than acceptable (min {MIN_LIFETIME}s)"
             )));
         }
         if let Some(wanted) = self.config.max_expiration_seconds.filter(|wanted| *wanted > longest) {
@@ -248,19 +249,18 @@ impl ServiceAccountTokens {
                 "service-account-max-token-expiration cannot be set longer than the token expiration supported by service-account-signing-endpoint: {wanted}s > {longest}s"
             )));
         }
-        // The first answer stays.
+        // Later calls have no effect.
         let _ = external.longest.set(longest);
         Ok(())
     }
 
-    /// Fetches the keys of the external signer whenever they are due, until the group stops.
+    /// Refreshes the keys of the external signer until the task group stops.
     pub async fn follow_external(&self, group: TaskGroup) {
         let Some(external) = &self.external else { return };
         let mut due = *external.next_refresh.lock();
         loop {
-            tokio::select! {
-                () = group.stopping() => return,
-                () = tokio::time::sleep_until(due) => {}
+            if group.until_stopped(tokio::time::sleep_until(due)).await.is_none() {
+                return;
             }
             due = match self.refresh(external, FETCH_LIMIT).await {
                 Ok(()) => *external.next_refresh.lock(),
@@ -268,7 +268,7 @@ impl ServiceAccountTokens {
                     let error = base::errors::chain(&error);
                     tracing::error!(
                         error,
-                        "failed to fetch keys of the external signer; the known ones stay"
+                        "failed to fetch keys of the external signer, keeping the known keys"
                     );
                     Instant::now() + RETRY
                 }
@@ -276,12 +276,12 @@ impl ServiceAccountTokens {
         }
     }
 
-    /// Fetches the keys, unless another fetch has begun since this call did.
+    /// Fetches the keys, unless another fetch has started since this call.
     async fn refresh(&self, external: &ExternalSigner, limit: Duration) -> Result<(), ExternalSignerError> {
-        let asked = Instant::now();
+        let called_at = Instant::now();
         let mut fetching = external.fetching.lock().await;
         if let Some(began) = *fetching {
-            if began > asked {
+            if began > called_at {
                 return Ok(());
             }
             tokio::time::sleep_until(began + PAUSE).await;
@@ -292,10 +292,10 @@ impl ServiceAccountTokens {
         Ok(())
     }
 
-    /// Fetches the keys if a token names one that is not known.
-    pub(super) async fn learn(&self, key_id: &str) {
+    /// Fetches the keys if a token names an unknown one.
+    pub(super) async fn fetch_unknown_key(&self, key_id: &str) {
         let Some(external) = &self.external else { return };
-        let is_known = self.current().is_some_and(|keys| keys.knows(key_id));
+        let is_known = self.current().is_some_and(|keys| keys.has_key(key_id));
         if is_known {
             return;
         }
@@ -305,7 +305,7 @@ impl ServiceAccountTokens {
         }
     }
 
-    /// A token that the external signer has signed.
+    /// A token signed by the external signer.
     pub(super) async fn sign_externally(
         &self,
         external: &ExternalSigner,
@@ -325,8 +325,8 @@ impl ServiceAccountTokens {
         payload: &str,
     ) -> Result<String, ExternalSignerError> {
         let (answer, header) = external.sign(payload).await?;
-        self.learn(&header.kid).await;
-        if self.current().is_some_and(|keys| keys.hides(&header.kid)) {
+        self.fetch_unknown_key(&header.kid).await;
+        if self.current().is_some_and(|keys| keys.is_excluded(&header.kid)) {
             let kid = header.kid;
             return Err(ExternalSignerError::Header(format!(
                 "key used for signing JWT (kid: {kid}) is excluded from OIDC discovery docs"

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const JSON: &str = "application/json";
 
-/// A plugin whose answers tests change.
+/// A plugin with adjustable responses.
 struct Plugin {
     pair: Mutex<(String, EcdsaKeyPair)>,
-    /// Answers that replace the right ones, by method.
+    /// Responses that replace the correct ones, by method.
     wrong: Mutex<Option<(&'static str, Answer)>>,
     longest: i64,
     fetches: AtomicUsize,
@@ -72,7 +72,7 @@ impl Plugin {
         }))
     }
 
-    /// The key in use, and one that is kept from relying parties.
+    /// The signing key, and one that is excluded from discovery.
     fn keys(&self) -> FetchKeysResponse {
         let (id, own) = &*self.pair.lock();
         let key = Key { key_id: id.clone(), key: public(own), exclude_from_oidc_discovery: false };
@@ -94,14 +94,14 @@ impl Plugin {
 }
 
 /// A server, its plugin, and the directory of the socket.
-struct World {
+struct Fixture {
     server: TestServer,
     plugin: Arc<Plugin>,
     metrics: Metrics,
     _directory: tempfile::TempDir,
 }
 
-impl World {
+impl Fixture {
     async fn start() -> Self {
         let (world, started) = Self::with(3600, None).await;
         started.expect("started");
@@ -138,7 +138,7 @@ impl World {
         self.server.create("/api/v1/namespaces/n/serviceaccounts", &account).await;
     }
 
-    /// The answer to a request for a token.
+    /// Response to a token request.
     async fn request(&self, seconds: i64) -> (u16, Value) {
         let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
             "spec": {"expirationSeconds": seconds}});
@@ -152,7 +152,7 @@ impl World {
         answer["status"]["token"].as_str().expect("a token").to_owned()
     }
 
-    /// The status code that the owner of a token gets.
+    /// Status code of a request with a token.
     async fn accepted(&self, token: &str) -> u16 {
         self.server.ask(token, Method::GET, "/api/v1/namespaces/n/pods", JSON, "").await.0
     }
@@ -163,11 +163,11 @@ impl World {
 }
 
 #[tokio::test]
-async fn tokens_are_signed_and_verified_with_the_keys_of_the_plugin() {
-    let world = World::start().await;
+async fn external_signer_signs_tokens_and_provides_keys() {
+    let world = Fixture::start().await;
     world.account().await;
     let token = world.token().await;
-    // The account is known, and has no permission.
+    // The account is authenticated, but has no permission.
     assert_eq!(world.accepted(&token).await, 403);
     assert_eq!(world.accepted(&format!("{token}x")).await, 401);
     let (_, keys) = world.server.ask(ALICE, Method::GET, "/openid/v1/jwks", "", "").await;
@@ -187,38 +187,38 @@ async fn tokens_are_signed_and_verified_with_the_keys_of_the_plugin() {
 }
 
 #[tokio::test]
-async fn unknown_key_is_fetched_and_a_removed_one_is_forgotten() {
-    let world = World::start().await;
+async fn external_signer_unknown_key_is_fetched_and_removed_key_is_dropped() {
+    let world = Fixture::start().await;
     world.account().await;
     let old = world.token().await;
     assert_eq!(world.accepted(&old).await, 403);
     world.plugin.rotate("second");
     let new = world.token().await;
     assert_eq!(world.accepted(&new).await, 403);
-    // The answer that had the new key did not have the old one.
+    // The response with the new key did not contain the old one.
     assert_eq!(world.accepted(&old).await, 401);
 }
 
 #[tokio::test]
-async fn life_of_tokens_is_what_the_plugin_allows() {
-    let (world, started) = World::with(1800, None).await;
+async fn external_signer_limits_token_lifetime() {
+    let (world, started) = Fixture::with(1800, None).await;
     started.expect("started");
     world.account().await;
     let (code, answer) = world.request(7200).await;
     assert_eq!((code, answer["spec"]["expirationSeconds"].as_i64()), (201, Some(1800)), "{answer}");
     assert_eq!(world.tokens().extended(365 * 24 * 3600), 1800);
-    let (_, short) = World::with(599, None).await;
+    let (_, short) = Fixture::with(599, None).await;
     assert_eq!(
         short.expect_err("too short").to_string(),
         "max token life supported by external-jwt-signer (599s) is less than acceptable (min 600s)"
     );
-    let (_, long) = World::with(3600, Some(7200)).await;
+    let (_, long) = Fixture::with(3600, Some(7200)).await;
     assert!(long.expect_err("too long").to_string().contains("7200s > 3600s"));
 }
 
 #[tokio::test]
-async fn wrong_signatures_are_refused() {
-    let world = World::start().await;
+async fn external_signer_invalid_signatures_are_rejected() {
+    let world = Fixture::start().await;
     world.account().await;
     let header = |value: Value| SignJwtResponse {
         header: URL_SAFE_NO_PAD.encode(value.to_string()),
@@ -255,7 +255,7 @@ async fn wrong_signatures_are_refused() {
         answer["message"],
         "failed to generate token: while signing jwt: rpc error: code = PermissionDenied desc = not today"
     );
-    // A token that another key signed is made, as in Kubernetes, but accepted nowhere.
+    // A token signed by another key is issued, as in Kubernetes, but accepted nowhere.
     world.plugin.break_with("Sign", &header(good));
     let forged = world.token().await;
     assert_eq!(world.accepted(&forged).await, 401);
@@ -263,8 +263,8 @@ async fn wrong_signatures_are_refused() {
 }
 
 #[tokio::test]
-async fn wrong_keys_leave_the_known_ones_in_use() {
-    let world = World::start().await;
+async fn external_signer_invalid_keys_retain_known_keys() {
+    let world = Fixture::start().await;
     world.account().await;
     let token = world.token().await;
     let good = world.plugin.keys();
@@ -296,15 +296,15 @@ async fn wrong_keys_leave_the_known_ones_in_use() {
         assert!(base::errors::chain(&error).contains(want), "{want}: {error}");
     }
     assert_eq!(world.accepted(&token).await, 403);
-    // A hint beyond all time does not overflow.
+    // A huge refresh hint does not overflow.
     world.plugin.break_with("FetchKeys", &FetchKeysResponse { refresh_hint_seconds: i64::MAX, ..good });
     assert!(external.fetch(REQUEST_LIMIT).await.is_ok());
-    assert!(external.cache_age() <= LONGEST_REFRESH.unsigned_abs());
+    assert!(external.cache_age() <= MAX_REFRESH_INTERVAL.unsigned_abs());
 }
 
 #[tokio::test]
-async fn invented_keys_do_not_flood_the_plugin() {
-    let world = World::start().await;
+async fn external_signer_unknown_keys_are_rate_limited() {
+    let world = Fixture::start().await;
     world.account().await;
     let token = world.token().await;
     let before = world.plugin.fetches.load(Ordering::Relaxed);
@@ -322,8 +322,8 @@ async fn invented_keys_do_not_flood_the_plugin() {
 }
 
 #[tokio::test]
-async fn plugin_that_hangs_costs_a_bounded_time() {
-    let mut world = World::start().await;
+async fn external_signer_hanging_plugin_times_out() {
+    let mut world = Fixture::start().await;
     world.account().await;
     let token = world.token().await;
     let authentication = Arc::get_mut(&mut world.server.chain.rest.authentication).expect("the only owner");
@@ -334,7 +334,7 @@ async fn plugin_that_hangs_costs_a_bounded_time() {
     let message = answer["message"].as_str().unwrap_or_default();
     assert_eq!(code, 500, "{answer}");
     assert!(message.contains("code = DeadlineExceeded"), "{message}");
-    // A token of an unknown key is refused; tokens of known keys are still accepted.
+    // A token of an unknown key is rejected; tokens of known keys are still accepted.
     *world.plugin.wrong.lock() = Some(("FetchKeys", None));
     let (_, rest) = token.split_once('.').expect("a token");
     let header = URL_SAFE_NO_PAD.encode(json!({"alg": "ES256", "kid": "unknown"}).to_string());

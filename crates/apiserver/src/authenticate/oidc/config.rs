@@ -1,4 +1,4 @@
-//! `AuthenticationConfiguration`: whose tokens count, and what their claims mean.
+//! `AuthenticationConfiguration`: accepted issuers and their claim mappings.
 
 use crate::configuration::{self, ConfigurationError};
 use expressions::{Environment, Program, Type};
@@ -21,7 +21,7 @@ static USER: LazyLock<Environment> = LazyLock::new(|| {
     ];
     Environment::new([("user", Type::object("kubernetes.UserInfo", fields))])
 });
-/// Signature algorithms that may be used.
+/// Supported signature algorithms.
 pub const ALGORITHMS: [&str; 9] =
     ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"];
 
@@ -53,7 +53,7 @@ pub struct JwtAuthenticator {
     pub claim_validation_rules: Vec<ClaimValidationRule>,
     pub claim_mappings: ClaimMappings,
     pub user_validation_rules: Vec<UserValidationRule>,
-    /// Not part of the file: what `--oidc-signing-algs` allows; empty: all.
+    /// Not part of the file: algorithms allowed by `--oidc-signing-algs`; empty: all.
     #[serde(skip)]
     pub algorithms: Vec<String>,
 }
@@ -110,14 +110,14 @@ pub struct UserValidationRule {
     pub message: String,
 }
 
-/// How a part of the user follows from the claims.
+/// Mapping of claims to a part of the user.
 #[derive(Debug)]
 pub enum Source {
     Claim { name: String, prefix: String },
     Expression(Program),
 }
 
-/// What is checked of the claims.
+/// Validation rule for claims.
 #[derive(Debug)]
 pub enum ClaimRule {
     Required { claim: String, value: String },
@@ -141,7 +141,7 @@ pub fn read(path: &Path) -> Result<Configuration, ConfigurationError> {
     Ok(found)
 }
 
-/// What is wrong with the configuration as a whole.
+/// Validates the configuration as a whole.
 pub fn check(configuration: &Configuration) -> Result<(), String> {
     let (mut urls, mut discoveries) = (HashSet::new(), HashSet::new());
     for (index, authenticator) in configuration.jwt.iter().enumerate() {
@@ -221,7 +221,7 @@ fn check_url(field: &str, url: &str) -> Result<(), String> {
 }
 
 impl JwtAuthenticator {
-    /// Compiles all expressions and refuses what contradicts itself.
+    /// Compiles all expressions and rejects contradictions.
     pub fn compile(&self) -> Result<Rules, String> {
         let mut claims = Vec::new();
         for (index, rule) in self.claim_validation_rules.iter().enumerate() {
@@ -344,7 +344,7 @@ fn check_extra_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// An address that nobody has verified must not become a name: expressions that use it have to ask for that, too.
+/// An unverified email address must not become a user name: expressions that use it must also check `email_verified`.
 fn check_email(rules: &Rules) -> Result<(), String> {
     let Source::Expression(username) = &rules.username else { return Ok(()) };
     let uses = |expression: &Program, claim: &str| {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_that_cannot_be() {
+    fn authentication_configuration_invalid_is_rejected() {
         let with =
             |issuer: &str, rest: &str| format!("- issuer: {{{issuer}}}\n  claimMappings: {{{rest}}}\n");
         let issuer = "url: 'https://i', audiences: [a]";

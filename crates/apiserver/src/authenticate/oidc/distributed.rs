@@ -1,5 +1,5 @@
-//! Distributed claims (OpenID Connect Core 1.0, section 5.6.2): groups that the token does not contain, but a signed
-//! answer of another endpoint does.
+//! Distributed claims (OpenID Connect Core 1.0, section 5.6.2): groups that are not in the token, but in a signed
+//! response of another endpoint.
 
 use super::check;
 use super::config::{self, JwtAuthenticator, Source};
@@ -14,18 +14,18 @@ use std::time::Duration;
 
 pub const NAMES: &str = "_claim_names";
 const SOURCES: &str = "_claim_sources";
-/// The longest time of an endpoint's answer.
+/// Time limit of an endpoint's response.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Bytes of an answer.
+/// Size limit of a response in bytes.
 const MAX_TOKEN: usize = 256 << 10;
-/// Issuers of answers whose keys are remembered.
+/// Issuers of responses whose keys are cached.
 const MAX_ISSUERS: usize = 32;
 
 /// Resolves the claim that groups are read from.
 pub struct ClaimResolver {
     claim: String,
     authorities: Option<Vec<u8>>,
-    /// Keys of those who signed answers, by issuer.
+    /// Keys of the issuers of responses, by issuer.
     issuers: Mutex<HashMap<String, Arc<Keys>>>,
 }
 
@@ -41,7 +41,7 @@ impl ClaimResolver {
         })
     }
 
-    /// Adds the claim to those of a verified token, if they say where it is.
+    /// Adds the claim to those of a verified token, if they refer to an endpoint.
     pub async fn expand(
         &self,
         config: &JwtAuthenticator,
@@ -66,7 +66,7 @@ impl ClaimResolver {
             format!("id token _claim_names contained a source {name} missing in _claims_sources")
         })?;
         let Some(endpoint) = source["endpoint"].as_str().filter(|endpoint| !endpoint.is_empty()) else {
-            // An aggregated claim: it is not read.
+            // Aggregated claims are not supported.
             return Ok(());
         };
         let access = source["access_token"].as_str().unwrap_or_default();
@@ -114,7 +114,7 @@ impl ClaimResolver {
         let bytes = Client::with_credentials(target, credentials).get_bytes("", LIMIT).await;
         let bytes = bytes.map_err(|error| error.chain())?;
         if bytes.len() > MAX_TOKEN {
-            return Err(format!("the answer is longer than {MAX_TOKEN} bytes"));
+            return Err(format!("response is longer than {MAX_TOKEN} bytes"));
         }
         String::from_utf8(bytes.to_vec())
             .map_err(|_| "could not decode distributed claim response".to_owned())
@@ -148,9 +148,9 @@ mod tests {
     use base::clock::Clock;
     use serde_json::json;
     use std::sync::OnceLock;
-    use testkit::{Responder, SigningKey};
+    use testbase::{Responder, SigningKey};
 
-    /// An issuer that also serves distributed claims, with the answers of its endpoint.
+    /// An issuer that also serves distributed claims, with the responses of its endpoint.
     struct Provider {
         responder: Responder,
         key: Arc<SigningKey>,
@@ -162,7 +162,7 @@ mod tests {
             let key = Arc::new(SigningKey::new("k").expect("a key"));
             let answer = Arc::new(Mutex::new((200, Value::Null)));
             let url: Arc<OnceLock<String>> = Arc::default();
-            let (own, signer, given) = (Arc::clone(&url), Arc::clone(&key), Arc::clone(&answer));
+            let (own, signer, response) = (Arc::clone(&url), Arc::clone(&key), Arc::clone(&answer));
             let responder = Responder::start(move |path, _| {
                 let url = own.get().cloned().unwrap_or_default();
                 match path {
@@ -170,7 +170,7 @@ mod tests {
                         (200, json!({"issuer": url, "jwks_uri": format!("{url}/keys")}))
                     }
                     "/keys" => (200, json!({"keys": [signer.jwk()]})),
-                    _ => given.lock().clone(),
+                    _ => response.lock().clone(),
                 }
             })
             .await
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn groups_are_read_from_the_endpoint() {
+    async fn distributed_claims_groups_are_read_from_endpoint() {
         let provider = Provider::start().await;
         let oidc = provider.oidc();
         provider.answers(200, provider.token(&json!({"groups": ["dev", "ops"]})));
@@ -243,28 +243,28 @@ mod tests {
             sent.iter()
                 .any(|headers| headers.get("authorization").is_some_and(|value| value == "Bearer secret"))
         );
-        // Claims of the token itself come first, and the same token is not resolved again at once.
-        let asked = || provider.responder.seen().iter().filter(|(path, _)| path == "/groups").count();
+        // Claims of the token itself take precedence, and the same token is not resolved again immediately.
+        let requests = || provider.responder.seen().iter().filter(|(path, _)| path == "/groups").count();
         let own = provider.token(&json!({"groups": ["own"], "_claim_names": {"groups": "s"}}));
         let user = oidc.authenticate(&own).await.expect("accepted").expect("known").user;
-        assert_eq!((user.groups, asked()), (vec!["own".to_owned()], 1));
+        assert_eq!((user.groups, requests()), (vec!["own".to_owned()], 1));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn wrong_answers_refuse_the_token() {
+    async fn distributed_claims_invalid_response_rejects_token() {
         let provider = Provider::start().await;
         let oidc = provider.oidc();
-        let stranger = SigningKey::new("k").expect("a key");
+        let other_key = SigningKey::new("k").expect("a key");
         let groups = json!({"groups": ["system:masters"]});
         let expired = json!({"groups": ["dev"], "exp": 1});
         let elsewhere = json!({"groups": ["dev"], "aud": "other"});
         for (code, text, want) in [
             (500, String::new(), "while getting distributed claim \"groups\""),
             (200, "rubbish".to_owned(), "getting untrusted issuer from endpoint"),
-            (200, "x".repeat(MAX_TOKEN + 1), "the answer is longer than"),
+            (200, "x".repeat(MAX_TOKEN + 1), "response is longer than"),
             (
                 200,
-                stranger.sign(&provider.claims(&groups)).expect("signed"),
+                other_key.sign(&provider.claims(&groups)).expect("signed"),
                 "verify distributed claim token",
             ),
             (200, provider.token(&expired), "token is expired"),
@@ -285,7 +285,7 @@ mod tests {
             let error = oidc.authenticate(&provider.token(&claims)).await.map(drop).expect_err(want);
             assert!(error.0.contains(want), "{want}: {}", error.0);
         }
-        // An aggregated claim is not read.
+        // Aggregated claims are not read.
         let aggregated = json!({"_claim_names": {"groups": "s"}, "_claim_sources": {"s": {"JWT": "x"}}});
         let user =
             oidc.authenticate(&provider.token(&aggregated)).await.expect("accepted").expect("known").user;
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn issuers_of_answers_are_bounded() {
+    fn distributed_claims_cached_issuers_are_bounded() {
         let config = JwtAuthenticator::default();
         let groups = Source::Claim { name: "groups".to_owned(), prefix: String::new() };
         let resolver = ClaimResolver::of(&config, Some(&groups)).expect("a claim");

@@ -1,4 +1,4 @@
-//! One issuer described by flags, as clusters did before there was a configuration file.
+//! One issuer configured by flags, the predecessor of the configuration file.
 
 use super::config::{
     self, ALGORITHMS, ClaimMappings, ClaimValidationRule, Configuration, Issuer, JwtAuthenticator, Mapping,
@@ -16,22 +16,22 @@ pub struct OidcFlags {
     pub groups_claim: String,
     pub groups_prefix: String,
     pub signing_algs: Vec<String>,
-    /// Claims that must be there, with their values.
+    /// Required claims with their values.
     pub required_claims: Vec<(String, String)>,
 }
 
 impl OidcFlags {
-    /// The configuration that says the same.
+    /// The equivalent configuration.
     pub fn configuration(&self) -> Result<Configuration, String> {
         if let Some(unknown) = self.signing_algs.iter().find(|name| !ALGORITHMS.contains(&name.as_str())) {
             return Err(format!("unsupported signing algorithm {unknown}"));
         }
         let certificate_authority = match &self.ca_file {
             Some(path) => std::fs::read_to_string(path)
-                .map_err(|error| format!("reading {}: {error}", path.display()))?,
+                .map_err(|error| format!("failed to read {}: {error}", path.display()))?,
             None => String::new(),
         };
-        // Without a prefix, names other than addresses carry their issuer; a dash means none.
+        // Without a prefix flag, names other than email addresses get the issuer as prefix; a dash disables it.
         let username_prefix = match (self.username_prefix.as_str(), self.username_claim.as_str()) {
             ("-", _) | ("", "email") => String::new(),
             ("", _) => format!("{}#", self.issuer_url),

@@ -1,4 +1,4 @@
-//! The keys of an issuer: where they are is found by discovery, and they are kept until a token names another one.
+//! Keys of an issuer, located by discovery and cached until a token names an unknown one.
 
 use super::config::Issuer;
 use super::metrics::JwtMetrics;
@@ -11,13 +11,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
-/// How long an issuer may take to answer.
+/// Time limit of an issuer's response.
 const LIMIT: Duration = Duration::from_secs(10);
-/// An issuer is not asked more often than this, whatever tokens come.
+/// Shortest time between fetches from an issuer, whatever tokens arrive.
 const PAUSE: Duration = Duration::from_secs(10);
 
 struct KeySet {
-    /// With the names they go by.
+    /// With their key IDs.
     keys: Vec<(String, PublicKey)>,
 }
 
@@ -27,8 +27,8 @@ pub struct Keys {
     authorities: Option<Vec<u8>>,
     metrics: Arc<OnceLock<JwtMetrics>>,
     known: Mutex<Option<Arc<KeySet>>>,
-    /// When the issuer was asked last, and what went wrong then. One asks at a time.
-    asked: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
+    /// Time and error of the last fetch. One fetch runs at a time.
+    last_fetch: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
 impl Keys {
@@ -46,11 +46,11 @@ impl Keys {
             authorities,
             metrics,
             known: Mutex::new(None),
-            asked: tokio::sync::Mutex::new(None),
+            last_fetch: tokio::sync::Mutex::new(None),
         })
     }
 
-    /// Whether one of the issuer's keys has signed the token.
+    /// Verifies the token's signature with the issuer's keys.
     pub async fn verify(&self, token: &Unverified<'_>) -> Result<(), String> {
         let known = self.known.lock().clone();
         if let Some(keys) = &known
@@ -62,30 +62,30 @@ impl Keys {
         fetched.verify(token).unwrap_or(Err("no keys match the token")).map_err(str::to_owned)
     }
 
-    /// The keys as the issuer has them now; `seen` were not enough.
+    /// The issuer's current keys; `seen` were not sufficient.
     async fn fetch(&self, seen: Option<&Arc<KeySet>>) -> Result<Arc<KeySet>, String> {
-        let mut asked = self.asked.lock().await;
-        // Somebody else may have asked while this request waited for its turn.
+        let mut last_fetch = self.last_fetch.lock().await;
+        // Another request may have fetched while this one waited for the lock.
         let newest = self.known.lock().clone();
         if let Some(newest) = &newest
             && seen.is_none_or(|seen| !Arc::ptr_eq(seen, newest))
         {
             return Ok(newest.clone());
         }
-        if let Some((when, error)) = &*asked
+        if let Some((when, error)) = &*last_fetch
             && when.elapsed() < PAUSE
         {
             let error = error.clone().unwrap_or_else(|| "no keys match the token".to_owned());
             return newest.ok_or(error);
         }
-        let outcome = self.ask().await;
-        *asked = Some((Instant::now(), outcome.as_ref().err().cloned()));
+        let outcome = self.fetch_keys().await;
+        *last_fetch = Some((Instant::now(), outcome.as_ref().err().cloned()));
         let keys = Arc::new(outcome?);
         *self.known.lock() = Some(keys.clone());
         Ok(keys)
     }
 
-    async fn ask(&self) -> Result<KeySet, String> {
+    async fn fetch_keys(&self) -> Result<KeySet, String> {
         let document = self.discovery.get("", LIMIT).await.map_err(|error| error.chain())?;
         let issuer = document["issuer"].as_str().unwrap_or("");
         if issuer != self.issuer {
@@ -94,7 +94,7 @@ impl Keys {
                 self.issuer
             ));
         }
-        let url = document["jwks_uri"].as_str().ok_or("the provider names no jwks_uri")?;
+        let url = document["jwks_uri"].as_str().ok_or("provider metadata has no jwks_uri")?;
         let trust = Trust { authorities: self.authorities.clone().into(), ..Trust::default() };
         let client = Client::new(Target::new(url, &trust).map_err(|error| error.to_string())?);
         let fetched = client.get_bytes("", LIMIT).await.map_err(|error| error.chain());
@@ -122,14 +122,14 @@ impl KeySet {
         Self { keys }
     }
 
-    /// `None`: no key here is the one that the token names.
+    /// `None` if the token names another key.
     fn verify(&self, token: &Unverified<'_>) -> Option<Result<(), &'static str>> {
         let id = token.key_id();
         let mut outcome = None;
         for (name, key) in self.keys.iter().filter(|(name, _)| id.is_empty() || name == id) {
             match token.verify(key) {
                 Ok(()) => return Some(Ok(())),
-                // A token that names its key and is not signed by it is bad, whatever the issuer has meanwhile.
+                // A token whose named key did not sign it is invalid; newer keys cannot change that.
                 Err(why) if !id.is_empty() && name == id => outcome = Some(Err(why)),
                 Err(_) => {}
             }

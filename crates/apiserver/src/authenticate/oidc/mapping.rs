@@ -1,4 +1,4 @@
-//! From claims to a user.
+//! Mapping of claims to a user.
 
 use super::config::{ClaimRule, Rules, Source};
 use crate::user::UserInfo;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// The user that verified claims stand for, if all rules hold.
+/// The user of verified claims, if all rules hold.
 pub fn user(rules: &Rules, claims: &Value) -> Result<UserInfo, String> {
     let name = username(&rules.username, claims)?;
     let groups = rules.groups.as_ref().map(|source| groups(source, claims)).transpose()?.unwrap_or_default();
@@ -56,12 +56,12 @@ fn username(source: &Source, claims: &Value) -> Result<String, String> {
                 .get(name)
                 .ok_or_else(|| format!("parse username claims {name:?}: claim not present"))?;
             let text =
-                value.as_str().ok_or_else(|| format!("parse username claims {name:?}: it is no string"))?;
+                value.as_str().ok_or_else(|| format!("parse username claims {name:?}: not a string"))?;
             if name == "email" && claims.get("email_verified").is_some() {
                 match claims["email_verified"].as_bool() {
                     Some(true) => {}
                     Some(false) => return Err("email not verified".to_owned()),
-                    None => return Err("parse 'email_verified' claim: it is no boolean".to_owned()),
+                    None => return Err("parse 'email_verified' claim: not a boolean".to_owned()),
                 }
             }
             Ok(format!("{prefix}{text}"))
@@ -81,8 +81,8 @@ fn groups(source: &Source, claims: &Value) -> Result<Vec<String>, String> {
                     .iter()
                     .map(|group| group.as_str().map(str::to_owned))
                     .collect::<Option<Vec<String>>>()
-                    .ok_or_else(|| format!("parse groups claim {name:?}: an element is no string"))?,
-                _ => return Err(format!("parse groups claim {name:?}: it is neither a string nor a list")),
+                    .ok_or_else(|| format!("parse groups claim {name:?}: an element is not a string"))?,
+                _ => return Err(format!("parse groups claim {name:?}: neither a string nor a list")),
             };
             Ok(found.into_iter().map(|group| format!("{prefix}{group}")).collect())
         }
@@ -97,22 +97,24 @@ fn uid(source: &Source, claims: &Value) -> Result<String, String> {
         },
         Source::Claim { name, .. } => match claims.get(name) {
             Some(Value::String(uid)) => Ok(uid.clone()),
-            Some(_) => Err(format!("parse uid claim {name:?}: it is no string")),
+            Some(_) => Err(format!("parse uid claim {name:?}: not a string")),
             None => Err(format!("parse uid claim {name:?}: claim not present")),
         },
     }
 }
 
-/// Strings of a result; what is empty is left out.
+/// Non-empty strings of a result.
 fn strings(value: &Value) -> Result<Vec<String>, String> {
-    let kept =
+    let retained =
         |texts: Vec<&str>| texts.into_iter().filter(|text| !text.is_empty()).map(str::to_owned).collect();
     match value {
         Value::Null => Ok(Vec::new()),
-        Value::String(text) => Ok(kept(vec![text])),
+        Value::String(text) => Ok(retained(vec![text])),
         Value::Array(items) => {
             let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-            texts.map(kept).ok_or_else(|| "expression must return a string or a list of strings".to_owned())
+            texts
+                .map(retained)
+                .ok_or_else(|| "expression must return a string or a list of strings".to_owned())
         }
         _ => Err("expression must return a string or a list of strings".to_owned()),
     }
@@ -125,7 +127,7 @@ fn check_claims(rules: &Rules, claims: &Value) -> Result<(), String> {
                 let Some(found) = claims.get(claim) else {
                     return Err(format!("required claim {claim} not present in ID token"));
                 };
-                let found = found.as_str().ok_or_else(|| format!("parse claim {claim}: it is no string"))?;
+                let found = found.as_str().ok_or_else(|| format!("parse claim {claim}: not a string"))?;
                 if found != value {
                     return Err(format!(
                         "required claim {claim} value does not match. Got = {found}, want = {value}"

@@ -59,16 +59,16 @@ impl JwtMetrics {
             self.key_sets.with_label_values(&[issuer.as_str(), &self.server, &hash]).set(1);
             let old = self.known.lock().insert(issuer.clone(), hash.clone());
             if let Some(old) = old.filter(|old| *old != hash) {
-                // It was set.
+                // The series exists.
                 let _ = self.key_sets.remove_label_values(&[issuer.as_str(), &self.server, &old]);
             }
         }
     }
 
-    /// Removes what is recorded of an issuer that is no longer configured.
+    /// Removes the series of an issuer that is no longer configured.
     pub fn forget(&self, issuer: &str) {
         let issuer = hash(issuer.as_bytes());
-        // Absent ones need not be removed.
+        // Fails only for absent series.
         for result in ["success", "failure"] {
             let _ = self.last_fetch.remove_label_values(&[result, &issuer, &self.server]);
         }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_sets_are_shown_by_hash() {
+    fn key_set_metrics_are_labelled_by_hash() {
         let clock = Clock::system();
         let metrics = Metrics::new(&clock).expect("metrics");
         let jwt = JwtMetrics::new(&metrics, &clock).expect("new names");
@@ -95,7 +95,7 @@ mod tests {
         jwt.fetched("https://b.example.com", Some(b"one"));
         jwt.fetched("https://a.example.com", None);
         assert_eq!((shown("key_set_info{"), shown("last_timestamp_seconds{")), (2, 3));
-        // Another key set takes the place of the first.
+        // Another key set replaces the first.
         jwt.fetched("https://a.example.com", Some(b"two"));
         assert_eq!((shown("key_set_info{"), shown(&hash(b"two"))), (2, 1));
         jwt.forget("https://a.example.com");

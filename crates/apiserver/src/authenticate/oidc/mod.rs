@@ -1,7 +1,7 @@
 //! Tokens of other issuers: OpenID Connect, with structured configuration.
 //!
-//! An issuer's keys are fetched when its first token comes and again when a token names a key that is not known; nobody
-//! polls. What the claims mean is told by the configuration, by name or by expression.
+//! An issuer's keys are fetched for its first token and again when a token names an unknown key; there is no polling.
+//! The configuration maps claims to users, by name or by expression.
 
 pub mod config;
 mod distributed;
@@ -29,10 +29,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How far clocks may differ for tokens that are not valid yet.
+/// Tolerated clock skew for tokens that are not valid yet.
 const NOT_BEFORE_LEEWAY: i64 = 5 * 60;
 
-/// The time for which distributed claims count, and the number of tokens whose are remembered.
+/// Lifetime and capacity of the cache of distributed claims.
 const EXPANDED: Duration = Duration::from_secs(10);
 const MAX_EXPANDED: usize = 1024;
 
@@ -45,7 +45,7 @@ struct Issuer {
     rules: Rules,
     keys: Keys,
     resolver: Option<ClaimResolver>,
-    /// Claims with those that were elsewhere, by hash of the token.
+    /// Claims including distributed ones, by hash of the token.
     expanded: Mutex<HashMap<[u8; 32], Expanded>>,
 }
 
@@ -58,16 +58,16 @@ pub struct Oidc {
 }
 
 impl Oidc {
-    /// Of a configuration that has been checked; `file` is where it is from.
+    /// Builds the issuers of a validated configuration, which is from `file`.
     pub fn new(configuration: Configuration, file: Option<PathBuf>, clock: &Clock) -> Result<Self, String> {
         let metrics = Arc::default();
         let issuers = build(configuration, &metrics)?;
         Ok(Self { issuers: ArcSwap::from_pointee(issuers), file, clock: clock.clone(), metrics })
     }
 
-    /// Counts from now on.
+    /// Sets the metrics.
     pub fn observe(&self, metrics: JwtMetrics) {
-        // The first ones stay.
+        // Later calls have no effect.
         let _ = self.metrics.set(metrics);
     }
 
@@ -75,7 +75,7 @@ impl Oidc {
         self.file.as_deref()
     }
 
-    /// Reads the issuers from the file again. If that fails, nothing changes.
+    /// Reloads the issuers from the file. If that fails, nothing changes.
     pub fn reload(&self) -> Result<(), ConfigurationError> {
         let Some(path) = &self.file else { return Ok(()) };
         let configuration = config::read(path)?;
@@ -90,7 +90,7 @@ impl Oidc {
         Ok(())
     }
 
-    /// The user a token stands for; `None`: its issuer is not known here.
+    /// The user of a token; `None` if its issuer is unknown.
     pub async fn authenticate(&self, token: &str) -> Result<Option<Authenticated>, Refusal> {
         let issuers = self.issuers.load_full();
         if issuers.is_empty() {
@@ -125,7 +125,7 @@ fn build(configuration: Configuration, metrics: &Arc<OnceLock<JwtMetrics>>) -> R
 }
 
 impl Issuer {
-    /// The user of a token; why there is none, otherwise.
+    /// The user of a token; the error is the reason for its rejection.
     async fn user(
         &self,
         token: &str,
@@ -143,7 +143,7 @@ impl Issuer {
         mapping::user(&self.rules, &claims)
     }
 
-    /// The claims with those that are elsewhere.
+    /// Claims including distributed ones.
     async fn expand(&self, token: &str, mut claims: Value, now: i64) -> Result<Arc<Value>, String> {
         let Some(resolver) = self.resolver.as_ref().filter(|_| claims.get(distributed::NAMES).is_some())
         else {
@@ -166,7 +166,7 @@ impl Issuer {
     }
 }
 
-/// Checks everything about a token that does not depend on rules.
+/// Checks everything about a token except the configured rules.
 async fn check(
     config: &JwtAuthenticator,
     keys: &Keys,

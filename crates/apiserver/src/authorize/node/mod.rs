@@ -1,14 +1,14 @@
-//! The Node authorizer: a kubelet sees what its own pods refer to, and otherwise what every node needs.
+//! The Node authorizer: a kubelet may read the objects that its own pods refer to, and those that every node needs.
 //!
-//! A node is a member of `system:nodes` whose name is `system:node:<name>`. That it only writes what is its own is the
-//! business of NodeRestriction admission: names of new objects are not known here.
+//! A node is a member of `system:nodes` named `system:node:<name>`. NodeRestriction admission limits its writes to
+//! its own objects: names of new objects are not known here.
 
 mod references;
 
 use super::rules::Rule;
-use super::{Attributes, Authorizer, Decision, Found};
+use super::{Attributes, Authorizer, Decision, ResolvedRules};
 use crate::registry::Storage;
-use crate::registry::feed::{self, Feed, News};
+use crate::registry::feed::{self, Feed, FeedUpdate};
 use crate::user::UserInfo;
 use futures_util::future::BoxFuture;
 use machinery::selector::field::FieldSelector;
@@ -18,7 +18,7 @@ use references::{ObjectKind, References};
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// What every node may do: verbs, groups, resources.
+/// Permissions of every node: verbs, groups, resources.
 const NODE_RULES: [(&[&str], &[&str], &[&str]); 9] = [
     (&["create"], &["authentication.k8s.io"], &["tokenreviews"]),
     (&["create"], &["authorization.k8s.io"], &["subjectaccessreviews", "localsubjectaccessreviews"]),
@@ -42,7 +42,7 @@ pub fn is_agent_account(namespace: &str, name: &str) -> bool {
     namespace == "kube-system" && AGENT_ACCOUNTS.contains(&name)
 }
 
-/// Where the objects are that tie others to nodes.
+/// Storages of the objects that tie others to nodes.
 pub struct Storages {
     pub pods: Arc<Storage>,
     pub persistent_volumes: Arc<Storage>,
@@ -88,8 +88,8 @@ fn follow(
         return;
     }
     let changes = match feed.take() {
-        News::Changes(changes) => changes,
-        News::Everything(entries) => {
+        FeedUpdate::Changes(changes) => changes,
+        FeedUpdate::Snapshot(entries) => {
             clear(references);
             entries.into_iter().map(|entry| (entry, false)).collect()
         }
@@ -104,14 +104,14 @@ fn follow(
     }
 }
 
-/// The node that a user is; `None`: it is none.
+/// Node name of a user; `None` if it is no node.
 pub fn node_name(user: &UserInfo) -> Option<&str> {
     user.name.strip_prefix("system:node:").filter(|_| user.is_in("system:nodes"))
 }
 
 impl Node {
     pub fn new(storages: Storages) -> Self {
-        let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         let rules = NODE_RULES
             .iter()
             .map(|(verbs, groups, resources)| Rule {
@@ -217,7 +217,7 @@ impl Node {
         Ok(Err(why.to_owned()))
     }
 
-    /// Whether something on the node refers to the object.
+    /// Reports whether an object on the node refers to this one.
     async fn related(
         &self,
         node: &str,
@@ -233,7 +233,7 @@ impl Node {
         Ok(if known { Ok(()) } else { Err(unrelated(node)) })
     }
 
-    /// Whether the object itself names the node.
+    /// Reports whether the object itself names the node.
     async fn own(
         &self,
         node: &str,
@@ -268,7 +268,7 @@ impl Node {
         Ok(if named.as_deref() == Some(node) { Ok(()) } else { Err(unrelated(node)) })
     }
 
-    /// NodeRestriction checks what a node creates.
+    /// NodeRestriction checks the created objects.
     async fn pod_certificate(&self, node: &str, wanted: &Attributes<'_>) -> Result<Result<(), String>> {
         let why = match wanted.verb {
             _ if !wanted.subresource.is_empty() => {
@@ -366,6 +366,10 @@ fn node_object(node: &str, wanted: &Attributes<'_>) -> Result<(), String> {
 }
 
 impl Authorizer for Node {
+    fn label(&self) -> (&'static str, &str) {
+        ("Node", "node")
+    }
+
     fn authorize<'a>(
         &'a self,
         user: &'a UserInfo,
@@ -382,8 +386,8 @@ impl Authorizer for Node {
         })
     }
 
-    fn rules<'a>(&'a self, user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<Found>> {
-        let mut found = Found::default();
+    fn rules<'a>(&'a self, user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Result<ResolvedRules>> {
+        let mut found = ResolvedRules::default();
         if node_name(user).is_some() {
             found.incomplete = true;
             found.errors.push("node authorizer does not support user rule resolution".to_owned());
@@ -396,12 +400,12 @@ impl Authorizer for Node {
 mod tests {
     use super::*;
 
-    fn wants<'a>(verb: &'a str, namespace: &'a str, name: &'a str) -> Attributes<'a> {
+    fn request<'a>(verb: &'a str, namespace: &'a str, name: &'a str) -> Attributes<'a> {
         Attributes { verb, is_resource: true, namespace, name, ..Attributes::default() }
     }
 
     #[test]
-    fn identities() {
+    fn node_identity_is_parsed() {
         for (name, group, want) in [
             ("system:node:n1", "system:nodes", Some("n1")),
             ("system:node:n1", "others", None),
@@ -414,24 +418,24 @@ mod tests {
     }
 
     #[test]
-    fn its_own_lease_and_node() {
+    fn node_may_access_only_own_lease_and_node() {
         for (attributes, want) in [
-            (wants("update", "kube-node-lease", "n1"), true),
-            (wants("create", "kube-node-lease", ""), true),
-            (wants("update", "kube-node-lease", "n2"), false),
-            (wants("update", "default", "n1"), false),
-            (wants("list", "kube-node-lease", ""), false),
+            (request("update", "kube-node-lease", "n1"), true),
+            (request("create", "kube-node-lease", ""), true),
+            (request("update", "kube-node-lease", "n2"), false),
+            (request("update", "default", "n1"), false),
+            (request("list", "kube-node-lease", ""), false),
         ] {
             assert_eq!(lease("n1", &attributes).is_ok(), want, "{attributes:?}");
         }
         for (attributes, want) in [
-            (wants("get", "", "n1"), true),
-            (wants("get", "", "n2"), false),
-            (wants("list", "", ""), false),
-            (wants("list", "", "n1"), true),
-            (wants("delete", "", "n1"), false),
-            (Attributes { subresource: "status", ..wants("patch", "", "n1") }, true),
-            (Attributes { subresource: "proxy", ..wants("get", "", "n1") }, false),
+            (request("get", "", "n1"), true),
+            (request("get", "", "n2"), false),
+            (request("list", "", ""), false),
+            (request("list", "", "n1"), true),
+            (request("delete", "", "n1"), false),
+            (Attributes { subresource: "status", ..request("patch", "", "n1") }, true),
+            (Attributes { subresource: "proxy", ..request("get", "", "n1") }, false),
         ] {
             assert_eq!(node_object("n1", &attributes).is_ok(), want, "{attributes:?}");
         }
@@ -445,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_that_stay_at_home() {
+    fn node_selectors_must_select_own_node() {
         for (selector, want) in [
             ("spec.nodeName=n1", true),
             ("metadata.namespace=x,spec.nodeName=n1", true),
@@ -453,7 +457,7 @@ mod tests {
             ("spec.nodeName=n2", false),
             ("", false),
         ] {
-            let attributes = Attributes { field_selector: selector, ..wants("list", "", "") };
+            let attributes = Attributes { field_selector: selector, ..request("list", "", "") };
             assert_eq!(selects(&attributes, "spec.nodeName", "n1"), want, "{selector}");
         }
     }

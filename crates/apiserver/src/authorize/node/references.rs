@@ -1,4 +1,4 @@
-//! What the pods of each node refer to, kept up to date object by object.
+//! Objects that the pods of each node refer to, updated incrementally per object.
 
 use machinery::{Value, meta};
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ pub enum ObjectKind {
 /// Kind and `namespace/name`.
 type Reference = (ObjectKind, Box<str>);
 
-/// Volume sources of pods that name a secret, and the field that does: its name, or an object with it.
+/// Volume sources of pods that refer to a secret, and the field: its name, or an object with it.
 const POD_VOLUME_SECRETS: [(&str, &str); 10] = [
     ("secret", "secretName"),
     ("azureFile", "secretName"),
@@ -31,7 +31,7 @@ const POD_VOLUME_SECRETS: [(&str, &str); 10] = [
     ("csi", "nodePublishSecretRef"),
 ];
 
-/// The same of persistent volumes; only what the kubelet needs, not what controllers do.
+/// The same of persistent volumes; only those that the kubelet needs, not those for controllers.
 const VOLUME_SECRETS: [(&str, &str); 10] = [
     ("cephfs", "secretRef"),
     ("cinder", "secretRef"),
@@ -54,18 +54,18 @@ struct Volume {
 
 #[derive(Debug, Default)]
 pub struct References {
-    /// By `namespace/name`: the node a pod is on and what it refers to.
+    /// By `namespace/name`: the node of a pod and its references.
     pods: HashMap<Box<str>, (Box<str>, Vec<Reference>)>,
-    /// By node: how many of its pods refer to an object.
+    /// By node: number of its pods that refer to an object.
     nodes: HashMap<Box<str>, HashMap<Reference, usize>>,
     /// By name.
     volumes: HashMap<Box<str>, Volume>,
-    /// By secret: the volumes that name it.
+    /// By secret: the volumes that refer to it.
     volumes_of_secret: HashMap<Box<str>, HashSet<Box<str>>>,
 }
 
 impl References {
-    /// Whether something on the node refers to the object.
+    /// Reports whether an object on the node refers to this one.
     pub fn relates(&self, node: &str, kind: ObjectKind, namespace: &str, name: &str) -> bool {
         let Some(known) = self.nodes.get(node) else { return false };
         let refers = |kind: ObjectKind, key: Box<str>| known.contains_key(&(kind, key));
@@ -95,7 +95,7 @@ impl References {
         self.volumes_of_secret.clear();
     }
 
-    /// A pod was created or changed. `key` is `namespace/name`.
+    /// Adds or updates a pod. `key` is `namespace/name`.
     pub fn put_pod(&mut self, key: &str, bytes: &[u8]) {
         self.remove_pod(key);
         let Ok(pod) = serde_json::from_slice::<Value>(bytes) else { return };
@@ -127,7 +127,7 @@ impl References {
         }
     }
 
-    /// A persistent volume was created or changed.
+    /// Adds or updates a persistent volume.
     pub fn put_volume(&mut self, key: &str, bytes: &[u8]) {
         self.remove_volume(key);
         let Ok(volume) = serde_json::from_slice::<Value>(bytes) else { return };
@@ -162,7 +162,7 @@ fn items<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value[field].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Everything a pod refers to, each once; itself first.
+/// References of a pod without duplicates; itself first.
 fn references_of(pod: &Value) -> Vec<Reference> {
     let namespace = meta::namespace(pod);
     let mut found = Vec::new();
@@ -174,7 +174,7 @@ fn references_of(pod: &Value) -> Vec<Reference> {
         }
     };
     add(ObjectKind::Pod, &pod["metadata"]["name"]);
-    // A node makes mirror pods itself: they must not open anything to it.
+    // A node creates mirror pods itself: they must not grant it access to anything.
     if meta::annotation(pod, "kubernetes.io/config.mirror").is_some() {
         return found;
     }
@@ -221,7 +221,7 @@ fn references_of(pod: &Value) -> Vec<Reference> {
     found
 }
 
-/// Secrets of a volume, as `namespace/name`; without a namespace of their own they are in the claim's.
+/// Secrets of a volume, as `namespace/name`; the default namespace is that of the claim.
 fn secrets_of_volume(spec: &Value, claim_namespace: &str) -> Vec<Box<str>> {
     let mut found: Vec<Box<str>> = Vec::new();
     let mut add = |namespace: &Value, name: &Value| {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_opens_to_its_node() {
+    fn pod_references_are_accessible_to_its_node() {
         use ObjectKind::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
         let mut references = References::default();
         references.put_pod("n/p", &pod("n1"));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn mirror_pods_open_nothing() {
+    fn mirror_pod_references_are_not_accessible() {
         let mut object: Value = serde_json::from_slice(&pod("n1")).unwrap();
         object["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
         let mut references = References::default();

@@ -1,4 +1,4 @@
-//! Where events go: files, webhooks. Each backend decides whether a request waits for it.
+//! Audit backends: files and webhooks. Each backend decides whether a request waits for it.
 
 use super::event::Event;
 use super::log_file::LogFile;
@@ -12,50 +12,50 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Why an event was not recorded.
+/// Error of recording an event.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     #[error("audit buffer queue blocked")]
     BufferFull,
     #[error("event is too large even after truncating")]
     TooLarge,
-    #[error("sending to the audit webhook")]
+    #[error("failed to send events to the audit webhook")]
     Webhook(#[source] CallError),
-    #[error("there is no thread on which a request could wait for the audit webhook")]
-    NowhereToWait,
-    #[error("writing the audit log")]
+    #[error("blocking audit webhook needs a multi-threaded runtime")]
+    SingleThreadedRuntime,
+    #[error("failed to write the audit log")]
     Write(#[from] std::io::Error),
-    #[error("starting the writer of the audit log")]
+    #[error("failed to start the audit log writer thread")]
     Thread(#[source] std::io::Error),
 }
 
-/// What takes events. Called while the request runs: whatever takes time belongs elsewhere, unless the operator wants
-/// requests to wait.
+/// Receives events. Called while the request runs, so an implementation must not block unless the operator configured
+/// blocking mode.
 #[async_trait]
 pub trait Backend: Send + Sync {
-    /// Its name in metrics.
+    /// Plugin name in metrics.
     fn plugin(&self) -> &'static str;
 
     fn process(&self, event: &Event<'_>) -> Result<(), AuditError>;
 
-    /// A request without a record is refused.
+    /// True if a request that cannot be recorded is rejected.
     fn is_strict(&self) -> bool {
         false
     }
 
-    /// Begins what it does besides taking events.
+    /// Starts background tasks.
     fn start(&self) {}
 
-    /// Waits until what was taken so far is recorded, for so long at most.
+    /// Waits until all accepted events are recorded, at most for this long.
     async fn flush(&self, _limit: Duration) {}
 }
 
-/// Whether requests wait for the log.
+/// Blocking behaviour of the log (`--audit-log-mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Batch,
     Blocking,
-    /// As blocking, and a request that cannot be recorded when it is received is refused.
+    /// As blocking, and a request whose RequestReceived event cannot be recorded is rejected.
     BlockingStrict,
 }
 
@@ -65,7 +65,7 @@ pub enum Format {
     Legacy,
 }
 
-/// Has the line of an event written into room that is used again, and lets `take` have it.
+/// Formats an event into a reused thread-local buffer and passes the line to `take`.
 fn with_line<T>(
     event: &Event<'_>,
     format: Format,
@@ -86,12 +86,12 @@ fn with_line<T>(
             }
         }
         let taken = take(line);
-        line.shrink_to(KEPT_LINE);
+        line.shrink_to(RETAINED_LINE_BYTES);
         taken
     })
 }
 
-/// A log that is written before the request goes on.
+/// A log that is written before the request proceeds.
 pub struct BlockingLog {
     pub file: Mutex<LogFile>,
     pub format: Format,
@@ -117,47 +117,47 @@ impl Backend for BlockingLog {
     }
 }
 
-/// How long the writer gathers lines before it writes them.
-const GATHER: Duration = Duration::from_millis(10);
-/// Lines that are written together, in bytes.
-const GATHERED_BYTES: usize = 1 << 20;
+/// Batching delay of the writer thread.
+const BATCH_DELAY: Duration = Duration::from_millis(10);
+/// Size of a batch of lines, in bytes.
+const BATCH_BYTES: usize = 1 << 20;
 
-/// Room for lines that the writer keeps.
-const KEPT_LINES: usize = 64 * 1024;
-/// Room for a line that a thread keeps.
-const KEPT_LINE: usize = 4 * 1024;
+/// Retained capacity of the writer's buffer, in bytes.
+const RETAINED_LINES_BYTES: usize = 64 * 1024;
+/// Retained capacity of a thread's line buffer, in bytes.
+const RETAINED_LINE_BYTES: usize = 4 * 1024;
 
-/// Lines on their way to the writer.
+/// Lines queued for the writer.
 #[derive(Default)]
-struct Waiting {
+struct QueuedLines {
     lines: Vec<u8>,
     events: usize,
-    /// Who wants to be told when everything so far has been written.
+    /// Flush requests, notified when everything queued before them has been written.
     flushes: Vec<oneshot::Sender<()>>,
     closed: bool,
 }
 
-impl Waiting {
+impl QueuedLines {
     fn is_idle(&self) -> bool {
         self.events == 0 && self.flushes.is_empty() && !self.closed
     }
 
-    /// While nobody asks to be told, a little patience makes one write of many lines.
+    /// Without a pending flush, waiting briefly combines many lines into one write.
     fn may_wait(&self) -> bool {
-        self.flushes.is_empty() && !self.closed && self.lines.len() < GATHERED_BYTES
+        self.flushes.is_empty() && !self.closed && self.lines.len() < BATCH_BYTES
     }
 }
 
 #[derive(Default)]
 struct Buffer {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedLines>,
     changed: Condvar,
 }
 
-/// A log that a thread of its own writes. What does not fit into its buffer is lost and counted.
+/// A log written by a dedicated thread. Events that do not fit into its buffer are lost and counted.
 pub struct BufferedLog {
     buffer: Arc<Buffer>,
-    /// Events that may wait.
+    /// Maximum number of queued events.
     most: usize,
     writer: Option<JoinHandle<()>>,
     format: Format,
@@ -197,8 +197,8 @@ impl Backend for BufferedLog {
             let before = waiting.lines.len();
             waiting.lines.extend_from_slice(line);
             waiting.events += 1;
-            // The writer sleeps until there is something, and then until there is enough.
-            let full = before < GATHERED_BYTES && waiting.lines.len() >= GATHERED_BYTES;
+            // Wakes the writer for the first line, and when a batch is full.
+            let full = before < BATCH_BYTES && waiting.lines.len() >= BATCH_BYTES;
             let wake = waiting.events == 1 || full;
             drop(waiting);
             if wake {
@@ -226,7 +226,7 @@ impl Drop for BufferedLog {
     }
 }
 
-/// Until the log is dropped. Sleeps while there is nothing to write.
+/// Runs until the log is dropped. Sleeps while the queue is empty.
 fn write_lines(mut file: LogFile, buffer: &Buffer, clock: &Clock) {
     let mut lines = Vec::new();
     let mut troubled = false;
@@ -235,7 +235,7 @@ fn write_lines(mut file: LogFile, buffer: &Buffer, clock: &Clock) {
         while waiting.is_idle() {
             buffer.changed.wait(&mut waiting);
         }
-        let until = Instant::now() + GATHER;
+        let until = Instant::now() + BATCH_DELAY;
         while waiting.may_wait() && !buffer.changed.wait_until(&mut waiting, until).timed_out() {}
         std::mem::swap(&mut lines, &mut waiting.lines);
         waiting.events = 0;
@@ -246,15 +246,15 @@ fn write_lines(mut file: LogFile, buffer: &Buffer, clock: &Clock) {
                 Ok(()) => troubled = false,
                 Err(error) if !troubled => {
                     troubled = true;
-                    tracing::error!(%error, "the audit log cannot be written; events are lost");
+                    tracing::error!(%error, "failed to write the audit log, events are lost");
                 }
                 Err(_) => {}
             }
         }
         lines.clear();
-        lines.shrink_to(KEPT_LINES);
+        lines.shrink_to(RETAINED_LINES_BYTES);
         for done in flushes {
-            // Whoever asked may have lost patience.
+            // The flush may have timed out and dropped its receiver.
             let _ = done.send(());
         }
         if closed {
@@ -263,5 +263,5 @@ fn write_lines(mut file: LogFile, buffer: &Buffer, clock: &Clock) {
     }
 }
 
-/// Backends in the order in which they are asked.
+/// Backends in order of invocation.
 pub type Backends = Vec<Arc<dyn Backend>>;

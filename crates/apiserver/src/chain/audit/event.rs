@@ -1,4 +1,4 @@
-//! One audit event, as `audit.k8s.io/v1` writes it.
+//! One audit event in the form of `audit.k8s.io/v1`.
 
 use super::policy::{Level, Stage};
 use crate::user::UserInfo;
@@ -9,9 +9,9 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// How an event begins that stands alone.
+/// Beginning of an event that is not part of a list.
 const HEAD: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1""#;
-/// Set on events whose objects were left out for their size.
+/// Annotation of events whose objects were omitted because of their size.
 const TRUNCATED: &str = "audit.k8s.io/truncated";
 
 #[derive(Clone, Debug)]
@@ -31,19 +31,19 @@ pub struct Event<'a> {
     pub response_object: Option<&'a Value>,
     pub request_received_timestamp: Timestamp,
     pub stage_timestamp: Timestamp,
-    /// By key.
+    /// Sorted by key.
     pub annotations: Vec<(&'a str, &'a str)>,
     pub encoded: OnceCell<Bytes>,
 }
 
-/// How a request ended: the code, and what else a `Status` told.
+/// Response status: the code, and further fields of a `Status` body.
 #[derive(Clone, Debug)]
 pub struct ResponseStatus {
     pub code: u16,
     pub told: Option<Value>,
 }
 
-/// Who, as events carry it.
+/// User information of an event.
 #[derive(Clone, Debug, Default)]
 pub struct User<'a> {
     pub(super) username: &'a str,
@@ -76,7 +76,7 @@ pub struct ObjectRef<'a> {
 }
 
 impl Event<'_> {
-    /// As JSON, without what it is: an item of a list that says so.
+    /// JSON without kind and apiVersion: an item of an EventList.
     fn item(&self) -> Bytes {
         let encode = || {
             let mut out = Vec::with_capacity(1024);
@@ -86,7 +86,7 @@ impl Event<'_> {
         self.encoded.get_or_init(encode).clone()
     }
 
-    /// As an item of a list of at most `limit` bytes, without its objects if need be; `None` if even that is too much.
+    /// An item of at most `limit` bytes, without its objects if necessary; `None` if it still exceeds the limit.
     pub fn item_within(&self, limit: usize) -> Option<Bytes> {
         let whole = self.item();
         if whole.len() <= limit {
@@ -99,15 +99,15 @@ impl Event<'_> {
         Some(less.item()).filter(|less| self.level >= Level::Request && less.len() <= limit)
     }
 
-    /// Writes it as a line of a log. An event that is larger than this goes without its objects; `false` and nothing
-    /// written if even that is too much.
+    /// Appends the event as a log line. An event larger than `limit` loses its objects; returns `false` and writes
+    /// nothing if it still exceeds the limit.
     pub fn write_line(&self, out: &mut Vec<u8>, limit: usize) -> bool {
         let start = out.len();
         out.extend_from_slice(HEAD.as_bytes());
         let item = out.len();
         self.write(out);
         if out.len() - item <= limit {
-            // It goes on where the head ends.
+            // The object continues after the head.
             out[item] = b',';
         } else {
             out.truncate(item);
@@ -122,7 +122,7 @@ impl Event<'_> {
         true
     }
 
-    /// One line of text, as older servers wrote it.
+    /// One line of text in the legacy log format.
     pub fn legacy(&self) -> String {
         let list = |values: &[String]| {
             let quoted: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
@@ -150,7 +150,7 @@ impl Event<'_> {
     }
 }
 
-/// Takes managedFields out of an object, or out of the objects of a list.
+/// Removes managedFields from an object, or from the items of a list.
 pub fn without_managed_fields(object: &mut Value) {
     let forget = |object: &mut Value| {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn events_look_as_kubernetes_writes_them() {
+    fn event_line_matches_kubernetes_format() {
         let (object, status) = (json!({"a": "x".repeat(1000)}), ResponseStatus { code: 201, told: None });
         let event = event(&object, &status);
         let line = |limit| {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_tell_why() {
+    fn event_of_rejected_request_has_status_reason() {
         let told = machinery::status::Status::bad_request("no").to_value();
         let (object, status) = (json!({}), ResponseStatus { code: 400, told: Some(told) });
         let mut refused = event(&object, &status);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn managed_fields_go() {
+    fn without_managed_fields_removes_them_from_lists_too() {
         let mut list = json!({"metadata": {}, "items": [{"metadata": {"name": "a", "managedFields": []}}]});
         without_managed_fields(&mut list);
         assert_eq!(list["items"][0], json!({"metadata": {"name": "a"}}));

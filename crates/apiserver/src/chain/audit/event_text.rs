@@ -1,12 +1,12 @@
-//! The JSON of an event. Every write of a cluster makes one, so it is written by hand.
+//! JSON encoder of events, hand-written because every write of a cluster produces one.
 
 use super::event::{Event, ObjectRef, ResponseStatus, User};
 use jiff::Timestamp;
-use machinery::codec::text::{write_text, write_value};
+use machinery::codec::json_writer::{write_text, write_value};
 use machinery::codec::time::{self, Instant};
 use std::io::Write;
 
-/// The members of an object, one after the other. What is empty is left out.
+/// Writes the members of an object in sequence; empty values are omitted.
 struct Members<'o> {
     out: &'o mut Vec<u8>,
     first: bool,
@@ -61,7 +61,7 @@ fn write_list(out: &mut Vec<u8>, texts: &[String]) {
     out.push(b']');
 }
 
-/// Six decimals, always.
+/// Always six decimals.
 fn micro_time(time: Timestamp) -> String {
     let micros = time.as_microsecond();
     let nanos = u32::try_from(micros.rem_euclid(1_000_000) * 1_000).unwrap_or(0);
@@ -72,7 +72,7 @@ impl Event<'_> {
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let mut event = Members::begin(out);
         event.text("level", self.level.text());
-        // An event without these would be none.
+        // Required members, written even if empty.
         write_text(event.name("auditID"), self.audit_id);
         event.text("stage", self.stage.text());
         write_text(event.name("requestURI"), self.request_uri);
@@ -114,7 +114,7 @@ impl Event<'_> {
 
 impl ResponseStatus {
     fn write(&self, members: &mut Members<'_>) {
-        // Into memory, so nothing can fail.
+        // Writing to memory cannot fail.
         let _ = write!(members.name("code"), "{}", self.code);
         for field in ["details", "message", "metadata", "reason", "status"] {
             match self.told.as_ref().and_then(|told| told.get(field)) {

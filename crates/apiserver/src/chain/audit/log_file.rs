@@ -1,4 +1,4 @@
-//! A log file that is put aside when it is full; those put aside go when they are too many or too old.
+//! A log file that is rotated by size; rotated files are removed by number and age.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -8,19 +8,19 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// When a file is full, and what becomes of it.
+/// Rotation settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// Bytes; zero: never full.
+    /// Size limit in bytes; zero: no rotation.
     pub max_bytes: u64,
-    /// Files that are kept; zero: all.
+    /// Rotated files to retain; zero: all.
     pub max_backups: usize,
-    /// Days that files are kept; zero: for ever.
+    /// Days to retain rotated files; zero: no limit.
     pub max_age_days: u32,
     pub compress: bool,
 }
 
-/// Where lines go.
+/// Output of a log.
 pub enum LogFile {
     Standard,
     File(RotatingFile),
@@ -34,7 +34,7 @@ pub struct RotatingFile {
 }
 
 impl LogFile {
-    /// `-` is the standard output.
+    /// Opens a log; `-` is the standard output.
     pub fn open(path: &Path, rotation: Rotation) -> io::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::Standard);
@@ -42,7 +42,7 @@ impl LogFile {
         RotatingFile::open(path, rotation).map(Self::File)
     }
 
-    /// Writes whole lines.
+    /// Writes complete lines.
     pub fn write(&mut self, lines: &[u8], now: Timestamp) -> io::Result<()> {
         match self {
             Self::Standard => io::stdout().write_all(lines),
@@ -76,10 +76,10 @@ impl RotatingFile {
         std::fs::rename(&self.path, &backup)?;
         (self.file, self.size) = append_to(&self.path)?;
         let (path, rotation) = (self.path.clone(), self.rotation);
-        // Compressing takes its time; nobody has to wait for it.
+        // Compression is slow, so it runs on a blocking thread.
         let tidy = move || {
             if let Err(error) = tidy_up(&path, rotation, now) {
-                tracing::warn!(path = %path.display(), %error, "old audit logs");
+                tracing::warn!(path = %path.display(), %error, "failed to clean up rotated audit logs");
             }
         };
         match tokio::runtime::Handle::try_current() {
@@ -89,7 +89,7 @@ impl RotatingFile {
         Ok(())
     }
 
-    /// `audit-2026-01-02T03-04-05.678.log` beside `audit.log`; the next millisecond if that is taken.
+    /// `audit-2026-01-02T03-04-05.678.log` beside `audit.log`; the next millisecond if that name exists.
     fn backup_path(&self, now: Timestamp) -> PathBuf {
         let (stem, extension) = name_parts(&self.path);
         let mut now = now;
@@ -106,7 +106,7 @@ impl RotatingFile {
     }
 }
 
-/// Only its owner reads what others did.
+/// Opens the file with mode 0600: only its owner may read it.
 fn append_to(path: &Path) -> io::Result<(File, u64)> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let size = file.metadata()?.len();
@@ -119,7 +119,7 @@ fn name_parts(path: &Path) -> (String, String) {
     (text(path.file_stem()).unwrap_or_default(), extension)
 }
 
-/// The files put aside, the newest first, with the time in their name.
+/// Rotated files, newest first, with the time in their name.
 pub fn backups(path: &Path) -> io::Result<Vec<(Timestamp, PathBuf)>> {
     let (stem, extension) = name_parts(path);
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -175,7 +175,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn full_files_are_put_aside_and_old_ones_go() {
+    fn log_file_rotates_by_size_and_removes_old_backups() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("logs/audit.log");
         let rotation = Rotation { max_bytes: 30, max_backups: 3, max_age_days: 0, compress: true };
@@ -195,7 +195,7 @@ mod tests {
             .expect("gzip");
         assert_eq!(text, "line 6 of some length\n");
 
-        // A later start goes on where this one ended; age counts, too.
+        // A restart appends to the existing file, and the age limit applies.
         let rotation = Rotation { max_bytes: 10, max_age_days: 1, ..rotation };
         let mut log = LogFile::open(&path, rotation).expect("opens");
         let later = now.checked_add(jiff::SignedDuration::from_hours(48)).expect("in range");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_never_taken_twice() {
+    fn rotation_in_same_millisecond_uses_distinct_names() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.log");
         let rotation = Rotation { max_bytes: 1, max_backups: 0, max_age_days: 0, compress: false };

@@ -1,15 +1,15 @@
-//! Audit: who did what, when, from where, and how it ended.
+//! Audit: records requests with user, time, source and outcome.
 //!
-//! A policy says what is recorded; backends keep it. Beside that, and on by default, Ferry keeps a small trail of all
-//! writes: who wrote what, and why, without any object in it. `ferry audit` reads it.
+//! A policy selects what is recorded; backends store it. In addition, and on by default, Ferry keeps a small built-in
+//! audit log of all writes with user and cause, without objects. `ferry audit` reads it.
 
+mod audit_log;
 mod backend;
 mod event;
 mod event_text;
 pub mod log_file;
 mod policy;
 mod record;
-mod trail;
 mod webhook;
 
 pub use backend::{Format, Mode};
@@ -36,22 +36,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use webhook::Webhook;
 
-/// The header by which loops say why they write.
+/// Header in which controllers send the cause of a write.
 const CAUSE: HeaderName = HeaderName::from_static("ferry-cause");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-/// Events of the trail that wait for the disk; more are lost.
-const TRAIL_BUFFER: usize = 16 * 1024;
+/// Queued events of the built-in log; more are lost.
+const AUDIT_LOG_BUFFER: usize = 16 * 1024;
 
-/// What is to be recorded, and where.
+/// Audit configuration.
 #[derive(Clone, Debug, Default)]
 pub struct AuditConfig {
-    /// Without one, nothing goes to log and webhook.
+    /// Policy file; without one, log and webhook receive no events.
     pub policy_file: Option<PathBuf>,
     pub log: Option<LogConfig>,
     pub webhook: Option<WebhookConfig>,
-    /// Where the built-in trail is kept, if it is.
-    pub trail: Option<PathBuf>,
+    /// Path of the built-in audit log, if it is enabled.
+    pub audit_log: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ pub struct LogConfig {
     pub format: Format,
     pub mode: Mode,
     pub buffer: usize,
-    /// Larger events go without their objects, or not at all.
+    /// Larger events are recorded without their objects, or not at all.
     pub max_event_bytes: Option<usize>,
 }
 
@@ -70,13 +70,13 @@ pub struct LogConfig {
 pub enum AuditSetupError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    #[error("opening the audit log {}", .path.display())]
+    #[error("failed to open the audit log {}", .path.display())]
     Log { path: PathBuf, source: std::io::Error },
-    #[error("starting the audit log")]
+    #[error("failed to start the audit log")]
     Start(#[source] AuditError),
-    #[error("setting up the audit webhook")]
+    #[error("failed to set up the audit webhook")]
     Webhook(#[source] KubeconfigError),
-    #[error("registering metrics")]
+    #[error("failed to register metrics")]
     Metrics(#[from] MetricsError),
 }
 
@@ -115,13 +115,13 @@ impl Counters {
 pub struct Audit {
     policy: Option<Policy>,
     backends: Backends,
-    trail: Option<Arc<dyn Backend>>,
+    audit_log: Option<Arc<dyn Backend>>,
     counters: Counters,
     clock: Clock,
 }
 
 impl Audit {
-    /// `None` if nothing is to be recorded: then auditing costs nothing.
+    /// Returns `None` if nothing is recorded, so that disabled auditing costs nothing.
     pub fn build(
         config: &AuditConfig,
         metrics: &Metrics,
@@ -129,10 +129,10 @@ impl Audit {
     ) -> Result<Option<Arc<Self>>, AuditSetupError> {
         let policy = config.policy_file.as_deref().map(Policy::read).transpose()?;
         if policy.is_none() && (config.log.is_some() || config.webhook.is_some()) {
-            tracing::warn!("no audit policy file is given: audit log and webhook get no events");
+            tracing::warn!("no audit policy file configured: no events are recorded for log and webhook");
         }
         let wanted = policy.is_some() && (config.log.is_some() || config.webhook.is_some());
-        if !wanted && config.trail.is_none() {
+        if !wanted && config.audit_log.is_none() {
             return Ok(None);
         }
         let counters = Counters::new(metrics)?;
@@ -145,23 +145,23 @@ impl Audit {
                 backends.push(Arc::new(Webhook::new(webhook, &counters.errors)?));
             }
         }
-        let trail = config.trail.as_ref().map(|path| trail::open(path, clock)).transpose()?;
+        let audit_log = config.audit_log.as_ref().map(|path| audit_log::open(path, clock)).transpose()?;
         let policy = policy.filter(|_| wanted);
-        Ok(Some(Arc::new(Self { policy, backends, trail, counters, clock: clock.clone() })))
+        Ok(Some(Arc::new(Self { policy, backends, audit_log, counters, clock: clock.clone() })))
     }
 
-    /// Starts what backends do besides taking events.
+    /// Starts the background tasks of the backends.
     pub fn start(&self) {
         self.backends.iter().for_each(|backend| backend.start());
     }
 
-    /// Waits until everything is recorded, for so long at most.
+    /// Waits until all events are recorded, at most for this long.
     pub async fn flush(&self, limit: Duration) {
-        let backends = self.backends.iter().chain(&self.trail);
+        let backends = self.backends.iter().chain(&self.audit_log);
         futures_util::future::join_all(backends.map(|backend| backend.flush(limit))).await;
     }
 
-    /// A user is known: what will be recorded of the request? An error refuses it.
+    /// Evaluates the policy for an authenticated request and records RequestReceived. An error rejects the request.
     pub fn begin(
         &self,
         context: &Context,
@@ -191,21 +191,21 @@ impl Audit {
         if self.policy.is_some() {
             self.counters.levels.with_label_values(&[ruling.level.text()]).inc();
         }
-        let trail = self.trail.is_some() && known && trail::wants(context);
-        if ruling.level == Level::None && !trail {
+        let audit_log = self.audit_log.is_some() && known && audit_log::wants(context);
+        if ruling.level == Level::None && !audit_log {
             return None;
         }
         let ago = jiff::SignedDuration::try_from(started.elapsed()).unwrap_or_default();
         let received = self.clock.now();
         let received = received.checked_sub(ago).unwrap_or(received);
-        let record = Record::new(context, id, ruling, trail, received, source_ips(context, connection));
+        let record = Record::new(context, id, ruling, audit_log, received, source_ips(context, connection));
         if let Some(cause) = context.headers.get(CAUSE).and_then(|cause| cause.to_str().ok()) {
             record.annotate("ferry.dev/cause", cause.to_owned());
         }
         Some(Box::new(record))
     }
 
-    /// Somebody whose credentials were refused.
+    /// Records a request that failed authentication.
     pub fn not_authenticated(
         &self,
         context: &Context,
@@ -228,14 +228,14 @@ impl Audit {
         }
     }
 
-    /// The head of an answer is on its way whose body will take its time.
+    /// Records ResponseStarted of a long-running request.
     pub fn started(&self, record: &Record) {
         if record.ruling.wants(Stage::ResponseStarted) {
             self.emit(record, Stage::ResponseStarted);
         }
     }
 
-    /// It is over.
+    /// Records the last stage of a request.
     pub fn completed(&self, record: &Record) {
         self.finish(record, Stage::ResponseComplete);
     }
@@ -250,17 +250,17 @@ impl Audit {
         if record.ruling.wants(stage) {
             self.emit(record, stage);
         }
-        if let Some(trail) = self.trail.as_ref().filter(|_| record.trail) {
-            record.event(stage, Level::Metadata, self.clock.now(), |event| self.send(&**trail, event));
+        if let Some(audit_log) = self.audit_log.as_ref().filter(|_| record.audit_log) {
+            record.event(stage, Level::Metadata, self.clock.now(), |event| self.send(&**audit_log, event));
         }
     }
 
-    /// Whether every backend that insists has it.
+    /// Returns true if every strict backend has recorded the event.
     fn emit(&self, record: &Record, stage: Stage) -> bool {
         self.counters.events.inc();
         record.event(stage, record.ruling.level, self.clock.now(), |event| {
             let sent = |backend: &Arc<dyn Backend>| self.send(&**backend, event) || !backend.is_strict();
-            // Every backend gets it, whatever became of the others.
+            // Every backend gets the event, even if another one failed.
             self.backends.iter().filter(|backend| !sent(backend)).count() == 0
         })
     }
@@ -270,7 +270,7 @@ impl Audit {
             Ok(()) => true,
             Err(error) => {
                 self.counters.errors.with_label_values(&[backend.plugin()]).inc();
-                tracing::debug!(plugin = backend.plugin(), %error, "an audit event is lost");
+                tracing::debug!(plugin = backend.plugin(), %error, "failed to record audit event");
                 false
             }
         }
@@ -296,7 +296,7 @@ impl LogConfig {
     }
 }
 
-/// Who forwarded the request and who sent it, as far as headers are to be believed.
+/// Source addresses: forwarding proxies and the client, as far as the headers are trusted.
 fn source_ips(context: &Context, connection: &Connection) -> Vec<IpAddr> {
     let header =
         |name: HeaderName| context.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");

@@ -1,11 +1,11 @@
-//! What is audited, and how much of it: the rules of an `audit.k8s.io/v1` Policy. The first that matches decides.
+//! Audit policy: the rules of an `audit.k8s.io/v1` Policy. The first matching rule decides.
 
 use crate::authorize::Attributes;
 use crate::user::UserInfo;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// How much an event tells.
+/// Audit level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Level {
     #[default]
@@ -26,7 +26,7 @@ impl Level {
     }
 }
 
-/// How far a request has come.
+/// Stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Stage {
     RequestReceived,
@@ -46,7 +46,7 @@ impl Stage {
     }
 }
 
-/// The answer of a policy for one request.
+/// Result of a policy for one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ruling {
     pub level: Level,
@@ -55,7 +55,7 @@ pub struct Ruling {
 }
 
 impl Ruling {
-    /// Whether there is an event for this stage.
+    /// Reports whether this stage is recorded.
     pub fn wants(&self, stage: Stage) -> bool {
         self.level > Level::None && !self.omitted[stage as usize]
     }
@@ -97,9 +97,9 @@ struct GroupResources {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    #[error("reading the audit policy {}", .path.display())]
+    #[error("failed to read the audit policy {}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("the audit policy {} is not usable: {reason}", .path.display())]
+    #[error("invalid audit policy {}: {reason}", .path.display())]
     Invalid { path: PathBuf, reason: String },
 }
 
@@ -211,12 +211,12 @@ impl GroupResources {
         if !self.resource_names.is_empty() && !has(&self.resource_names, attributes.name) {
             return false;
         }
-        let (resource, door) = (attributes.resource, attributes.subresource);
+        let (resource, strategy) = (attributes.resource, attributes.subresource);
         self.resources.iter().any(|wanted| match wanted.split_once('/') {
-            None => wanted == "*" || door.is_empty() && wanted == resource,
-            Some(("*", wanted)) => !door.is_empty() && wanted == door,
+            None => wanted == "*" || strategy.is_empty() && wanted == resource,
+            Some(("*", wanted)) => !strategy.is_empty() && wanted == strategy,
             Some((wanted, "*")) => wanted == resource,
-            Some((wanted, wanted_door)) => wanted == resource && wanted_door == door,
+            Some((wanted, wanted_door)) => wanted == resource && wanted_door == strategy,
         })
     }
 }
@@ -261,7 +261,7 @@ rules:
     }
 
     #[test]
-    fn the_first_rule_that_matches_decides() {
+    fn audit_policy_first_matching_rule_decides() {
         let policy = Policy::parse(POLICY).expect("a policy");
         let get = Attributes { verb: "get", is_resource: true, ..Attributes::default() };
         let path = |path| Attributes { verb: "get", path, ..Attributes::default() };
@@ -293,7 +293,7 @@ rules:
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_audit_policy_is_rejected() {
         for (text, want) in [
             ("kind: Policy\napiVersion: audit.k8s.io/v2\nrules: [{level: None}]", "audit.k8s.io/v1"),
             ("kind: Policy\napiVersion: audit.k8s.io/v1", "no rules"),

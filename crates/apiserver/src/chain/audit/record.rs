@@ -1,11 +1,11 @@
-//! What is known of one request that is audited, gathered on its way.
+//! Data of one audited request, collected along the chain.
 
 use super::event::{Event, ObjectRef, ResponseStatus, User, without_managed_fields};
 use super::policy::{Level, Ruling, Stage};
 use crate::context::Context;
-use crate::encode;
 use crate::request_info::RequestInfo;
 use crate::user::UserInfo;
+use crate::wire::encode;
 use http::HeaderValue;
 use jiff::Timestamp;
 use machinery::codec;
@@ -17,16 +17,15 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Longest user agent that is kept.
+/// Longest recorded user agent.
 const MAX_USER_AGENT: usize = 1024;
 const MAX_ANNOTATION: usize = 8 * 1024;
 
-/// A request that is audited. It shares what is known of the request anyway; everything else waits until there is an
-/// event to be written.
+/// An audited request. It shares the request's existing data; everything else is computed when an event is written.
 pub struct Record {
     pub ruling: Ruling,
-    /// The built-in trail has it, too.
-    pub trail: bool,
+    /// True if the built-in log records it, too.
+    pub audit_log: bool,
     id: HeaderValue,
     received: Timestamp,
     uri: http::Uri,
@@ -34,13 +33,13 @@ pub struct Record {
     user: Arc<UserInfo>,
     source_ips: Vec<IpAddr>,
     user_agent: Option<HeaderValue>,
-    gathered: Mutex<Gathered>,
+    gathered: Mutex<RecordedFields>,
 }
 
 #[derive(Default)]
-struct Gathered {
+struct RecordedFields {
     impersonated: Option<Arc<UserInfo>>,
-    /// Of the object, where the path does not tell it.
+    /// Fields of the object reference that the path lacks.
     name: String,
     namespace: String,
     uid: String,
@@ -56,13 +55,13 @@ impl Record {
         context: &Context,
         id: &HeaderValue,
         ruling: Ruling,
-        trail: bool,
+        audit_log: bool,
         received: Timestamp,
         source_ips: Vec<IpAddr>,
     ) -> Self {
         Self {
             ruling,
-            trail,
+            audit_log,
             id: id.clone(),
             received,
             uri: context.uri.clone(),
@@ -78,7 +77,7 @@ impl Record {
         self.gathered.lock().impersonated = Some(user);
     }
 
-    /// The first value of an annotation stays.
+    /// Sets an annotation, unless it is set already.
     pub fn annotate(&self, key: impl Into<Cow<'static, str>>, value: impl Into<Cow<'static, str>>) {
         let (key, mut value) = (key.into(), value.into());
         if value.len() > MAX_ANNOTATION {
@@ -90,7 +89,7 @@ impl Record {
         }
     }
 
-    /// The object of a write, as the client sent it: it may tell what the path does not.
+    /// Object of a write as sent: it may have fields of the reference that the path lacks.
     pub fn object(&self, object: &Value) {
         use machinery::meta;
         let mut gathered = self.gathered.lock();
@@ -100,7 +99,7 @@ impl Record {
         gathered.resource_version = meta::resource_version(object).to_owned();
     }
 
-    /// The name that was generated for a new object.
+    /// Generated name of a new object.
     pub fn generated_name(&self, name: &str) {
         let mut gathered = self.gathered.lock();
         if gathered.name.is_empty() {
@@ -116,13 +115,13 @@ impl Record {
         self.ruling.level >= Level::RequestResponse
     }
 
-    /// The body of the request.
+    /// Records the request body.
     pub fn request_body(&self, bytes: &[u8], content_type: &str) {
         let object = self.readable(bytes, content_type);
         self.gathered.lock().request_object = object;
     }
 
-    /// The body of the answer.
+    /// Records the response body.
     pub fn response_body(&self, bytes: &[u8], content_type: &str) {
         let object = self.readable(bytes, content_type);
         self.gathered.lock().response_object = object;
@@ -136,13 +135,13 @@ impl Record {
         Some(value)
     }
 
-    /// How it ended. A `Status` tells more than its code.
+    /// Response status; a `Status` body has more than the code.
     pub fn answered(&self, code: u16, status: Option<&Status>) {
         let told = status.map(Status::to_value);
         self.gathered.lock().status = Some(ResponseStatus { code, told });
     }
 
-    /// The event of a stage goes to `take`.
+    /// Builds the event of a stage and passes it to `take`.
     pub fn event<T>(
         &self,
         stage: Stage,
@@ -188,12 +187,12 @@ impl Record {
     }
 }
 
-/// The first one, if it says something.
+/// First value, if it is not empty.
 fn either<'a>(text: &'a str, other: &'a str) -> &'a str {
     if text.is_empty() { other } else { text }
 }
 
-/// A body in any encoding as a value; `None` if it is none.
+/// Decodes a body of any supported encoding; `None` if it cannot be decoded.
 fn decode(bytes: &[u8], content_type: &str) -> Option<Value> {
     if bytes.is_empty() {
         return None;
@@ -234,13 +233,13 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn long_texts_are_cut_at_characters() {
+    fn bounded_text_is_cut_at_char_boundary() {
         assert_eq!(bounded("aé", 2, "..."), "a...");
         assert_eq!(bounded("short", 10, "..."), "short");
     }
 
     #[test]
-    fn bodies_in_any_encoding_are_read() {
+    fn audit_body_decodes_in_any_encoding() {
         assert_eq!(decode(b"{\"a\":1}", "application/json; charset=utf-8"), Some(json!({"a": 1})));
         assert_eq!(decode(b"a: 1\n", "application/apply-patch+yaml"), Some(json!({"a": 1})));
         assert_eq!(decode(b"[{\"op\":\"x\"}]", "application/json-patch+json"), Some(json!([{"op": "x"}])));

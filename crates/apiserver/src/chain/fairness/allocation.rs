@@ -1,6 +1,6 @@
-//! How seats are divided among priority levels: each gets the same proportion of what it could use, within its bounds.
+//! Divides seats among priority levels: each gets the same proportion of its target, within its bounds.
 
-/// One who wants seats.
+/// Target and bounds of one priority level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claim {
     pub target: f64,
@@ -8,7 +8,7 @@ pub struct Claim {
     pub upper: f64,
 }
 
-/// No target is smaller, so that there is something to divide by.
+/// Smallest target, to avoid division by zero.
 const MIN_TARGET: f64 = 0.001;
 const EPSILON: f64 = 1e-7;
 
@@ -22,8 +22,8 @@ impl Claim {
     }
 }
 
-/// What each claim gets of `total`, and the proportion that those have whose bounds do not matter. `None` if the bounds
-/// leave no way.
+/// Seats of each claim out of `total`, and the proportion of those claims that are not at a bound. `None` if the
+/// bounds cannot be met.
 pub fn allocate(total: usize, claims: &[Claim]) -> Option<(Vec<f64>, f64)> {
     let total = total as f64;
     let sound =
@@ -35,7 +35,7 @@ pub fn allocate(total: usize, claims: &[Claim]) -> Option<(Vec<f64>, f64)> {
     if total == 0.0 {
         return Some((vec![0.0; claims.len()], 0.0));
     }
-    // The sum of all shares grows with the proportion, in straight pieces that meet where a claim reaches a bound.
+    // The sum of all shares is piecewise linear in the proportion, with a breakpoint where a claim reaches a bound.
     let mut bends: Vec<f64> = claims
         .iter()
         .flat_map(|claim| [claim.lower, claim.upper].map(|bound| bound / claim.target()))
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_and_the_rest_is_proportional() {
+    fn allocation_is_proportional_within_bounds() {
         type Case = (usize, Vec<Claim>, Option<Vec<f64>>);
         let cases: [Case; 6] = [
             (100, vec![claim(0.0, 10.0, 100.0), claim(0.0, 30.0, 100.0)], Some(vec![25.0, 75.0])),
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn always_the_whole_and_within_bounds(
+        fn allocation_sums_to_total_within_bounds(
             parts in proptest::collection::vec((0.0..50.0_f64, 0.0..50.0_f64, 0.0..100.0_f64), 1..10),
             place in 0.0..1.0_f64,
         ) {

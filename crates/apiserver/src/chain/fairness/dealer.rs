@@ -1,9 +1,9 @@
-//! Shuffle sharding: a flow is dealt a small hand of queues out of all of them, always the same one. Two flows rarely
-//! share a whole hand, so that a flow which fills its own leaves most others a queue without it.
+//! Shuffle sharding: each flow is assigned a fixed small hand of queues. Two flows rarely share a whole hand, so a
+//! flow that fills its own queues leaves most other flows at least one queue of their own.
 
-/// A hash has only so many bits to deal with.
+/// Bits of a hash that are available for dealing.
 const MAX_ENTROPY_BITS: f64 = 60.0;
-/// The largest hand that a deck of two or more cards allows with that many bits.
+/// Largest hand that a deck of two or more cards allows with that many bits.
 pub const MAX_HAND: usize = 15;
 
 /// Deals hands of a fixed size from a deck of a fixed size.
@@ -14,19 +14,19 @@ pub struct Dealer {
 }
 
 impl Dealer {
-    /// `None`: such hands cannot be dealt.
+    /// `None` if the hash has too few bits for such hands.
     pub fn new(deck: usize, hand: usize) -> Option<Self> {
         let bits = (deck as f64).log2() * hand as f64;
         let fits = (1..=deck).contains(&hand) && deck <= 1 << 26 && bits.ceil() <= MAX_ENTROPY_BITS;
         (fits && hand <= MAX_HAND).then_some(Self { deck, hand })
     }
 
-    /// How many cards a hand has.
+    /// Cards per hand.
     pub fn hand(self) -> usize {
         self.hand
     }
 
-    /// The hand for a hash: distinct cards, in `cards[..size]`.
+    /// Deals the hand of a hash: distinct cards, in `cards[..size]`.
     pub fn deal(self, mut hash: u64, cards: &mut [usize; MAX_HAND]) -> usize {
         let mut drawn = [0; MAX_HAND];
         for (at, card) in drawn.iter_mut().enumerate().take(self.hand) {
@@ -34,7 +34,7 @@ impl Dealer {
             *card = usize::try_from(hash % left).unwrap_or(0);
             hash /= left;
         }
-        // Each draw counts among the cards that are left; in the whole deck it moves past those that are gone.
+        // Each draw is an index among the remaining cards; skipping the drawn ones gives the index in the whole deck.
         for at in 0..self.hand {
             let mut card = drawn[at];
             for earlier in (0..at).rev() {
@@ -54,7 +54,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn only_hands_that_can_be_dealt() {
+    fn dealer_rejects_impossible_hands() {
         for (deck, hand, possible) in
             [(64, 6, true), (128, 8, true), (1, 1, true), (0, 0, false), (4, 5, false), (1 << 16, 8, false)]
         {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_are_distinct_and_every_hand_is_as_likely() {
+    fn dealt_cards_are_distinct_and_uniform() {
         let dealer = Dealer::new(5, 3).expect("possible");
         let mut seen: HashMap<[usize; 3], usize> = HashMap::new();
         for hash in 0..60 * 7 {

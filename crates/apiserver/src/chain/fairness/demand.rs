@@ -1,13 +1,13 @@
-//! How many seats a priority level could use: measured all the time, smoothed every few seconds.
+//! Seat demand of a priority level: integrated continuously, smoothed every few seconds.
 
 use std::time::{Duration, Instant};
 
-/// Seats are lent and taken back this often.
+/// Interval at which borrowed seats are recomputed.
 pub const PERIOD: Duration = Duration::from_secs(10);
-/// What is left of old demand after a period: half of it after five minutes.
+/// Decay of old demand per period: half of it remains after five minutes.
 const SMOOTHING: f64 = 0.977;
 
-/// What one period showed, and what is made of all of them.
+/// Statistics of one period, and the smoothed value over all periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
     pub average: f64,
@@ -55,8 +55,8 @@ impl Demand {
         self.sum_of_squares += self.current * self.current * passed;
     }
 
-    /// Ends a period. Nobody looks while nothing happens, so one may stand for many: all but the last of them were
-    /// as the present is.
+    /// Ends a period. An idle level is not sampled, so one call may stand for many periods: all but the last had the
+    /// present demand.
     pub fn end_period(&mut self, now: Instant) -> Stats {
         self.note(now);
         let periods = (self.elapsed / PERIOD.as_secs_f64()).floor().clamp(1.0, 1e6);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn demand_rises_at_once_and_falls_slowly() {
+    fn demand_rises_immediately_and_decays_slowly() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut demand = Demand::new(start);
@@ -94,7 +94,7 @@ mod tests {
         let stats = demand.end_period(at(20));
         assert_eq!((stats.average, stats.high_watermark), (0.0, 20));
         assert!((stats.smoothed - 19.54).abs() < 1e-9, "{stats:?}");
-        // Five minutes without a look are as good as thirty looks.
+        // One sample after five minutes equals thirty periodic ones.
         let stats = demand.end_period(at(320));
         assert!((stats.smoothed - 19.54 * 0.977_f64.powi(30)).abs() < 1e-6, "{stats:?}");
         assert_eq!(stats.high_watermark, 0);

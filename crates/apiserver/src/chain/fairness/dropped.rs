@@ -1,13 +1,13 @@
-//! When to come back: the more requests are refused, the later.
+//! Computes `Retry-After`: it grows with the number of rejected requests.
 
 use std::collections::VecDeque;
 
 const MAX_RETRY_AFTER: u64 = 32;
 
-/// What a level has refused lately.
+/// Recent rejections of a level.
 #[derive(Debug)]
 pub struct Dropped {
-    /// Seconds and how many were refused in them; the last is the present one.
+    /// Rejections per second; the last entry is the current second.
     history: VecDeque<(u64, u64)>,
     retry_after: u64,
     raised: Option<u64>,
@@ -20,7 +20,7 @@ impl Default for Dropped {
 }
 
 impl Dropped {
-    /// Counts a refusal in this second and tells after how many the client should try again.
+    /// Counts a rejection in this second and returns the client's `Retry-After` in seconds.
     pub fn refuse(&mut self, second: u64) -> u64 {
         match self.history.back_mut() {
             Some((last, count)) if *last == second => *count += 1,
@@ -32,7 +32,7 @@ impl Dropped {
         self.retry_after
     }
 
-    /// Doubles the time when many were refused within it, takes a second off when few were.
+    /// Doubles the delay after many rejections within it, shortens it by a second after few.
     fn adjust(&mut self, second: u64) {
         while self.history.front().is_some_and(|(old, _)| second.saturating_sub(*old) > MAX_RETRY_AFTER) {
             self.history.pop_front();
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_doubles_under_pressure_and_comes_down_again() {
+    fn retry_after_doubles_under_load_and_recovers() {
         let mut dropped = Dropped::default();
         let mut many = |second| (0..100).fold(0, |_, _| dropped.refuse(second));
         let rising: Vec<u64> = (0..70).map(&mut many).collect();

@@ -1,17 +1,17 @@
-//! `/debug/api_priority_and_fairness/dump_*`: levels, queues and requests as they are now, as aligned text.
+//! `/debug/api_priority_and_fairness/dump_*`: current levels, queues and requests as aligned text.
 
 use super::Fairness;
-use super::level::{About, State};
+use super::level::{RequestDescription, State};
 use super::queue_set::Running;
 use super::work::{Work, printed};
 use base::clock::Clock;
 use std::time::Instant;
 
-/// What can be asked for.
+/// Available dumps.
 const DUMPS: [&str; 3] = ["dump_priority_levels", "dump_queues", "dump_requests"];
 
 impl Fairness {
-    /// The text of a dump; `None` if there is none of that name.
+    /// Text of a dump; `None` for an unknown name.
     pub fn dump(&self, what: &str, details: bool, clock: &Clock) -> Option<String> {
         let known = DUMPS.iter().position(|name| *name == what)?;
         let levels: Vec<_> = self.ledger.lock().levels.values().cloned().collect();
@@ -64,7 +64,7 @@ const REQUEST_COLUMNS: &[&str] = &[
     "FlowSchemaName",
     "QueueIndex",
     "RequestIndexInQueue",
-    // As Kubernetes spells it.
+    // Spelled as in Kubernetes.
     "FlowDistingsher",
     "ArriveTime",
     "InitialSeats",
@@ -112,7 +112,7 @@ fn queue_rows(name: &str, state: &State) -> impl Iterator<Item = Row> {
     })
 }
 
-/// The present on both clocks.
+/// Current time on both clocks.
 #[derive(Clone, Copy)]
 struct Times {
     now: Instant,
@@ -130,24 +130,25 @@ impl Times {
 fn request_rows(name: &str, state: &State, details: bool, times: Times) -> Vec<Row> {
     let mut rows = Vec::new();
     let schema = |at: usize| state.schemas.get(at).map_or("", |stats| &*stats.name);
-    let mut add = |at: usize, place: (i64, i64), about: &About, work: &Work, arrived, started: String| {
-        let mut row = vec![
-            name.to_owned(),
-            schema(at).to_owned(),
-            place.0.to_string(),
-            place.1.to_string(),
-            about.flow().to_owned(),
-            times.text(arrived),
-            work.initial_seats.to_string(),
-            work.final_seats.to_string(),
-            format!("{:?}", work.additional_latency).replace("0ns", "0s"),
-            started,
-        ];
-        if details {
-            row.extend(describe(about));
-        }
-        rows.push(row);
-    };
+    let mut add =
+        |at: usize, place: (i64, i64), about: &RequestDescription, work: &Work, arrived, started: String| {
+            let mut row = vec![
+                name.to_owned(),
+                schema(at).to_owned(),
+                place.0.to_string(),
+                place.1.to_string(),
+                about.flow().to_owned(),
+                times.text(arrived),
+                work.initial_seats.to_string(),
+                work.final_seats.to_string(),
+                format!("{:?}", work.additional_latency).replace("0ns", "0s"),
+                started,
+            ];
+            if details {
+                row.extend(describe(about));
+            }
+            rows.push(row);
+        };
     for (index, queue) in state.set.queues.iter().enumerate() {
         for (place, waiting) in queue.waiting.iter().enumerate() {
             let never = "0001-01-01T00:00:00Z".to_owned();
@@ -163,7 +164,7 @@ fn request_rows(name: &str, state: &State, details: bool, times: Times) -> Vec<R
     rows
 }
 
-fn describe(about: &About) -> Row {
+fn describe(about: &RequestDescription) -> Row {
     let info = &about.info;
     let version = machinery::gvk::api_version(&info.group, &info.version);
     [
@@ -180,7 +181,7 @@ fn describe(about: &About) -> Row {
     .into()
 }
 
-/// Cells that end with a comma, aligned.
+/// Aligned cells, each terminated by a comma.
 struct Table {
     rows: Vec<Row>,
 }
@@ -210,7 +211,7 @@ impl Table {
         let mut text = String::new();
         for row in &self.rows {
             for (at, cell) in row.iter().enumerate() {
-                // A user may be called anything.
+                // User names may hold any character.
                 let cell: String = cell.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
                 text.push_str(&cell);
                 if at + 1 < row.len() {
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_aligned() {
+    fn dump_cells_are_aligned() {
         let mut table = Table::new(&["Name", "A", "Last"]);
         table.rows.push(["a-long-name", "1", "x"].map(str::to_owned).into());
         assert_eq!(table.print(), "Name,        A,      Last\na-long-name, 1,      x\n");

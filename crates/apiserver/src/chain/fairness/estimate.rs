@@ -1,4 +1,4 @@
-//! What a request will cost, told from what it asks for: lists by the bytes they go through, writes by their watchers.
+//! Estimates the cost of a request: lists by the bytes they process, writes by their watchers.
 
 use super::watches::Watches;
 use super::work::{Work, seat_time};
@@ -7,15 +7,15 @@ use crate::request_info::Verb;
 use std::time::Duration;
 
 const BYTES_PER_SEAT: u64 = 100_000;
-/// A list that is streamed from the cache holds no more than this at once.
+/// Memory bound of a list that is streamed from the cache.
 const STREAMED_BYTES: u64 = 1_000_000;
 const MAX_LIST_SEATS: usize = 100;
 const MAX_WRITE_SEATS: usize = 10;
 const WATCHES_PER_SEAT: usize = 10;
-/// What one event costs those who deliver it.
+/// Cost of delivering one event.
 const EVENT_LATENCY: Duration = Duration::from_millis(5);
 
-/// The work of a request and, for writes, how many watches it concerns. `max_seats` is the level's; zero: it has none.
+/// Work of a request and, for writes, the number of affected watches. `max_seats` is the level's; zero: no limit.
 pub fn estimate(context: &Context, watches: &Watches, max_seats: usize) -> (Work, Option<usize>) {
     let info = &context.info;
     match info.verb {
@@ -25,7 +25,7 @@ pub fn estimate(context: &Context, watches: &Watches, max_seats: usize) -> (Work
             if (info.resource.as_str(), info.subresource.as_str()) == ("serviceaccounts", "token") {
                 return (Work::ONE_SEAT, None);
             }
-            let interested = watches.interested_in(info);
+            let interested = watches.affected_by(info);
             (write(interested, bounded(max_seats, MAX_WRITE_SEATS)), Some(interested))
         }
         _ => (Work::ONE_SEAT, None),
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_cost_by_their_watchers() {
+    fn write_cost_grows_with_watchers() {
         for (watches, max, seats, millis) in
             [(0, 10, 0, 0), (9, 10, 0, 0), (10, 10, 1, 5), (95, 10, 10, 5), (400, 10, 10, 20)]
         {

@@ -1,14 +1,16 @@
-//! Follows the objects that configure fairness, keeps those that must be there, and tells schemas whether their level is.
+//! Watches the objects that configure fairness, maintains the mandatory ones, and writes the `Dangling` condition of
+//! schemas.
 
 use super::Fairness;
 use super::objects::{Condition, FlowSchema, PriorityLevel};
 use crate::bootstrap::flow_control;
 use crate::cache::Cache;
-use crate::options::{FieldValidation, WriteOptions};
 use crate::registry::patch::PatchKind;
-use crate::registry::update::Door;
-use crate::registry::{Warnings, WriteContext, metadata, store_error};
+use crate::registry::update::UpdateStrategy;
+use crate::registry::{OrStatus, WriteContext, WriteRecord, metadata};
 use crate::user::UserInfo;
+use crate::wire::options::{FieldValidation, WriteOptions};
+use base::backoff::Backoff;
 use base::tasks::TaskGroup;
 use machinery::status::Result;
 use serde::de::DeserializeOwned;
@@ -20,13 +22,12 @@ use std::time::{Duration, Instant};
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
-const FIRST_BACK_OFF: Duration = Duration::from_millis(200);
-const MAX_BACK_OFF: Duration = Duration::from_secs(60);
-/// Two servers that disagree must not write without end: a schema's status is written so often within a minute.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(60));
+/// Status writes per schema and minute, so that two servers that disagree do not overwrite each other without end.
 const MAX_WRITES: usize = 6;
 const WRITES_WINDOW: Duration = Duration::from_secs(60);
 
-/// When the status of schemas was written lately.
+/// Times of recent status writes.
 #[derive(Default)]
 pub struct StatusWrites {
     at: HashMap<String, Vec<Instant>>,
@@ -49,38 +50,36 @@ impl StatusWrites {
 
 impl Fairness {
     pub(super) fn follow(self: &Arc<Self>, tasks: &TaskGroup) {
-        let (fairness, stopping) = (self.clone(), tasks.stopping());
-        tasks.spawn(async move {
-            tokio::select! {
-                () = stopping => {}
-                () = fairness.keep_up() => {}
-            }
-        });
+        let fairness = self.clone();
+        tasks.spawn_until_stopped(async move { fairness.sync_loop().await });
     }
 
-    async fn keep_up(&self) {
+    async fn sync_loop(&self) {
         let (Ok(levels), Ok(schemas)) =
             (self.cache("prioritylevelconfigurations"), self.cache("flowschemas"))
         else {
-            return tracing::error!("priority and fairness has no objects to follow");
+            return tracing::error!("flowcontrol resources are not served, ignoring configuration changes");
         };
         let (mut levels, mut schemas) = (levels.ticks(), schemas.ticks());
-        let mut back_off = FIRST_BACK_OFF;
+        let mut retry = RETRY;
         loop {
             levels.borrow_and_update();
             schemas.borrow_and_update();
             let outcome = self.reload().await;
             let again = match outcome {
                 Ok(None) => {
-                    back_off = FIRST_BACK_OFF;
+                    retry.reset();
                     None
                 }
                 Ok(Some(later)) => Some(later),
                 Err(error) => {
-                    tracing::warn!(error = error.message, ?back_off, "following priority and fairness");
-                    let wait = back_off;
-                    back_off = (back_off * 2).min(MAX_BACK_OFF);
-                    Some(wait)
+                    let back_off = retry.next_delay();
+                    tracing::warn!(
+                        error = error.message,
+                        ?back_off,
+                        "failed to sync priority and fairness configuration, retrying"
+                    );
+                    Some(back_off)
                 }
             };
             let pause = async {
@@ -104,19 +103,19 @@ impl Fairness {
 
     async fn read<T: DeserializeOwned>(&self, resource: &str) -> Result<Vec<T>> {
         let cache = self.cache(resource)?;
-        cache.ready().await.map_err(|error| store_error(&error))?;
+        cache.ready().await.or_status()?;
         let view = cache.list(&cache.root, None, 0, 0, |_| true);
         let read = |entry: &Arc<crate::cache::Entry>| match serde_json::from_slice(&entry.bytes) {
             Ok(object) => Some(object),
             Err(error) => {
-                tracing::warn!(key = &*entry.key, %error, "an object of priority and fairness cannot be read");
+                tracing::warn!(key = &*entry.key, %error, "failed to decode priority and fairness object, skipping it");
                 None
             }
         };
         Ok(view.entries.iter().filter_map(read).collect())
     }
 
-    /// Puts the present objects into force. Some statuses may have to wait for so long.
+    /// Applies the current objects. Returns the delay after which rate-limited statuses can be written.
     pub async fn reload(&self) -> Result<Option<Duration>> {
         let maintain = self.maintaining.load(Ordering::Acquire);
         if maintain {
@@ -151,7 +150,7 @@ impl Fairness {
         Ok(delayed)
     }
 
-    /// From now on the objects that must be there are kept, and statuses are written: the server has started.
+    /// Maintains mandatory objects and writes statuses from now on: the server has started.
     pub async fn maintain(&self) -> Result<()> {
         self.maintaining.store(true, Ordering::Release);
         self.reload().await?;
@@ -161,11 +160,11 @@ impl Fairness {
 
     async fn write_status(&self, name: &str, condition: &Condition) -> Result<()> {
         let served = self.registry.builtin(GROUP, "v1", "flowschemas")?;
-        let (user, warnings) = (UserInfo::server(), Warnings::default());
+        let (user, record) = (UserInfo::server(), WriteRecord::default());
         let context = WriteContext {
             subresource: "status",
             manager: MANAGER.to_owned(),
-            ..WriteContext::server(&user, &warnings, "")
+            ..WriteContext::server(&user, &record, "")
         };
         let options = WriteOptions {
             dry_run: false,
@@ -180,11 +179,11 @@ impl Fairness {
                 "message": condition.message, "lastTransitionTime": metadata::now(),
             }]},
         });
-        let door = Door::status(served.governing());
+        let strategy = UpdateStrategy::status(served.governing());
         let body = wanted.to_string();
         let kind = PatchKind::ApplyYaml;
-        match self.registry.patch(served, name, door, kind, body.as_bytes(), &options, &context).await {
-            // Somebody who deletes it wins.
+        match self.registry.patch(served, name, strategy, kind, body.as_bytes(), &options, &context).await {
+            // A concurrent deletion wins.
             Err(status) if status.code == 404 => Ok(()),
             outcome => outcome.map(drop),
         }
@@ -192,7 +191,7 @@ impl Fairness {
 }
 
 impl FlowSchema {
-    /// What its status should say about its level; `None` if it does.
+    /// The schema's `Dangling` condition that has to be written; `None` if it is up to date.
     fn outdated(&self, found: bool) -> Option<Condition> {
         let level = &self.spec.priority_level_configuration.name;
         let references =
@@ -220,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_written_so_often_and_no_more() {
+    fn schema_status_writes_are_rate_limited() {
         let (mut writes, now) = (StatusWrites::default(), Instant::now());
         assert_eq!((0..10).filter(|_| writes.allowed("a", now)).count(), MAX_WRITES);
         assert!(writes.allowed("b", now));
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_are_told_whether_their_level_exists() {
+    fn schema_dangling_condition_follows_level() {
         let mut schema = FlowSchema::default();
         schema.spec.priority_level_configuration.name = "x".to_owned();
         let lost = schema.outdated(false).expect("not said yet");

@@ -1,4 +1,4 @@
-//! Histograms that live under somebody's lock: plain numbers, read when the metrics are scraped.
+//! Histograms protected by an external lock: plain numbers, read when the metrics are scraped.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub struct Histogram {
     pub bounds: &'static [f64],
-    /// One more than bounds: the last is for what exceeds them all.
+    /// One more than bounds: the last counts values above all of them.
     counts: Box<[f64]>,
     pub sum: f64,
 }
@@ -20,14 +20,14 @@ impl Histogram {
         self.observe_times(value, 1.0);
     }
 
-    /// As if `value` had been observed so many times.
+    /// Observes `value` this many times.
     fn observe_times(&mut self, value: f64, times: f64) {
         let at = self.bounds.iter().position(|bound| value <= *bound).unwrap_or(self.bounds.len());
         self.counts[at] += times;
         self.sum += value * times;
     }
 
-    /// How many values there were up to each bound.
+    /// Cumulative counts by bound.
     pub fn cumulative(&self) -> Vec<u64> {
         let add = |sum: &mut f64, count: &f64| {
             *sum += count;
@@ -41,7 +41,7 @@ impl Histogram {
     }
 }
 
-/// How long a ratio was how large: one observation for every nanosecond.
+/// Time-weighted histogram of a ratio: one observation per nanosecond.
 #[derive(Clone, Debug)]
 pub struct RatioHistogram {
     histogram: Histogram,
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_and_times_are_counted() {
+    fn histograms_count_values_and_durations() {
         let mut plain = Histogram::new(&[1.0, 2.0]);
         for value in [0.5, 1.0, 1.5, 9.0] {
             plain.observe(value);

@@ -1,10 +1,10 @@
-//! One priority level at work: its queues behind a lock, those who wait for a seat, and what is counted about both.
+//! Runtime state of one priority level: its queues behind a lock, waiting requests, and statistics of both.
 
 use super::demand::Demand;
 use super::dropped::Dropped;
 use super::histogram::{Histogram, RatioHistogram};
 use super::objects::Settings;
-use super::queue_set::{QueueSet, Refusal, Running, Start, Waiting};
+use super::queue_set::{QueueSet, RejectReason, Running, Start, Waiting};
 use super::turns::Turns;
 use super::work::Work;
 use crate::request_info::{RequestInfo, Verb};
@@ -21,19 +21,19 @@ const WATCH_BUCKETS: &[f64] = &[0.0, 1.0, 10.0, 100.0, 1000.0, 10000.0];
 const UTILIZATION_BUCKETS: &[f64] = &[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
 const REQUESTS_BUCKETS: &[f64] = &[0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 1.0];
 const DEMAND_BUCKETS: &[f64] = &[0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.8, 4.0, 6.0];
-/// Schemas that are counted one by one; whoever makes more has them counted together.
+/// Schemas with statistics of their own; further ones share an entry.
 const MAX_SCHEMAS: usize = 1000;
 
-/// What a request is about, for those who look at the queues.
+/// Request description for the debug dumps.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct RequestDescription {
     pub user: Arc<UserInfo>,
     pub info: Arc<RequestInfo>,
     pub path: Arc<str>,
     pub distinguisher: Distinguisher,
 }
 
-/// How the flows of a schema are told apart.
+/// Flow distinguisher of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distinguisher {
     None,
@@ -41,7 +41,7 @@ pub enum Distinguisher {
     ByNamespace,
 }
 
-impl About {
+impl RequestDescription {
     pub fn flow(&self) -> &str {
         match self.distinguisher {
             Distinguisher::None => "",
@@ -51,36 +51,36 @@ impl About {
     }
 }
 
-/// A request as it comes to a level.
+/// A request that arrives at a level.
 pub struct Arrival {
     pub schema: usize,
     pub flow: u64,
     pub work: Work,
-    pub about: About,
-    /// How many watches its write concerns.
+    pub about: RequestDescription,
+    /// Watches affected by the write.
     pub watches: Option<usize>,
 }
 
-/// One who waits.
+/// A waiting request.
 pub struct Ticket {
     pub schema: usize,
-    pub about: About,
+    pub about: RequestDescription,
     ready: oneshot::Sender<usize>,
 }
 
-/// One who runs.
+/// An executing request.
 pub struct Seated {
     pub running: Running,
     pub schema: usize,
-    pub about: About,
+    pub about: RequestDescription,
     pub arrived: Instant,
 }
 
-/// What is counted for the requests of one schema.
+/// Statistics of one schema's requests.
 pub struct SchemaStats {
     pub name: Arc<str>,
     pub dispatched: u64,
-    /// By concurrency limit, full queue, time-out.
+    /// Rejections by reason: concurrency limit, full queue, timeout.
     pub rejected: [u64; 3],
     pub executing: usize,
     pub seats: usize,
@@ -116,7 +116,7 @@ impl SchemaStats {
     }
 }
 
-/// The seats a level has by right, may have, and has.
+/// Nominal, minimum, maximum and current seats of a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub nominal: usize,
@@ -138,7 +138,7 @@ pub struct State {
     pub waiting_requests: RatioHistogram,
     pub executing_requests: RatioHistogram,
     pub demand_ratio: RatioHistogram,
-    /// Somebody waits for seats that stay taken after their request.
+    /// True while a task waits for seats that stay taken after their request.
     release_awaited: bool,
     pub quiescing: bool,
     dropped: Dropped,
@@ -150,11 +150,11 @@ pub struct Level {
     state: Mutex<State>,
 }
 
-/// How it went with an arrival.
+/// Outcome of an arrival.
 pub enum Entry {
     Seated(usize),
     Waiting(u64, oneshot::Receiver<usize>),
-    Refused(Refusal, u64),
+    Rejected(RejectReason, u64),
 }
 
 impl Level {
@@ -183,7 +183,7 @@ impl Level {
         self.state.lock()
     }
 
-    /// Where the requests of a schema are counted.
+    /// Index of a schema's statistics.
     pub fn schema_slot(&self, name: &Arc<str>) -> usize {
         let schemas = &mut self.state().schemas;
         if let Some(at) = schemas.iter().position(|stats| stats.name == *name) {
@@ -231,9 +231,9 @@ impl Level {
                     stats.rejected[refusal as usize] += 1;
                     stats.waited_in_vain.observe(0.0);
                 }
-                Entry::Refused(refusal, state.dropped.refuse(self.second(now)))
+                Entry::Rejected(refusal, state.dropped.refuse(self.second(now)))
             }
-            (Start::Wait { .. }, None) => Entry::Refused(Refusal::QueueFull, 1),
+            (Start::Wait { .. }, None) => Entry::Rejected(RejectReason::QueueFull, 1),
         }
     }
 
@@ -241,14 +241,14 @@ impl Level {
         now.saturating_duration_since(self.epoch).as_secs()
     }
 
-    /// A request has waited too long, or nobody wants its answer any more. When to come back, if it still waited.
+    /// Removes a request that timed out or was cancelled. Returns its `Retry-After` if it was still waiting.
     pub fn give_up(&self, now: Instant, turns: &Turns, id: u64) -> Option<u64> {
         let mut state = self.state();
         let gone = state.set.cancel(now, id)?;
         let waited = now.saturating_duration_since(gone.arrived);
         state.forget_waiting(&gone);
         if let Some(stats) = state.schemas.get_mut(gone.who.schema) {
-            stats.rejected[Refusal::TimeOut as usize] += 1;
+            stats.rejected[RejectReason::TimeOut as usize] += 1;
             stats.waited_in_vain.observe(waited.as_secs_f64());
         }
         let retry = state.dropped.refuse(self.second(now));
@@ -256,7 +256,7 @@ impl Level {
         Some(retry)
     }
 
-    /// A request has ended. Whether somebody waits for seats that it, or others, still hold.
+    /// Ends a request. Returns true if a request waits for seats that this or others still hold after their end.
     pub fn leave(&self, now: Instant, turns: &Turns, key: usize) -> bool {
         let mut state = self.state();
         state.unseat(now, key);
@@ -264,20 +264,20 @@ impl Level {
         state.set.totals.waiting > 0 && state.set.next_release().is_some()
     }
 
-    /// Serves those who wait, at most `most`.
+    /// Dispatches at most `most` waiting requests.
     pub fn serve(&self, now: Instant, turns: &Turns, most: usize) {
         self.state().dispatch(now, turns, most);
     }
 
-    /// Whether somebody has to come back when seats become free that no request holds; asked once until
-    /// [`Level::await_release`] has said that it is over.
+    /// Returns true if the caller has to wait for the release of seats that no request holds; true only once until
+    /// [`Level::await_release`] returns `None`.
     pub fn needs_release(&self) -> bool {
         let mut state = self.state();
         let needed = state.set.totals.waiting > 0 && state.set.next_release().is_some();
         needed && !std::mem::replace(&mut state.release_awaited, true)
     }
 
-    /// When to come back for that; `None` when there is no need any more.
+    /// Dispatches requests and returns the time of the next release; `None` if no request waits for one.
     pub fn await_release(&self, now: Instant, turns: &Turns) -> Option<Instant> {
         let mut state = self.state();
         state.dispatch(now, turns, usize::MAX);
@@ -287,8 +287,8 @@ impl Level {
     }
 }
 
-fn unknown() -> About {
-    About {
+fn unknown() -> RequestDescription {
+    RequestDescription {
         user: Arc::default(),
         info: Arc::default(),
         path: Arc::from(""),
@@ -301,7 +301,7 @@ impl State {
         self.set.is_idle()
     }
 
-    /// The seats it has from now on.
+    /// Sets the seats of the level.
     pub fn set_limits(&mut self, now: Instant, limits: Limits, fallback: usize) {
         self.limits = limits;
         self.set.configure(self.settings.discipline, limits.current, now);
@@ -366,7 +366,7 @@ impl State {
         }
     }
 
-    /// Gives seats to those who wait, at most `most`.
+    /// Dispatches at most `most` waiting requests.
     fn dispatch(&mut self, now: Instant, turns: &Turns, most: usize) {
         if self.set.totals.waiting > 0 {
             let mut started = Vec::new();

@@ -1,4 +1,4 @@
-//! The figures of priority and fairness under Kubernetes' names, read from the levels when they are scraped.
+//! Metrics of priority and fairness under Kubernetes' names, read from the levels when scraped.
 
 use super::Fairness;
 use super::histogram::Histogram;
@@ -13,7 +13,7 @@ const PREFIX: &str = "apiserver_flowcontrol_";
 const LEVEL: &str = "priority_level";
 const SCHEMA: &str = "flow_schema";
 
-/// Name, type and help of everything there is.
+/// Name, type and help of every family.
 const FAMILIES: [(&str, MetricType, &str); 28] = [
     (
         "rejected_requests_total",
@@ -206,7 +206,7 @@ impl Figures {
         self.metrics.entry(name).or_default().push(metric);
     }
 
-    /// A gauge or counter, whichever the family is.
+    /// A gauge or counter, by the family's type.
     fn number(&mut self, name: &'static str, labels: &Labels<'_>, value: f64) {
         let counts = FAMILIES.iter().any(|family| family.0 == name && family.1 == MetricType::COUNTER);
         self.add(name, labels, |metric| {

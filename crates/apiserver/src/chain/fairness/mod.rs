@@ -1,8 +1,8 @@
-//! Priority and fairness: whose request is next when there are more than the server can serve at once.
+//! API priority and fairness: chooses the next request when there are more than the server can execute.
 //!
-//! A FlowSchema says to which priority level a request belongs; a level has seats and, when they are taken, queues.
-//! Levels borrow seats from each other. Within a level, flows (users, or namespaces) are served evenly: see
-//! [`queue_set`]. What is particular to Ferry are its [`turns`].
+//! A FlowSchema assigns a request to a priority level; a level has seats and, when they are taken, queues. Levels
+//! borrow seats from each other. Within a level, flows (users, or namespaces) get equal service: see [`queue_set`].
+//! Unlike Kubernetes, Ferry also limits starts per [`turns`].
 
 mod allocation;
 mod dealer;
@@ -30,8 +30,8 @@ use base::tasks::TaskGroup;
 use http::HeaderValue;
 use level::{Arrival, Entry, Level};
 use parking_lot::Mutex;
-use plan::{Ledger, Plan};
-use queue_set::Refusal;
+use plan::{FairnessPlan, Ledger};
+use queue_set::RejectReason;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -40,52 +40,52 @@ use tokio::sync::{Notify, oneshot};
 use turns::Turns;
 use watches::Watches;
 
-/// A flood is told to go away, but not at once: it would be back the sooner. Nor all of it at the same time: it would be
-/// back together.
-const RELUCTANCE: std::ops::Range<u64> = 250..750;
-/// So many are made to wait for a refusal; they cost memory.
-const MAX_RELUCTANT: usize = 4096;
+/// 429 responses are delayed by a random time, so that rejected clients retry neither immediately nor in lockstep.
+const REJECTION_DELAY_MILLIS: std::ops::Range<u64> = 250..750;
+/// Maximum number of delayed rejections, because each costs memory.
+const MAX_DELAYED_REJECTIONS: usize = 4096;
 
 pub struct Fairness {
     registry: Arc<Registry>,
-    plan: ArcSwap<Plan>,
+    plan: ArcSwap<FairnessPlan>,
     ledger: Mutex<Ledger>,
     turns: Turns,
     watches: Arc<Watches>,
     hasher: RandomState,
     tasks: OnceLock<TaskGroup>,
     epoch: Instant,
-    /// When seats are lent anew, in milliseconds since the epoch. Nobody waits for it: whoever comes later sees to it.
+    /// Time of the next seat rebalancing, in milliseconds since the epoch. No timer: the first request after it
+    /// rebalances.
     next_lending: AtomicU64,
-    reluctant: AtomicUsize,
-    /// The server has started: objects are kept and statuses written.
+    delayed_rejections: AtomicUsize,
+    /// Set once the server has started: mandatory objects are maintained and statuses written.
     maintaining: AtomicBool,
     maintained: Notify,
     status_writes: Mutex<follow::StatusWrites>,
 }
 
-/// The place of a request, given back when dropped.
+/// Seats of a request, released on drop.
 pub struct Seat {
     fairness: Arc<Fairness>,
     level: Arc<Level>,
     key: usize,
 }
 
-/// UIDs of the schema and the level a request belongs to.
+/// UIDs of a request's schema and priority level.
 #[derive(Clone, Debug)]
 pub struct Classification {
     pub schema_uid: HeaderValue,
     pub level_uid: HeaderValue,
 }
 
-/// There is no room; come back after so many seconds.
+/// Rejection with its `Retry-After` in seconds.
 #[derive(Debug)]
-pub struct Refused {
+pub struct Rejected {
     pub retry_after: u64,
 }
 
 impl Fairness {
-    /// `total` is the number of seats of the whole server.
+    /// `total` is the number of seats of the server.
     pub fn new(registry: Arc<Registry>, total: usize) -> Self {
         let now = Instant::now();
         let mut ledger = Ledger::new(total.max(1));
@@ -101,19 +101,19 @@ impl Fairness {
             tasks: OnceLock::new(),
             epoch: now,
             next_lending: AtomicU64::new(millis(demand::PERIOD)),
-            reluctant: AtomicUsize::new(0),
+            delayed_rejections: AtomicUsize::new(0),
             maintaining: AtomicBool::new(false),
             maintained: Notify::new(),
             status_writes: Mutex::default(),
         }
     }
 
-    /// What is counted, for the metrics.
+    /// Collector of the metrics.
     pub fn collector(self: &Arc<Self>) -> Result<metrics::FairnessCollector, prometheus::Error> {
         metrics::FairnessCollector::new(self.clone())
     }
 
-    /// Begins new turns, and follows the objects that configure this.
+    /// Starts the turns and the watch of the configuration objects.
     pub fn spawn(self: &Arc<Self>, tasks: &TaskGroup) {
         let _ = self.tasks.set(tasks.clone());
         self.begin_turns(tasks);
@@ -121,23 +121,20 @@ impl Fairness {
     }
 
     fn begin_turns(self: &Arc<Self>, tasks: &TaskGroup) {
-        let (fairness, stopping) = (self.clone(), tasks.stopping());
+        let (fairness, group) = (self.clone(), tasks.clone());
         tasks.spawn(async move {
-            tokio::select! {
-                () = stopping => {}
-                () = fairness.keep_turns() => {}
-            }
-            // Whoever still waits is served while the server drains.
+            group.until_stopped(fairness.run_turns()).await;
+            // Waiting requests are still served while the server drains.
             fairness.turns.end();
             fairness.serve(usize::MAX);
         });
     }
 
-    async fn keep_turns(&self) {
+    async fn run_turns(&self) {
         loop {
             self.turns.ending().await;
             loop {
-                // Sockets are looked at before this goes on: that is what ends a turn.
+                // The runtime polls its sockets before this task continues: that ends a turn.
                 tokio::task::yield_now().await;
                 self.turns.begin();
                 self.serve(self.turns.size());
@@ -148,7 +145,7 @@ impl Fairness {
         }
     }
 
-    /// Serves those who wait, level by level, each about the same number.
+    /// Dispatches waiting requests, level by level, about the same number each.
     fn serve(&self, places: usize) {
         let now = Instant::now();
         let levels: Vec<Arc<Level>> = self.ledger.lock().levels.values().cloned().collect();
@@ -161,16 +158,16 @@ impl Fairness {
         }
     }
 
-    /// Waits for a seat, until `deadline` at most. The classification is known in any case.
+    /// Waits for a seat, at most until `deadline`. The classification is returned in any case.
     pub async fn enter(
         self: &Arc<Self>,
         context: &Context,
         now: Instant,
         deadline: Instant,
-    ) -> (Option<Classification>, Result<Seat, Refused>) {
+    ) -> (Option<Classification>, Result<Seat, Rejected>) {
         let plan = self.plan.load();
         let Some(schema) = plan.schema_of(context) else {
-            return (None, Err(Refused { retry_after: 1 }));
+            return (None, Err(Rejected { retry_after: 1 }));
         };
         let about = schema.about(context);
         let flow = self.hasher.hash_one((&*schema.name, about.flow()));
@@ -184,11 +181,11 @@ impl Fairness {
         let outcome = match level.arrive(now, &self.turns, arrival) {
             Entry::Seated(key) => Ok(Seat { fairness: self.clone(), level, key }),
             Entry::Waiting(id, ready) => self.wait(level, id, ready, deadline).await,
-            Entry::Refused(refusal, retry_after) => {
-                if refusal == Refusal::QueueFull {
-                    self.hesitate().await;
+            Entry::Rejected(refusal, retry_after) => {
+                if refusal == RejectReason::QueueFull {
+                    self.delay_rejection().await;
                 }
-                Err(Refused { retry_after })
+                Err(Rejected { retry_after })
             }
         };
         (Some(classification), outcome)
@@ -200,17 +197,18 @@ impl Fairness {
         id: u64,
         ready: oneshot::Receiver<usize>,
         deadline: Instant,
-    ) -> Result<Seat, Refused> {
-        self.see_to_releases(&level);
-        let mut pending = Pending { fairness: self.clone(), level: level.clone(), id, ready: Some(ready) };
-        let Some(ready) = pending.ready.as_mut() else { return Err(Refused { retry_after: 1 }) };
+    ) -> Result<Seat, Rejected> {
+        self.await_releases(&level);
+        let mut pending =
+            PendingSeat { fairness: self.clone(), level: level.clone(), id, ready: Some(ready) };
+        let Some(ready) = pending.ready.as_mut() else { return Err(Rejected { retry_after: 1 }) };
         if let Ok(Ok(key)) = tokio::time::timeout_at(deadline.into(), ready).await {
             pending.ready = None;
             return Ok(Seat { fairness: self.clone(), level, key });
         }
         match pending.resolve() {
-            Outcome::Seated(key) => Ok(Seat { fairness: self.clone(), level, key }),
-            Outcome::Gone(retry_after) => Err(Refused { retry_after }),
+            WaitOutcome::Seated(key) => Ok(Seat { fairness: self.clone(), level, key }),
+            WaitOutcome::Gone(retry_after) => Err(Rejected { retry_after }),
         }
     }
 
@@ -219,12 +217,12 @@ impl Fairness {
         self.watches.register(&context.info, context.query.text("fieldSelector"))
     }
 
-    async fn hesitate(&self) {
-        if self.reluctant.fetch_add(1, Ordering::Relaxed) < MAX_RELUCTANT {
-            let _counted = Counted(&self.reluctant);
-            tokio::time::sleep(Duration::from_millis(rand::random_range(RELUCTANCE))).await;
+    async fn delay_rejection(&self) {
+        if self.delayed_rejections.fetch_add(1, Ordering::Relaxed) < MAX_DELAYED_REJECTIONS {
+            let _counted = DecrementOnDrop(&self.delayed_rejections);
+            tokio::time::sleep(Duration::from_millis(rand::random_range(REJECTION_DELAY_MILLIS))).await;
         } else {
-            self.reluctant.fetch_sub(1, Ordering::Relaxed);
+            self.delayed_rejections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -248,8 +246,8 @@ impl Fairness {
         }
     }
 
-    /// Seats that stay taken after their request become free without anybody noticing, unless somebody waits.
-    fn see_to_releases(self: &Arc<Self>, level: &Arc<Level>) {
+    /// Wakes waiting requests when seats become free that stayed taken after their request; no request end does that.
+    fn await_releases(self: &Arc<Self>, level: &Arc<Level>) {
         if !level.needs_release() {
             return;
         }
@@ -266,40 +264,40 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-struct Counted<'a>(&'a AtomicUsize);
+struct DecrementOnDrop<'a>(&'a AtomicUsize);
 
-impl Drop for Counted<'_> {
+impl Drop for DecrementOnDrop<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// One who waits. Whoever stops waiting leaves no trace, also if a seat was given at that very moment.
-struct Pending {
+/// A waiting request. Dropping it leaves the queue, or releases a seat that was granted at the same moment.
+struct PendingSeat {
     fairness: Arc<Fairness>,
     level: Arc<Level>,
     id: u64,
     ready: Option<oneshot::Receiver<usize>>,
 }
 
-enum Outcome {
+enum WaitOutcome {
     Seated(usize),
     Gone(u64),
 }
 
-impl Pending {
-    fn resolve(&mut self) -> Outcome {
-        let Some(mut ready) = self.ready.take() else { return Outcome::Gone(1) };
+impl PendingSeat {
+    fn resolve(&mut self) -> WaitOutcome {
+        let Some(mut ready) = self.ready.take() else { return WaitOutcome::Gone(1) };
         match self.level.give_up(Instant::now(), &self.fairness.turns, self.id) {
-            Some(retry_after) => Outcome::Gone(retry_after),
-            None => ready.try_recv().map_or(Outcome::Gone(1), Outcome::Seated),
+            Some(retry_after) => WaitOutcome::Gone(retry_after),
+            None => ready.try_recv().map_or(WaitOutcome::Gone(1), WaitOutcome::Seated),
         }
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingSeat {
     fn drop(&mut self) {
-        if let Outcome::Seated(key) = self.resolve() {
+        if let WaitOutcome::Seated(key) = self.resolve() {
             self.level.leave(Instant::now(), &self.fairness.turns, key);
         }
     }
@@ -308,7 +306,7 @@ impl Drop for Pending {
 impl Drop for Seat {
     fn drop(&mut self) {
         if self.level.leave(Instant::now(), &self.fairness.turns, self.key) {
-            self.fairness.see_to_releases(&self.level);
+            self.fairness.await_releases(&self.level);
         }
     }
 }

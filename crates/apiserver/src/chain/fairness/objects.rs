@@ -1,4 +1,4 @@
-//! FlowSchemas and PriorityLevelConfigurations as they are stored, and what they mean.
+//! FlowSchemas and PriorityLevelConfigurations as stored, with their matching rules and defaults.
 
 use super::dealer::Dealer;
 use super::queue_set::Discipline;
@@ -104,7 +104,7 @@ pub struct NonResourceRule {
     pub urls: Vec<String>,
 }
 
-/// Whether the request falls under one of the rules.
+/// Reports whether one of the rules matches the request.
 pub fn matches(rules: &[PolicyRules], user: &UserInfo, info: &RequestInfo, path: &str) -> bool {
     rules.iter().any(|rule| {
         rule.subjects.iter().any(|subject| subject.matches(user))
@@ -136,7 +136,7 @@ impl Subject {
     }
 }
 
-/// A list with nothing but the wildcard means everything.
+/// A list of only the wildcard matches everything.
 fn contains(list: &[String], text: &str) -> bool {
     matches!(list, [all] if all == "*") || list.iter().any(|item| item == text)
 }
@@ -225,23 +225,23 @@ pub struct Queuing {
     pub queue_length_limit: usize,
 }
 
-/// A level's configuration, checked.
+/// Validated configuration of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub discipline: Discipline,
     pub shares: i64,
     pub lendable_percent: i64,
-    /// `None`: it may borrow all there is.
+    /// `None`: no borrowing limit.
     pub borrowing_percent: Option<i64>,
 }
 
-/// The shares of a level that does not say.
+/// Default `nominalConcurrencyShares`.
 const DEFAULT_SHARES: i64 = 30;
-/// More queues than anybody needs.
+/// Upper bound on queues per level.
 const MAX_QUEUES: usize = 10_000;
 
 impl PriorityLevel {
-    /// `None`: the object makes no sense and is taken as if it did not exist.
+    /// `None`: the object is invalid and treated as missing.
     pub fn settings(&self) -> Option<Settings> {
         let spec = &self.spec;
         if (spec.kind == "Exempt") != (self.metadata.name == EXEMPT) {
@@ -285,7 +285,7 @@ impl LimitResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query::Query;
+    use crate::wire::query::Query;
     use serde_json::json;
 
     fn info(method: &str, path: &str) -> RequestInfo {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_match_as_kubernetes_has_it() {
+    fn flow_schema_rules_match_as_in_kubernetes() {
         let user = |name: &str, groups: &[&str]| UserInfo {
             name: name.to_owned(),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
@@ -304,7 +304,7 @@ mod tests {
         let group = json!([{"kind": "Group", "group": {"name": "devs"}}]);
         let only = |resources: serde_json::Value, cluster: bool| json!([{"verbs": ["get"], "apiGroups": [""], "resources": resources, "namespaces": ["a"], "clusterScope": cluster}]);
         let urls = |url: &str| json!([{"verbs": ["get"], "nonResourceURLs": [url]}]);
-        let anybody = json!([{"kind": "User", "user": {"name": "*"}}]);
+        let any_user = json!([{"kind": "User", "user": {"name": "*"}}]);
         let none = json!([]);
         let dev = user("alice", &["devs"]);
         let pod = "/api/v1/namespaces/a/pods/p";
@@ -322,12 +322,12 @@ mod tests {
             (&group, &only(json!(["*"]), false), &none, &dev, "/api/v1/nodes/n", false),
             (&group, &only(json!(["*"]), true), &none, &dev, "/api/v1/nodes/n", true),
             (&group, &only(json!(["*"]), true), &none, &dev, "/api/v1/namespaces/b/pods/p", false),
-            (&anybody, &none, &urls("/healthz"), &dev, "/healthz", true),
-            (&anybody, &none, &urls("/healthz"), &dev, "/healthz/ping", true),
-            (&anybody, &none, &urls("/healthz"), &dev, "/healthzz", false),
-            (&anybody, &none, &urls("/apis/*"), &dev, "/apis/apps", true),
-            (&anybody, &none, &urls("/apis/*"), &dev, "/apis", false),
-            (&anybody, &none, &urls("*"), &dev, "/whatever", true),
+            (&any_user, &none, &urls("/healthz"), &dev, "/healthz", true),
+            (&any_user, &none, &urls("/healthz"), &dev, "/healthz/ping", true),
+            (&any_user, &none, &urls("/healthz"), &dev, "/healthzz", false),
+            (&any_user, &none, &urls("/apis/*"), &dev, "/apis/apps", true),
+            (&any_user, &none, &urls("/apis/*"), &dev, "/apis", false),
+            (&any_user, &none, &urls("*"), &dev, "/whatever", true),
         ] {
             let rule = json!({"subjects": subjects, "resourceRules": resources, "nonResourceRules": others});
             let rule: PolicyRules = serde_json::from_value(rule.clone()).expect("a rule");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_without_sense_do_not_exist() {
+    fn invalid_priority_level_has_no_settings() {
         let limited = json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {"queues": 64, "handSize": 6, "queueLengthLimit": 50}}}});
         for (name, spec, sound) in [
             ("a", limited.clone(), true),

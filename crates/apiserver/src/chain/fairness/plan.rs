@@ -1,7 +1,7 @@
-//! The configuration in force: which schema a request belongs to, which level serves it, with how many seats.
+//! Active configuration: schemas with their priority levels, and the seats of each level.
 
 use super::allocation::{Claim, allocate};
-use super::level::{About, Distinguisher, Level, Limits};
+use super::level::{Distinguisher, Level, Limits, RequestDescription};
 use super::objects::{self, CATCH_ALL, EXEMPT, FlowSchema, PolicyRules, PriorityLevel, Settings};
 use super::queue_set::Discipline;
 use crate::context::Context;
@@ -10,26 +10,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// At most this part of a level goes to one request.
+/// Largest fraction of a level's seats for one request.
 const MAX_SEATS_PART: f64 = 0.15;
 
-/// A schema in force.
+/// An active schema.
 pub struct Schema {
     pub name: Arc<str>,
     pub level: Arc<Level>,
-    /// Where the level counts its requests.
+    /// Index of the schema's statistics in its level.
     pub slot: usize,
-    /// UIDs of the schema and of its level, as answers carry them.
+    /// UIDs of the schema and of its level, for the response headers.
     pub uids: (HeaderValue, HeaderValue),
-    /// The most seats a request may take; zero: no bound of its own.
+    /// Maximum seats of a request; zero: no bound of its own.
     pub max_seats: usize,
     distinguisher: Distinguisher,
     rules: Vec<PolicyRules>,
 }
 
 impl Schema {
-    pub fn about(&self, context: &Context) -> About {
-        About {
+    pub fn about(&self, context: &Context) -> RequestDescription {
+        RequestDescription {
             user: context.user.clone(),
             info: context.info.clone(),
             path: context.path.clone(),
@@ -38,13 +38,13 @@ impl Schema {
     }
 }
 
-/// All schemas in the order in which they are tried.
-pub struct Plan {
+/// All schemas in order of precedence.
+pub struct FairnessPlan {
     schemas: Vec<Schema>,
 }
 
-impl Plan {
-    /// The first schema that matches; the last one serves everybody else.
+impl FairnessPlan {
+    /// First matching schema; the last one matches every request.
     pub fn schema_of(&self, context: &Context) -> Option<&Schema> {
         let matches =
             |schema: &&Schema| objects::matches(&schema.rules, &context.user, &context.info, &context.path);
@@ -52,7 +52,7 @@ impl Plan {
     }
 }
 
-/// Levels by name, and the seats that are divided among them.
+/// Levels by name, and the total number of seats.
 pub struct Ledger {
     pub total: usize,
     pub levels: BTreeMap<Arc<str>, Arc<Level>>,
@@ -64,8 +64,13 @@ impl Ledger {
         Self { total, levels: BTreeMap::new(), fair_fraction: 0.0 }
     }
 
-    /// Puts a configuration into force. Objects that make no sense do not count; the mandatory ones are always there.
-    pub fn digest(&mut self, levels: Vec<PriorityLevel>, schemas: Vec<FlowSchema>, now: Instant) -> Plan {
+    /// Applies a configuration. Invalid objects are ignored; the mandatory ones always exist.
+    pub fn digest(
+        &mut self,
+        levels: Vec<PriorityLevel>,
+        schemas: Vec<FlowSchema>,
+        now: Instant,
+    ) -> FairnessPlan {
         let mut wanted: BTreeMap<Arc<str>, (Settings, String)> = BTreeMap::new();
         for level in levels {
             match level.settings() {
@@ -74,7 +79,7 @@ impl Ledger {
                 }
                 None => tracing::warn!(
                     level = level.metadata.name,
-                    "a priority level makes no sense and is ignored"
+                    "invalid priority level configuration, ignoring it"
                 ),
             }
         }
@@ -90,7 +95,7 @@ impl Ledger {
             state.settings = *settings;
             state.quiescing = false;
         }
-        // Levels that are gone keep their seats until their last request has left.
+        // Deleted levels keep their seats until their last request has ended.
         self.levels.retain(|name, level| {
             let mut state = level.state();
             state.quiescing = !wanted.contains_key(name);
@@ -102,7 +107,7 @@ impl Ledger {
         self.plan(schemas, &uids)
     }
 
-    fn plan(&self, mut objects: Vec<FlowSchema>, uids: &BTreeMap<&str, &str>) -> Plan {
+    fn plan(&self, mut objects: Vec<FlowSchema>, uids: &BTreeMap<&str, &str>) -> FairnessPlan {
         objects.retain(|schema| uids.contains_key(schema.spec.priority_level_configuration.name.as_str()));
         objects.sort_by(|a, b| {
             let order = |schema: &FlowSchema| schema.spec.matching_precedence;
@@ -114,11 +119,11 @@ impl Ledger {
             objects.insert(0, mandatory_schema(EXEMPT, &["system:masters"], None));
         }
         if !has_catch_all {
-            let everybody = ["system:unauthenticated", "system:authenticated"];
-            objects.push(mandatory_schema(CATCH_ALL, &everybody, Some("ByUser")));
+            let all_users = ["system:unauthenticated", "system:authenticated"];
+            objects.push(mandatory_schema(CATCH_ALL, &all_users, Some("ByUser")));
         }
         let schemas = objects.into_iter().filter_map(|object| self.schema(object, uids)).collect();
-        Plan { schemas }
+        FairnessPlan { schemas }
     }
 
     fn schema(&self, object: FlowSchema, uids: &BTreeMap<&str, &str>) -> Option<Schema> {
@@ -163,7 +168,7 @@ impl Ledger {
         self.lend(now);
     }
 
-    /// Seats go from levels that do not use them to those that could.
+    /// Moves seats from levels that do not use them to levels that could.
     pub fn lend(&mut self, now: Instant) {
         let nominal: usize = self.levels.values().map(|level| level.state().limits.nominal).sum();
         let mut left = nominal;
@@ -211,7 +216,7 @@ impl Ledger {
     }
 }
 
-/// The most seats of a level that one request may take.
+/// Maximum seats of a level for one request.
 fn max_seats(settings: &Settings, nominal: usize) -> usize {
     let hand = match settings.discipline {
         Discipline::Queue { dealer, .. } => dealer.hand(),
@@ -227,7 +232,7 @@ fn mandatory_levels() -> [(&'static str, Settings); 2] {
     [(EXEMPT, settings(Discipline::Exempt, 0)), (CATCH_ALL, settings(Discipline::Reject, 5))]
 }
 
-/// What is in force while its object is not there.
+/// Mandatory schema, active while its object is missing.
 fn mandatory_schema(name: &str, groups: &[&str], distinguisher: Option<&str>) -> FlowSchema {
     let all = || vec!["*".to_owned()];
     let subject = |group: &&str| objects::Subject {
@@ -291,7 +296,7 @@ mod tests {
         let level = &ledger.levels[name];
         let slot = level.schema_slot(&"s".into());
         for flow in 0..requests {
-            let about = About {
+            let about = RequestDescription {
                 user: Arc::new(UserInfo::default()),
                 info: Arc::new(RequestInfo::default()),
                 path: "".into(),
@@ -312,7 +317,7 @@ mod tests {
         let levels =
             vec![level("a", 45, 50, None), level("b", 45, 50, Some(10)), level("catch-all", 10, 0, None)];
         let _ = ledger.digest(levels, Vec::new(), now);
-        // Nobody wants anything: what may be lent is shared in proportion to what may not.
+        // No demand: lendable seats are divided in proportion to the non-lendable ones.
         assert_eq!(limits(&ledger, "a"), (45, 22, 145, 41));
         assert_eq!(limits(&ledger, "catch-all").0, 10);
         assert_eq!(limits(&ledger, EXEMPT), (0, 0, 100, 0));
@@ -321,11 +326,11 @@ mod tests {
             now += Duration::from_secs(10);
             ledger.lend(now);
         }
-        // b keeps what it does not lend, a has the rest.
+        // b keeps its non-lendable seats, a gets the rest.
         assert_eq!(limits(&ledger, "b").3, 22);
         assert_eq!(limits(&ledger, "catch-all").3, 10);
         assert_eq!(limits(&ledger, "a").3, 68);
-        // b wants its own back.
+        // b reclaims its own seats.
         busy(&ledger, "b", 200, now);
         now += Duration::from_secs(10);
         ledger.lend(now);
@@ -333,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_is_gone_stays_until_its_last_request_has_left() {
+    fn deleted_level_remains_until_last_request_ends() {
         let now = Instant::now();
         let mut ledger = Ledger::new(100);
         let _ = ledger.digest(vec![level("a", 50, 0, None)], Vec::new(), now);

@@ -1,8 +1,8 @@
-//! Fair queuing for one priority level: which of the waiting requests is next.
+//! Fair queuing for one priority level: selects the next waiting request.
 //!
-//! Every queue has a virtual start: how far it has come if all queues with something to do had been served evenly. The
-//! next request is the one that would end first in that even world. Pure: time is a parameter and nothing waits here;
-//! `T` stands for whoever waits.
+//! Every queue has a virtual start time: its progress if all non-empty queues had been served evenly. The next
+//! request is the one with the earliest virtual finish time. Pure: time is a parameter and nothing waits here; `T`
+//! identifies a waiting request.
 
 use super::dealer::{Dealer, MAX_HAND};
 use super::turns::Turns;
@@ -11,10 +11,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Instant;
 
-/// What happens to requests beyond the limit.
+/// Handling of requests beyond the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discipline {
-    /// There is no limit.
+    /// No limit.
     Exempt,
     Reject,
     Queue {
@@ -24,7 +24,7 @@ pub enum Discipline {
     },
 }
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Debug)]
 pub struct Waiting<T> {
     pub id: u64,
@@ -40,11 +40,11 @@ pub struct Queue<T> {
     pub executing: usize,
     pub seats_in_use: usize,
     pub seats_waiting: usize,
-    /// Work of the requests that wait.
+    /// Work of the waiting requests.
     pub work_waiting: SeatTime,
-    /// When its next request starts in the even world.
+    /// Virtual start time of its next request.
     pub next_dispatch: SeatTime,
-    /// The turn in which one of its requests started last.
+    /// Turn in which one of its requests started last.
     served_in: u64,
 }
 
@@ -65,7 +65,7 @@ impl<T> Queue<T> {
         self.executing > 0 || !self.waiting.is_empty()
     }
 
-    /// Nothing starts in the even world before it has arrived: a queue saves up no rights.
+    /// No virtual start precedes the arrival: an idle queue accumulates no credit.
     fn bound(&mut self) {
         if let Some(head) = self.waiting.front() {
             self.next_dispatch = self.next_dispatch.max(head.arrived_at);
@@ -73,7 +73,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// A request that runs.
+/// An executing request.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
     pub work: Work,
@@ -84,23 +84,23 @@ pub struct Running {
 #[derive(Debug)]
 pub enum Start {
     Run(Running),
-    /// It waits under this number, in a queue that is now so long.
+    /// Queued under this number, in a queue of this length.
     Wait {
         id: u64,
         length: usize,
     },
-    Reject(Refusal),
+    Reject(RejectReason),
 }
 
-/// Why a request was not served; the names are those of the metrics.
+/// Rejection reason; the names are those of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RejectReason {
     ConcurrencyLimit,
     QueueFull,
     TimeOut,
 }
 
-/// Sums over all queues.
+/// Totals over all queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub waiting: usize,
@@ -110,7 +110,7 @@ pub struct Totals {
     pub dispatched: u64,
     pub rejected: u64,
     pub cancelled: u64,
-    /// How often the next request needed more seats than there were.
+    /// Dispatch attempts whose request needed more seats than were free.
     pub no_accommodation: u64,
 }
 
@@ -118,18 +118,18 @@ pub struct Totals {
 pub struct QueueSet<T> {
     discipline: Discipline,
     limit: usize,
-    /// More than wanted while those beyond are not empty.
+    /// Exceeds the configured number until surplus queues are empty.
     pub queues: Vec<Queue<T>>,
     pub totals: Totals,
     active: usize,
-    /// The meter of the even world.
+    /// Virtual time.
     pub progress: SeatTime,
     since: Instant,
-    /// The queue that was served last.
+    /// Queue that was served last.
     robin: usize,
     enqueued: usize,
     next_id: u64,
-    /// Seats that stay taken after their request: until when, how many, of which queue.
+    /// Seats that stay taken after their request: release time, number, queue.
     lingering: BinaryHeap<Reverse<(Instant, usize, Option<usize>)>>,
 }
 
@@ -156,7 +156,7 @@ impl<T> QueueSet<T> {
         self.totals.waiting == 0 && self.totals.executing == 0
     }
 
-    /// Takes a new configuration; those who wait stay where they are.
+    /// Applies a new configuration; waiting requests stay in their queues.
     pub fn configure(&mut self, discipline: Discipline, limit: usize, now: Instant) {
         self.sync(now);
         self.discipline = discipline;
@@ -171,7 +171,7 @@ impl<T> QueueSet<T> {
         }
     }
 
-    /// New queues are there at once, those in excess go when they are empty.
+    /// Adds queues immediately, removes surplus ones once they are empty.
     fn fit_queues(&mut self) {
         let wanted = self.wanted_queues();
         while self.queues.len() < wanted {
@@ -184,7 +184,7 @@ impl<T> QueueSet<T> {
         }
     }
 
-    /// A request arrives.
+    /// Executes, queues or rejects a new request.
     pub fn start(
         &mut self,
         now: Instant,
@@ -195,30 +195,30 @@ impl<T> QueueSet<T> {
     ) -> Start {
         self.sync(now);
         let Discipline::Queue { dealer, length: longest, .. } = self.discipline else {
-            if !self.has_room_for(work.max_seats()) {
+            if !self.has_seats_for(work.max_seats()) {
                 self.totals.rejected += 1;
-                return Start::Reject(Refusal::ConcurrencyLimit);
+                return Start::Reject(RejectReason::ConcurrencyLimit);
             }
             return Start::Run(self.run(now, work, None));
         };
         let at = self.choose(dealer, flow);
         let (progress, queue) = (self.progress, &mut self.queues[at]);
-        // A queue holds nobody while there is room, so one that is full means that there is none.
+        // Requests queue only while no seats are free, so a full queue implies that none are.
         if queue.waiting.len() >= longest {
             self.totals.rejected += 1;
-            return Start::Reject(Refusal::QueueFull);
+            return Start::Reject(RejectReason::QueueFull);
         }
         let idle = !queue.is_active();
         if idle {
             queue.next_dispatch = progress;
         }
         let modest = idle && queue.served_in < turns.number();
-        let room = self.totals.seats_in_use < self.limit && self.has_room_for(work.max_seats());
+        let room = self.totals.seats_in_use < self.limit && self.has_seats_for(work.max_seats());
         let in_turn = self.totals.waiting == 0 && turns.take();
         if room && (in_turn || modest && self.waits_for_turns_only()) {
             let queue = &mut self.queues[at];
             queue.served_in = turns.number();
-            // It starts now in the even world, too.
+            // Its virtual start is now, too.
             queue.next_dispatch = queue.next_dispatch.max(progress);
             self.robin = at;
             return Start::Run(self.run(now, work, Some(at)));
@@ -239,7 +239,7 @@ impl<T> QueueSet<T> {
         Start::Wait { id, length }
     }
 
-    /// The queue of the flow's hand with the least work in it; ties go around.
+    /// Queue of the flow's hand with the least work; ties are broken round-robin.
     fn choose(&mut self, dealer: Dealer, flow: u64) -> usize {
         let mut cards = [0; MAX_HAND];
         let size = dealer.deal(flow, &mut cards);
@@ -249,16 +249,16 @@ impl<T> QueueSet<T> {
         hand.min_by_key(|card| self.queues[*card].work_waiting).unwrap_or(0)
     }
 
-    fn has_room_for(&self, seats: usize) -> bool {
+    fn has_seats_for(&self, seats: usize) -> bool {
         match self.discipline {
             Discipline::Exempt => true,
-            // Wider than the whole level: it gets all of it, alone.
+            // A request wider than the whole level runs alone on all seats.
             _ if seats > self.limit => self.totals.executing == 0 && self.totals.seats_in_use == 0,
             _ => self.totals.seats_in_use + seats <= self.limit,
         }
     }
 
-    /// Takes seats for a request that runs from now on.
+    /// Takes the seats of a request that starts now.
     fn run(&mut self, now: Instant, work: Work, queue: Option<usize>) -> Running {
         let work = if queue.is_some() { work.narrowed(self.limit) } else { work };
         let seats = work.max_seats();
@@ -276,8 +276,8 @@ impl<T> QueueSet<T> {
         Running { work, started: now, queue }
     }
 
-    /// Lets requests run while there is room and the turn lasts, at most `most` of them. Each goes to `started`, which
-    /// says whether it is still wanted.
+    /// Dispatches at most `most` requests while there are seats and starts in the turn. `started` receives each and
+    /// returns false if it was cancelled.
     pub fn dispatch(
         &mut self,
         now: Instant,
@@ -294,7 +294,7 @@ impl<T> QueueSet<T> {
             let Some(seats) = self.queues[at].waiting.front().map(|head| head.work.max_seats()) else {
                 return;
             };
-            if !self.has_room_for(seats) {
+            if !self.has_seats_for(seats) {
                 self.totals.no_accommodation += 1;
                 return;
             }
@@ -313,20 +313,20 @@ impl<T> QueueSet<T> {
         }
     }
 
-    /// Whether those who wait could run if it were their turn. Turns hold back queues that have had theirs, or have
-    /// something running or waiting, and nobody else. One that waits for seats is another matter: whoever came later must
-    /// not take them.
+    /// Reports whether only turns hold waiting requests back. Turns hold back only queues that started a request in
+    /// this turn, or have one executing or waiting. A request that waits for seats blocks later ones, which must not
+    /// take its seats.
     fn waits_for_turns_only(&self) -> bool {
         let head = self.next_queue().and_then(|at| self.queues[at].waiting.front());
-        head.is_none_or(|head| self.has_room_for(head.work.max_seats()))
+        head.is_none_or(|head| self.has_seats_for(head.work.max_seats()))
     }
 
-    /// Whether something waits that could run if only it were its turn.
+    /// Reports whether a request waits for its turn only.
     pub fn wants_turn(&self) -> bool {
         self.totals.waiting > 0 && self.totals.seats_in_use < self.limit
     }
 
-    /// In the order of a round robin, the first of the queues whose head would end first.
+    /// In round-robin order, the first queue whose head has the earliest virtual finish time.
     fn next_queue(&self) -> Option<usize> {
         let count = self.queues.len();
         let mut best: Option<(SeatTime, usize)> = None;
@@ -343,7 +343,7 @@ impl<T> QueueSet<T> {
         best.map(|(_, at)| at)
     }
 
-    /// A request waits no longer; whether it was still waiting.
+    /// Cancels a waiting request; returns true if it was still waiting.
     fn forget_waiting(&mut self, at: usize, work: &Work) {
         let queue = &mut self.queues[at];
         queue.work_waiting -= work.total();
@@ -355,11 +355,11 @@ impl<T> QueueSet<T> {
         }
     }
 
-    /// Takes a request out of its queue, if it is in one.
+    /// Removes a request from its queue, if it is queued.
     pub fn cancel(&mut self, now: Instant, id: u64) -> Option<Waiting<T>> {
         self.sync(now);
         let (at, place) = self.queues.iter().enumerate().find_map(|(at, queue)| {
-            // Numbers rise along a queue.
+            // Numbers ascend along a queue.
             queue.waiting.binary_search_by_key(&id, |waiting| waiting.id).ok().map(|place| (at, place))
         })?;
         let gone = self.queues[at].waiting.remove(place)?;
@@ -371,7 +371,7 @@ impl<T> QueueSet<T> {
         Some(gone)
     }
 
-    /// A request has ended. Its queue is charged for the time it really took.
+    /// Ends a request and charges its queue for the actual execution time.
     pub fn finish(&mut self, now: Instant, running: Running) {
         self.sync(now);
         self.totals.executing -= 1;
@@ -403,12 +403,12 @@ impl<T> QueueSet<T> {
         }
     }
 
-    /// When seats become free that stayed taken after their request.
+    /// Next release of seats that stayed taken after their request.
     pub fn next_release(&self) -> Option<Instant> {
         self.lingering.peek().map(|Reverse((when, _, _))| *when)
     }
 
-    /// Moves the meter on: what has been true since the last time it was moved.
+    /// Advances virtual time by the interval since the last call.
     fn sync(&mut self, now: Instant) {
         while let Some(Reverse((when, seats, queue))) = self.lingering.peek().copied()
             && when <= now
@@ -424,8 +424,8 @@ impl<T> QueueSet<T> {
         let passed = now.saturating_duration_since(self.since);
         self.since = self.since.max(now);
         if self.active > 0 {
-            // What was really served, divided evenly: all seats if requests wait for seats, fewer if they wait for
-            // their turn. More than that would let those who came early keep ahead of everybody who comes now.
+            // Actual service divided evenly: all seats if requests wait for seats, fewer if they wait for their turn.
+            // More would let early queues stay ahead of every later one.
             self.progress += seat_time(self.totals.seats_in_use, passed) / self.active as SeatTime;
         }
     }

@@ -2,30 +2,30 @@ use super::*;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A world in which requests take a known time: clients come back with the next request as soon as one is answered.
+/// A simulation with known execution times: clients send the next request as soon as one is answered.
 struct World {
     set: QueueSet<usize>,
     turns: Turns,
     now: Instant,
-    /// Requests that run: when they end, whose they are.
+    /// Executing requests: end time and client.
     running: Vec<(Instant, usize, Running)>,
-    clients: Vec<Client>,
-    /// Seats times time that each client's requests had.
+    clients: Vec<FlowClient>,
+    /// Seat-time of each client.
     served: HashMap<usize, Duration>,
     rejected: HashMap<usize, usize>,
 }
 
 #[derive(Clone, Copy)]
-struct Client {
+struct FlowClient {
     flow: u64,
     work: Work,
     takes: Duration,
-    /// Requests of it at the same time.
+    /// Concurrent requests of the client.
     parallel: usize,
 }
 
 impl World {
-    fn new(discipline: Discipline, limit: usize, clients: Vec<Client>) -> Self {
+    fn new(discipline: Discipline, limit: usize, clients: Vec<FlowClient>) -> Self {
         let now = Instant::now();
         Self {
             set: QueueSet::new(discipline, limit, now),
@@ -39,7 +39,7 @@ impl World {
     }
 
     fn request(&mut self, client: usize) {
-        let Client { flow, work, takes, .. } = self.clients[client];
+        let FlowClient { flow, work, takes, .. } = self.clients[client];
         match self.set.start(self.now, flow, work, &self.turns, || client) {
             Start::Run(running) => self.running.push((self.now + takes, client, running)),
             Start::Wait { .. } => {}
@@ -75,7 +75,7 @@ impl World {
                 let seats = u32::try_from(running.work.initial_seats).expect("few");
                 *self.served.entry(client).or_default() += (self.now - running.started) * seats;
                 self.set.finish(self.now, running);
-                // The client is back before anybody else is served.
+                // The client's next request arrives before another one is served.
                 self.request(client);
                 self.dispatch();
             }
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// Sums are sums, and nobody waits while there is room.
+    /// Totals add up, and no request waits while seats are free.
     fn check(&self) {
         let (set, totals) = (&self.set, self.set.totals);
         let sum = |of: fn(&Queue<usize>) -> usize| set.queues.iter().map(of).sum::<usize>();
@@ -109,19 +109,19 @@ fn queuing(queues: usize, hand: usize, length: usize) -> Discipline {
     Discipline::Queue { dealer: Dealer::new(queues, hand).expect("possible"), queues, length }
 }
 
-fn client(flow: u64, parallel: usize, millis: u64) -> Client {
-    Client { flow, work: Work::ONE_SEAT, takes: Duration::from_millis(millis), parallel }
+fn client(flow: u64, parallel: usize, millis: u64) -> FlowClient {
+    FlowClient { flow, work: Work::ONE_SEAT, takes: Duration::from_millis(millis), parallel }
 }
 
-/// One queue per flow: flows are the queues' numbers.
+/// One queue per flow; a flow is its queue's number.
 fn one_each(queues: usize) -> Discipline {
     queuing(queues, 1, 1000)
 }
 
 #[test]
-fn flows_share_evenly_whatever_they_ask_for() {
+fn flows_with_unequal_load_get_equal_shares() {
     // Name, limit, clients, shares.
-    let cases: [(&str, usize, Vec<Client>, &[f64]); 5] = [
+    let cases: [(&str, usize, Vec<FlowClient>, &[f64]); 5] = [
         ("a flood and a modest one", 4, vec![client(0, 500, 10), client(1, 2, 10)], &[0.5, 0.5]),
         ("who wants less gets what it wants", 8, vec![client(0, 100, 10), client(1, 2, 10)], &[0.75, 0.25]),
         ("long requests are no advantage", 4, vec![client(0, 50, 100), client(1, 50, 1)], &[0.5, 0.5]),
@@ -134,7 +134,7 @@ fn flows_share_evenly_whatever_they_ask_for() {
         (
             "wide requests count as wide",
             10,
-            vec![Client { work: Work::seats(5), ..client(0, 50, 10) }, client(1, 50, 10)],
+            vec![FlowClient { work: Work::seats(5), ..client(0, 50, 10) }, client(1, 50, 10)],
             &[0.5, 0.5],
         ),
     ];
@@ -148,7 +148,7 @@ fn flows_share_evenly_whatever_they_ask_for() {
 }
 
 #[test]
-fn one_more_is_served_before_a_flood_that_waits() {
+fn new_flow_is_served_before_waiting_flood() {
     let mut world = World::new(one_each(2), 2, vec![client(0, 100, 10), client(1, 0, 10)]);
     world.run_for(Duration::from_millis(500));
     world.request(1);
@@ -163,7 +163,7 @@ fn one_more_is_served_before_a_flood_that_waits() {
 }
 
 #[test]
-fn idleness_saves_up_nothing() {
+fn idle_flow_accumulates_no_credit() {
     let mut world = World::new(one_each(2), 2, vec![client(0, 10, 10), client(1, 0, 10)]);
     world.run_for(Duration::from_secs(60));
     world.clients[1].parallel = 10;
@@ -175,7 +175,7 @@ fn idleness_saves_up_nothing() {
 }
 
 #[test]
-fn beyond_limit_and_queues_requests_are_refused() {
+fn full_queues_reject_requests() {
     let mut world = World::new(queuing(8, 2, 3), 1, vec![client(77, 1, 1000)]);
     for _ in 0..20 {
         world.request(0);
@@ -197,8 +197,8 @@ fn beyond_limit_and_queues_requests_are_refused() {
 }
 
 #[test]
-fn a_request_wider_than_the_level_runs_alone() {
-    let wide = Client { work: Work::seats(9), ..client(0, 1, 10) };
+fn request_wider_than_level_runs_alone() {
+    let wide = FlowClient { work: Work::seats(9), ..client(0, 1, 10) };
     let mut world = World::new(one_each(2), 4, vec![wide, client(1, 3, 10)]);
     world.run_for(Duration::from_secs(5));
     assert!(world.shares()[0] > 0.2, "{:?}", world.shares());
@@ -206,9 +206,9 @@ fn a_request_wider_than_the_level_runs_alone() {
 }
 
 #[test]
-fn seats_stay_taken_for_what_a_write_leaves_behind() {
+fn write_holds_seats_for_additional_latency() {
     let work = Work { initial_seats: 1, final_seats: 4, additional_latency: Duration::from_millis(50) };
-    let mut world = World::new(one_each(1), 4, vec![Client { work, ..client(0, 2, 10) }]);
+    let mut world = World::new(one_each(1), 4, vec![FlowClient { work, ..client(0, 2, 10) }]);
     (0..2).for_each(|_| world.request(0));
     assert_eq!((world.set.totals.seats_in_use, world.set.totals.waiting), (4, 1));
     world.now += Duration::from_millis(10);
@@ -226,7 +226,7 @@ fn seats_stay_taken_for_what_a_write_leaves_behind() {
 }
 
 #[test]
-fn who_goes_leaves_no_trace() {
+fn cancelled_requests_leave_queue_set_idle() {
     let mut world = World::new(queuing(4, 2, 10), 1, vec![client(1, 1, 10), client(2, 1, 10)]);
     world.request(0);
     let mut ids = Vec::new();
@@ -246,7 +246,7 @@ fn who_goes_leaves_no_trace() {
     assert!(world.set.is_idle());
     assert_eq!(world.set.totals.cancelled, 6);
 
-    // The same for one who has left when it is its turn.
+    // The same for a request that was cancelled before its dispatch.
     world.request(0);
     assert!(matches!(world.set.start(world.now, 0, Work::ONE_SEAT, &world.turns, || 1), Start::Wait { .. }));
     let (_, _, running) = world.running.remove(0);
@@ -257,7 +257,7 @@ fn who_goes_leaves_no_trace() {
 }
 
 #[test]
-fn queues_in_excess_go_when_they_are_empty() {
+fn surplus_queues_are_removed_when_empty() {
     let clients = (0..8).map(|flow| client(flow, 3, 10)).collect();
     let mut world = World::new(one_each(8), 2, clients);
     world.run_for(Duration::from_millis(25));
@@ -281,24 +281,24 @@ fn queues_in_excess_go_when_they_are_empty() {
 }
 
 #[tokio::test]
-async fn a_flood_of_short_requests_that_wait_for_turns_lets_others_pass() {
+async fn short_request_flood_waiting_for_turns_yields_to_others() {
     let turns = Turns::new(1);
-    // Turns are kept from here on.
+    // Turns are enforced from here on.
     assert!(futures_util::poll!(Box::pin(turns.ending())).is_pending());
     let mut now = Instant::now();
     let mut set: QueueSet<u64> = QueueSet::new(queuing(128, 6, 50), 49, now);
     let (flood, other) = (7, 1_000_003);
     let (mut served, mut flooded) = (0, 0);
     for turn in 0..2000 {
-        // Everybody of the flood who was answered is back at once. None of its requests overlaps another, yet it gets no
-        // more than its place in each turn, and once more for each of its queues.
+        // Each answered request of the flood is followed by the next immediately. None overlaps another, yet the
+        // flood gets only its starts of each turn, and one more for each of its queues.
         let mut started = 0;
         while let Start::Run(running) = set.start(now, flood, Work::ONE_SEAT, &turns, || flood) {
             set.finish(now, running);
             started += 1;
         }
         assert!(started <= turns.size() + 6, "{started} requests of the flood in one turn");
-        // The other one asks for little: it is served at once, whoever else waits.
+        // A flow with few requests is served immediately, whatever else waits.
         if turn % 20 == 10 {
             match set.start(now, other, Work::ONE_SEAT, &turns, || other) {
                 Start::Run(running) => set.finish(now, running),

@@ -1,13 +1,13 @@
 use super::*;
 use crate::admission::Admission;
-use crate::registry::allocate::{ServiceConfig, Services};
+use crate::registry::services::{ServiceConfig, Services};
 use crate::user::UserInfo;
 use objects::{FlowSchema, PriorityLevel};
 use serde_json::json;
 use std::sync::atomic::AtomicUsize;
 use store::{Embedded, EmbeddedOptions};
 
-/// Fairness with one level of so many seats that everybody belongs to.
+/// Fairness with one level of this many seats for all users.
 fn fairness(directory: &tempfile::TempDir, seats: usize, queue_length: usize) -> Arc<Fairness> {
     let options = EmbeddedOptions::new(directory.path().join("store"));
     let store = Arc::new(Embedded::open(options).expect("a store"));
@@ -50,7 +50,7 @@ fn context(user: &str, groups: &[&str]) -> Context {
 
 const LONG: Duration = Duration::from_secs(30);
 
-async fn enter(fairness: &Arc<Fairness>, user: &str, wait: Duration) -> Result<Seat, Refused> {
+async fn enter(fairness: &Arc<Fairness>, user: &str, wait: Duration) -> Result<Seat, Rejected> {
     let now = Instant::now();
     fairness.enter(&context(user, &["system:authenticated"]), now, now + wait).await.1
 }
@@ -60,7 +60,7 @@ fn totals(fairness: &Fairness) -> queue_set::Totals {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_one_user_does_not_starve_another() {
+async fn flood_of_one_user_does_not_starve_another() {
     let directory = tempfile::tempdir().expect("a directory");
     let fairness = fairness(&directory, 4, 50);
     let tasks = TaskGroup::new();
@@ -90,7 +90,7 @@ async fn a_flood_of_one_user_does_not_starve_another() {
     }
     let served = flooded.load(Ordering::Relaxed) - before;
     tasks.stop();
-    // One request at a time of one user, four seats: it waits for the next free one, and never for the whole queue.
+    // One user, one request at a time, four seats: it waits for the next free seat, never for the whole queue.
     assert!(worst < 40, "{worst} requests of the flood went before one");
     assert!(served < 50 * 20, "{served} requests of the flood were served meanwhile");
     assert_eq!(tasks.drain(LONG).await, Ok(()));
@@ -99,17 +99,17 @@ async fn a_flood_of_one_user_does_not_starve_another() {
 }
 
 #[tokio::test]
-async fn who_waits_too_long_or_leaves_is_forgotten() {
+async fn timed_out_or_cancelled_request_leaves_the_queue() {
     let directory = tempfile::tempdir().expect("a directory");
     let fairness = fairness(&directory, 1, 2);
     let seat = enter(&fairness, "a", LONG).await.expect("a seat");
     let refused = enter(&fairness, "a", Duration::from_millis(5)).await.err().expect("no seat in time");
     assert_eq!(refused.retry_after, 1);
-    // A client that hangs up: the future is dropped where it waits.
+    // A disconnecting client: the future is dropped while it waits.
     let left = tokio::time::timeout(Duration::from_millis(5), enter(&fairness, "a", LONG)).await;
     assert!(left.is_err());
     assert_eq!((totals(&fairness).waiting, totals(&fairness).cancelled), (0, 2));
-    // Queues that are full.
+    // Full queues.
     let waiting: Vec<_> = (0..8)
         .map(|_| {
             let fairness = fairness.clone();
@@ -128,7 +128,7 @@ async fn who_waits_too_long_or_leaves_is_forgotten() {
 }
 
 #[tokio::test]
-async fn masters_are_exempt_and_answers_name_the_configuration() {
+async fn masters_are_exempt_and_classification_has_uids() {
     let directory = tempfile::tempdir().expect("a directory");
     let fairness = fairness(&directory, 1, 2);
     let _taken = enter(&fairness, "a", LONG).await.expect("a seat");
@@ -144,13 +144,13 @@ async fn masters_are_exempt_and_answers_name_the_configuration() {
 }
 
 #[tokio::test]
-async fn turns_end_and_begin() {
+async fn requests_beyond_one_turn_start_in_later_turns() {
     let directory = tempfile::tempdir().expect("a directory");
     let fairness = fairness(&directory, 1000, 100);
     let tasks = TaskGroup::new();
     fairness.begin_turns(&tasks);
     tokio::task::yield_now().await;
-    // Far more than fit into one turn, and none of them gives its seat back.
+    // Far more than fit into one turn, and none releases its seat.
     let all = (0..300).map(|_| enter(&fairness, "a", LONG));
     let seats = futures_util::future::join_all(all).await;
     assert!(seats.iter().all(Result::is_ok));
@@ -159,9 +159,9 @@ async fn turns_end_and_begin() {
     assert_eq!(tasks.drain(LONG).await, Ok(()));
 }
 
-/// What a request pays when there is room: a few hundred nanoseconds. Printed, not asserted.
+/// Overhead of a request without contention: a few hundred nanoseconds. Printed, not asserted.
 #[tokio::test]
-async fn the_price_of_a_seat() {
+async fn seat_overhead_is_printed() {
     let directory = tempfile::tempdir().expect("a directory");
     let fairness = fairness(&directory, 600, 50);
     let context = context("a", &["system:authenticated"]);

@@ -1,10 +1,10 @@
-//! Turns: how many requests run before everybody who has something to say is heard again.
+//! Turns: the number of requests that may start before all sockets are polled again.
 //!
-//! Most requests of this server run to their end without ever waiting, so a flood does not show as many requests in
-//! execution but as many connections that are ready to be read, and whoever comes later would be served after all of
-//! them. So only a few requests may start per turn; then the sockets are looked at, and those who wait are served in
-//! the order that is fair. A flood then waits in its own queues, where it harms nobody; whoever asks for little is served
-//! in any turn. While there is no rush, a request takes its place in the turn by one atomic operation.
+//! Most requests of this server run to completion without waiting, so a flood does not show as many executing
+//! requests but as many readable connections, and a later client would be served after all of them. So only a few
+//! requests may start per turn; then the sockets are polled and waiting requests are dispatched in fair order. A
+//! flood then waits in its own queues without harm to other flows; flows with few requests are served in any turn.
+//! Without overload, a start costs one atomic operation.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use tokio::sync::Notify;
@@ -16,10 +16,10 @@ const PER_WORKER: i64 = 1;
 pub struct Turns {
     size: i64,
     left: AtomicI64,
-    /// Of this turn.
+    /// Number of this turn.
     number: AtomicU64,
-    /// Somebody begins new turns; otherwise there is but one, without end.
-    kept: AtomicBool,
+    /// True while a task starts new turns; otherwise there is a single turn without limit.
+    enforced: AtomicBool,
     half_gone: Notify,
 }
 
@@ -30,7 +30,7 @@ impl Turns {
             size,
             left: AtomicI64::new(size),
             number: AtomicU64::new(1),
-            kept: AtomicBool::new(false),
+            enforced: AtomicBool::new(false),
             half_gone: Notify::new(),
         }
     }
@@ -39,13 +39,13 @@ impl Turns {
         usize::try_from(self.size).unwrap_or(1)
     }
 
-    /// Whether a request may start in this turn.
+    /// Takes a start of this turn; false if none is left.
     pub fn take(&self) -> bool {
         let before = self.left.fetch_sub(1, Ordering::Relaxed);
         if before == self.size / 2 {
             self.half_gone.notify_one();
         }
-        before > 0 || !self.kept.load(Ordering::Relaxed)
+        before > 0 || !self.enforced.load(Ordering::Relaxed)
     }
 
     pub fn number(&self) -> u64 {
@@ -56,9 +56,9 @@ impl Turns {
         self.left.load(Ordering::Relaxed) <= 0
     }
 
-    /// Waits until it is time to think of the next turn. From the first call on, turns count.
+    /// Waits until the next turn is due. Turns are enforced from the first call on.
     pub async fn ending(&self) {
-        self.kept.store(true, Ordering::Relaxed);
+        self.enforced.store(true, Ordering::Relaxed);
         self.half_gone.notified().await;
     }
 
@@ -67,9 +67,9 @@ impl Turns {
         self.left.store(self.size, Ordering::Relaxed);
     }
 
-    /// Nobody begins turns any more: everything may start.
+    /// Ends enforcement: every request may start.
     pub fn end(&self) {
-        self.kept.store(false, Ordering::Relaxed);
+        self.enforced.store(false, Ordering::Relaxed);
     }
 }
 
@@ -78,14 +78,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_turn_has_so_many_places() {
+    async fn turn_limits_starts_once_enforced() {
         let turns = Turns::new(1);
         for _ in 0..100 {
-            assert!(turns.take(), "nobody keeps turns yet");
+            assert!(turns.take(), "turns are not enforced yet");
         }
         turns.begin();
         let mut ending = Box::pin(turns.ending());
-        assert!(futures_util::poll!(&mut ending).is_ready(), "the first one is long over");
+        assert!(futures_util::poll!(&mut ending).is_ready(), "the first turn has ended");
         let mut ending = Box::pin(turns.ending());
         for _ in 0..turns.size() {
             assert!(turns.take());

@@ -1,4 +1,4 @@
-//! How many watches a write concerns: each has to be told of it.
+//! Counts the watches that a write affects, because each has to be sent an event.
 
 use crate::request_info::RequestInfo;
 use parking_lot::Mutex;
@@ -7,8 +7,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts watches by what they watch: a resource, a namespace of it, an object. A hash stands for the names: two that
-/// collide cost an estimate its accuracy, no more.
+/// Counts watches by scope: a resource, a namespace of it, an object. Names are hashed: a collision only makes an
+/// estimate less accurate.
 #[derive(Debug, Default)]
 pub struct Watches {
     hasher: RandomState,
@@ -16,7 +16,7 @@ pub struct Watches {
     counts: Mutex<HashMap<u64, usize>>,
 }
 
-/// One counted watch, until it is dropped.
+/// One counted watch, until dropped.
 #[derive(Debug)]
 pub struct Watched {
     watches: Arc<Watches>,
@@ -24,7 +24,7 @@ pub struct Watched {
 }
 
 impl Watches {
-    /// Counts a watch. Those of one node's pods are not: a write seldom concerns them.
+    /// Counts a watch. Those of one node's pods are not counted: a write seldom affects them.
     pub fn register(self: &Arc<Self>, info: &RequestInfo, field_selector: &str) -> Option<Watched> {
         if info.resource == "pods" && names_a_node(field_selector) {
             return None;
@@ -35,8 +35,8 @@ impl Watches {
         Some(Watched { watches: self.clone(), what })
     }
 
-    /// How many watches may have to be told of a write.
-    pub fn interested_in(&self, info: &RequestInfo) -> usize {
+    /// Number of watches that a write may affect.
+    pub fn affected_by(&self, info: &RequestInfo) -> usize {
         if self.all.load(Ordering::Relaxed) == 0 {
             return 0;
         }
@@ -91,18 +91,18 @@ mod tests {
     }
 
     #[test]
-    fn watches_of_the_object_its_namespace_and_its_resource_count() {
+    fn watch_count_includes_object_namespace_and_resource() {
         let watches = Arc::new(Watches::default());
-        assert_eq!(watches.interested_in(&info("n", "p")), 0);
+        assert_eq!(watches.affected_by(&info("n", "p")), 0);
         let held: Vec<_> = [("", ""), ("n", ""), ("n", "p"), ("m", ""), ("n", "q")]
             .map(|(namespace, name)| watches.register(&info(namespace, name), ""))
             .into();
         assert!(watches.register(&info("", ""), "spec.nodeName=node-1").is_none());
         assert!(watches.register(&info("", ""), "spec.nodeName=").is_some());
-        assert_eq!(watches.interested_in(&info("n", "p")), 3);
-        assert_eq!(watches.interested_in(&info("n", "")), 2);
+        assert_eq!(watches.affected_by(&info("n", "p")), 3);
+        assert_eq!(watches.affected_by(&info("n", "")), 2);
         drop(held);
-        assert_eq!(watches.interested_in(&info("n", "p")), 0);
+        assert_eq!(watches.affected_by(&info("n", "p")), 0);
         assert!(watches.counts.lock().is_empty());
     }
 }

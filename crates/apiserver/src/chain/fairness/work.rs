@@ -1,19 +1,19 @@
-//! How much a request costs: seats while it runs, and seats that stay taken after it for what it leaves behind.
+//! Cost of a request: seats while it executes, and seats that stay taken after it for the events it causes.
 
 use std::time::Duration;
 
-/// Seats times nanoseconds: the unit in which flows are compared. Wide enough for any life of a process.
+/// Seats times nanoseconds: the unit in which flows are compared. Wide enough for any process lifetime.
 pub type SeatTime = i128;
 
-/// What a request is taken to last before anybody knows.
+/// Assumed execution time of a request before it is known.
 pub const ESTIMATED_SERVICE: Duration = Duration::from_millis(3);
 
-/// The work in a request, as far as it can be told beforehand.
+/// Estimated work of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Seats taken while the request is handled.
     pub initial_seats: usize,
-    /// Seats taken after it, for `additional_latency`: its watchers have to be told.
+    /// Seats taken after it, for `additional_latency`, while its watchers are sent events.
     pub final_seats: usize,
     pub additional_latency: Duration,
 }
@@ -25,7 +25,7 @@ impl Work {
         Self { initial_seats, final_seats: 0, additional_latency: Duration::ZERO }
     }
 
-    /// What is reserved for the whole time.
+    /// Seats reserved for the whole time.
     pub fn max_seats(&self) -> usize {
         self.initial_seats.max(self.final_seats)
     }
@@ -38,7 +38,7 @@ impl Work {
         seat_time(self.final_seats, self.additional_latency)
     }
 
-    /// The same work after the request on at most `seats`: narrower, and longer for it.
+    /// The same work after the request on at most `seats`: fewer seats for a longer time.
     pub fn narrowed(mut self, seats: usize) -> Self {
         if seats > 0 && self.final_seats > seats {
             let nanos = self.final_work() / seats as SeatTime;
@@ -53,7 +53,7 @@ pub fn seat_time(seats: usize, time: Duration) -> SeatTime {
     seats as SeatTime * SeatTime::try_from(time.as_nanos()).unwrap_or(SeatTime::MAX / (1 << 32))
 }
 
-/// As Kubernetes prints it: seconds with eight decimals.
+/// Seconds with eight decimals, as Kubernetes prints it.
 pub fn printed(time: SeatTime) -> String {
     let time = time.max(0);
     format!("{}.{:08}ss", time / 1_000_000_000, time % 1_000_000_000 / 10)
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn narrower_work_lasts_longer() {
+    fn narrowed_work_lasts_longer() {
         let work = Work { initial_seats: 1, final_seats: 20, additional_latency: Duration::from_millis(5) };
         let narrow = work.narrowed(10);
         assert_eq!((narrow.final_seats, narrow.additional_latency), (10, Duration::from_millis(10)));

@@ -3,10 +3,10 @@
 use prost::Message;
 use std::collections::HashMap;
 
-/// How a value's key follows from its source.
+/// Derivation of a value's key from its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceType {
-    /// The source is a seed: HKDF-SHA256 of it and the first 32 bytes of the data give the key.
+    /// The source is a seed: HKDF-SHA256 of it and the first 32 bytes of the data yields the key.
     Seed = 1,
 }
 

@@ -1,16 +1,15 @@
-//! `kms`: the key is kept by a key management service, reached over a socket on this machine (KMS API v2).
+//! `kms`: the key is held by a key management service, reached over a socket on this machine (KMS API v2).
 //!
-//! The service encrypts a seed; each value gets a key derived from it, so the service is asked once per seed and not
-//! once per write. Whether the service has another key by now is asked at most once a minute, and only when something
-//! is written.
+//! The service encrypts a seed; each value gets a key derived from it, so there is one call per seed and not one per
+//! write. The service is polled for a new key at most once a minute, and only on writes.
 
 mod client;
 mod envelope;
 
 use super::aes_gcm::AesGcm;
 use super::aes_gcm_derived;
-use super::provider::{Cipher, Failure, MARK, Opened, Provider};
-use client::Client;
+use super::provider::{Cipher, Decrypted, ENCRYPTED_PREFIX, Failure, Provider};
+use client::KmsClient;
 use envelope::{EncryptedObject, SourceType};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -21,12 +20,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SEED_BYTES: usize = 32;
-/// How long the service's word on its present key counts.
+/// Time for which the service's status is cached.
 const STATUS_INTERVAL: Duration = Duration::from_secs(60);
-/// Seeds that are remembered.
+/// Capacity of the seed cache.
 const MAX_SEEDS: usize = 1000;
 
-/// What writes at present.
+/// The current write seed.
 #[derive(Clone)]
 struct Current {
     seed: Arc<[u8]>,
@@ -36,19 +35,19 @@ struct Current {
 
 pub struct Kms {
     prefix: Vec<u8>,
-    client: Client,
+    client: KmsClient,
     current: Mutex<Option<Current>>,
-    /// Only one request at a time asks the service for a new seed.
+    /// Serializes requests for a new seed.
     renewing: tokio::sync::Mutex<()>,
-    /// Seeds in plain form by their sealed one.
+    /// Plain seeds by their encrypted form.
     seeds: Mutex<HashMap<Vec<u8>, Arc<[u8]>>>,
 }
 
 impl Kms {
     pub fn new(name: &str, socket: PathBuf, timeout: Duration) -> Self {
         Self {
-            prefix: [MARK, b"kms:v2:", name.as_bytes(), b":"].concat(),
-            client: Client::new(socket, timeout),
+            prefix: [ENCRYPTED_PREFIX, b"kms:v2:", name.as_bytes(), b":"].concat(),
+            client: KmsClient::new(socket, timeout),
             current: Mutex::new(None),
             renewing: tokio::sync::Mutex::new(()),
             seeds: Mutex::default(),
@@ -72,10 +71,10 @@ impl Kms {
             return Ok(());
         }
         let mut seed = [0; SEED_BYTES];
-        aws_lc_rs::rand::fill(&mut seed).map_err(|_| "no random numbers")?;
+        aws_lc_rs::rand::fill(&mut seed).map_err(|_| "failed to read random bytes")?;
         let answer = self.client.encrypt(&seed).await?;
         if answer.key_id.is_empty() || answer.ciphertext.is_empty() {
-            return Err("the key management service answered without a key ID or ciphertext".to_owned());
+            return Err("key management service returned no key ID or ciphertext".to_owned());
         }
         let sealed = EncryptedObject {
             encrypted_data: Vec::new(),
@@ -110,9 +109,9 @@ impl Provider for Kms {
                 return Ok(());
             }
             match self.renew().await {
-                // What was good a while ago still encrypts; the service may be back soon.
+                // The last seed can still encrypt; the service may recover soon.
                 Err(why) if self.current.lock().is_some() => {
-                    tracing::warn!(why, "the key management service does not answer; its last key is in use");
+                    tracing::warn!(why, "key management service unavailable, using its last key");
                     Ok(())
                 }
                 outcome => outcome,
@@ -120,30 +119,30 @@ impl Provider for Kms {
         })
     }
 
-    fn seal(&self, place: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
-        let current = self.current.lock().clone().ok_or("there is no key yet")?;
+    fn seal(&self, storage_key: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
+        let current = self.current.lock().clone().ok_or("no encryption key available yet")?;
         let mut data = Vec::new();
-        aes_gcm_derived::seal(&current.seed, place, plain, &mut data)?;
+        aes_gcm_derived::seal(&current.seed, storage_key, plain, &mut data)?;
         let object = EncryptedObject { encrypted_data: data, ..current.sealed };
         let mut out = self.prefix.clone();
         object.encode(&mut out).map_err(|error| error.to_string())?;
         Ok(out)
     }
 
-    fn open(&self, place: &str, sealed: &[u8]) -> Result<Opened, Failure> {
+    fn open(&self, storage_key: &str, sealed: &[u8]) -> Result<Decrypted, Failure> {
         let failed = |why: &str| Failure::Failed(why.to_owned());
         let object = EncryptedObject::decode(sealed).map_err(|error| failed(&error.to_string()))?;
         let seed = self.seeds.lock().get(&object.encrypted_dek_source).cloned();
         let seed = seed.ok_or(Failure::Unprepared)?;
         let data = object.encrypted_data.as_slice();
         let plain = if object.encrypted_dek_source_type == SourceType::Seed as i32 {
-            aes_gcm_derived::open(&seed, place, data)
+            aes_gcm_derived::open(&seed, storage_key, data)
         } else {
-            AesGcm::new(&seed).ok_or_else(|| failed("the key has no usable length"))?.decrypt(place, data)
+            AesGcm::new(&seed).ok_or_else(|| failed("unusable key length"))?.decrypt(storage_key, data)
         };
         let stale =
             self.current.lock().as_ref().is_some_and(|current| current.sealed.key_id != object.key_id);
-        plain.map(|plain| Opened { plain, stale }).map_err(Failure::Failed)
+        plain.map(|plain| Decrypted { plain, stale }).map_err(Failure::Failed)
     }
 
     fn fetch<'a>(&'a self, sealed: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {

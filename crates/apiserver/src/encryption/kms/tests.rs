@@ -44,7 +44,7 @@ impl Service {
 }
 
 #[tokio::test]
-async fn values_are_sealed_with_a_seed_that_the_service_keeps_secret() {
+async fn kms_values_are_encrypted_with_cached_seed() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("kms.sock");
     let service = Service::start(&socket);
@@ -57,16 +57,16 @@ async fn values_are_sealed_with_a_seed_that_the_service_keeps_secret() {
     assert!(sealed[0].starts_with(b"k8s:enc:kms:v2:x:"));
     assert_ne!(sealed[0], sealed[1]);
     let rest = sealed[0].strip_prefix(first.prefix()).expect("its own");
-    assert_eq!(first.open("/p", rest), Ok(Opened { plain: b"secret".to_vec(), stale: false }));
+    assert_eq!(first.open("/p", rest), Ok(Decrypted { plain: b"secret".to_vec(), stale: false }));
     assert!(matches!(first.open("/elsewhere", rest), Err(Failure::Failed(_))), "bound to its place");
 
-    // Another process has to ask the service first.
+    // Another process has to call the service first.
     let second = kms("x");
     assert_eq!(second.open("/p", rest), Err(Failure::Unprepared));
     second.fetch(rest).await.expect("the seed");
     assert_eq!(second.open("/p", rest).expect("opened").plain, b"secret");
 
-    // The service has a new key: what was written with the old one is stale.
+    // After a key change of the service, values written with the old key are stale.
     service.key.store(2, Ordering::Relaxed);
     second.prepare().await.expect("prepared");
     assert!(second.open("/p", rest).expect("opened").stale);
@@ -76,8 +76,8 @@ async fn values_are_sealed_with_a_seed_that_the_service_keeps_secret() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_there_is_named() {
+async fn kms_unreachable_service_is_named_in_error() {
     let kms = Kms::new("x", "/nowhere/kms.sock".into(), Duration::from_secs(1));
-    let why = kms.prepare().await.expect_err("nobody answers");
+    let why = kms.prepare().await.expect_err("no service");
     assert!(why.contains("/nowhere/kms.sock"), "{why}");
 }

@@ -1,6 +1,6 @@
-//! The protobuf form of OpenAPI documents that clients of Kubernetes ask for (gnostic's messages).
+//! The protobuf form of OpenAPI documents requested by Kubernetes clients (gnostic's messages).
 //!
-//! An encoder over dynamic values, driven by the tables of each version's messages.
+//! An encoder over dynamic values, driven by message tables for each version.
 
 mod v2;
 mod v3;
@@ -10,20 +10,20 @@ pub use v3::DOCUMENT as V3;
 
 use serde_json::Value;
 
-/// A message of the protobuf form and where it takes its fields from in JSON.
+/// A message of the protobuf form and the source of its fields in JSON.
 pub enum Message {
-    /// Members by key, and the number that takes those beginning with `x-` (0: none does).
-    Struct { fields: &'static [(&'static str, u32, Kind)], extensions: u32 },
-    /// An object with free keys: the number of the entries, each a name and a value.
+    /// Members by key, and the field number for those beginning with `x-` (0: none).
+    Struct { fields: &'static [(&'static str, u32, NodeType)], extensions: u32 },
+    /// An object with free keys: the field number of the entries, each a name and a value.
     Map { entries: u32, value: &'static Message },
-    /// A wrapper around one of several messages, chosen by a look at the value.
+    /// A wrapper around one of several messages, chosen by the value.
     Choice(fn(&Value) -> (u32, &'static Message)),
     /// A list of strings.
     Texts,
 }
 
 /// The type of a field.
-pub enum Kind {
+pub enum NodeType {
     Text,
     Texts,
     Flag,
@@ -34,13 +34,13 @@ pub enum Kind {
     Yamls,
     One(&'static Message),
     Many(&'static Message),
-    /// A message that repeats another one as its first field.
+    /// A message that contains another one as its first field.
     Wrapped(&'static Message),
     /// A boolean or a schema.
     FlagOr(&'static Message),
-    /// A string or list of strings in a message of its own.
+    /// A string or list of strings in a separate message.
     WrappedTexts,
-    /// A plain value in a message of its own; nothing but the message for an object or a list.
+    /// A scalar in a separate message; the message is empty for an object or a list.
     Plain,
 }
 
@@ -63,19 +63,19 @@ fn number(out: &mut Vec<u8>, number: u32, value: u64) {
     varint(out, value);
 }
 
-/// JSON is YAML, too.
-fn yaml(out: &mut Vec<u8>, place: u32, value: &Value) {
+/// JSON is valid YAML.
+fn yaml(out: &mut Vec<u8>, field_number: u32, value: &Value) {
     let mut any = Vec::new();
     bytes(&mut any, 2, format!("{value}\n").as_bytes());
-    bytes(out, place, &any);
+    bytes(out, field_number, &any);
 }
 
-fn texts(out: &mut Vec<u8>, place: u32, value: &Value) {
+fn texts(out: &mut Vec<u8>, field_number: u32, value: &Value) {
     match value {
-        Value::String(text) => bytes(out, place, text.as_bytes()),
+        Value::String(text) => bytes(out, field_number, text.as_bytes()),
         Value::Array(items) => {
             for text in items.iter().filter_map(Value::as_str) {
-                bytes(out, place, text.as_bytes());
+                bytes(out, field_number, text.as_bytes());
             }
         }
         _ => {}
@@ -91,18 +91,18 @@ fn encode(out: &mut Vec<u8>, message: &Message, value: &Value) {
             }
         }
         (Message::Choice(choose), value) => {
-            let (place, chosen) = choose(value);
-            nested(out, place, chosen, value);
+            let (field_number, chosen) = choose(value);
+            nested(out, field_number, chosen, value);
         }
         (Message::Texts, value) => texts(out, 1, value),
         _ => {}
     }
 }
 
-fn nested(out: &mut Vec<u8>, place: u32, message: &Message, value: &Value) {
+fn nested(out: &mut Vec<u8>, field_number: u32, message: &Message, value: &Value) {
     let mut content = Vec::new();
     encode(&mut content, message, value);
-    bytes(out, place, &content);
+    bytes(out, field_number, &content);
 }
 
 /// One member of a message.
@@ -114,7 +114,7 @@ fn member(out: &mut Vec<u8>, message: &Message, key: &str, value: &Value) {
             entry(out, *entries, key, &content);
         }
         Message::Struct { fields, extensions } => match fields.iter().find(|(name, ..)| *name == key) {
-            Some((_, place, kind)) => field(out, *place, kind, value),
+            Some((_, field_number, kind)) => field(out, *field_number, kind, value),
             None if *extensions != 0 && key.starts_with("x-") => {
                 let mut content = Vec::new();
                 yaml(&mut content, 2, value);
@@ -126,51 +126,51 @@ fn member(out: &mut Vec<u8>, message: &Message, key: &str, value: &Value) {
     }
 }
 
-/// A name with an encoded value after it.
-fn entry(out: &mut Vec<u8>, place: u32, name: &str, value: &[u8]) {
+/// A name followed by an encoded value.
+fn entry(out: &mut Vec<u8>, field_number: u32, name: &str, value: &[u8]) {
     let mut content = Vec::with_capacity(name.len() + value.len() + 8);
     bytes(&mut content, 1, name.as_bytes());
     content.extend_from_slice(value);
-    bytes(out, place, &content);
+    bytes(out, field_number, &content);
 }
 
-fn field(out: &mut Vec<u8>, place: u32, kind: &Kind, value: &Value) {
+fn field(out: &mut Vec<u8>, field_number: u32, kind: &NodeType, value: &Value) {
     let items = || value.as_array().map(Vec::as_slice).unwrap_or_default();
     match kind {
-        Kind::Text | Kind::Texts => texts(out, place, value),
-        Kind::Flag => {
+        NodeType::Text | NodeType::Texts => texts(out, field_number, value),
+        NodeType::Flag => {
             if value == &Value::Bool(true) {
-                number(out, place, 1);
+                number(out, field_number, 1);
             }
         }
-        Kind::Integer => {
+        NodeType::Integer => {
             if let Some(value) = value.as_i64() {
-                number(out, place, value.cast_unsigned());
+                number(out, field_number, value.cast_unsigned());
             }
         }
-        Kind::Number => double(out, place, value),
-        Kind::Yaml => yaml(out, place, value),
-        Kind::Yamls => items().iter().for_each(|item| yaml(out, place, item)),
-        Kind::One(message) => nested(out, place, message, value),
-        Kind::Many(message) => items().iter().for_each(|item| nested(out, place, message, item)),
-        Kind::Wrapped(message) => {
+        NodeType::Number => double(out, field_number, value),
+        NodeType::Yaml => yaml(out, field_number, value),
+        NodeType::Yamls => items().iter().for_each(|item| yaml(out, field_number, item)),
+        NodeType::One(message) => nested(out, field_number, message, value),
+        NodeType::Many(message) => items().iter().for_each(|item| nested(out, field_number, message, item)),
+        NodeType::Wrapped(message) => {
             let mut content = Vec::new();
             match value {
                 Value::Array(items) => items.iter().for_each(|item| nested(&mut content, 1, message, item)),
                 value => nested(&mut content, 1, message, value),
             }
-            bytes(out, place, &content);
+            bytes(out, field_number, &content);
         }
-        Kind::FlagOr(message) => {
+        NodeType::FlagOr(message) => {
             let mut content = Vec::new();
             match value {
                 Value::Bool(flag) => number(&mut content, 2, u64::from(*flag)),
                 value => nested(&mut content, 1, message, value),
             }
-            bytes(out, place, &content);
+            bytes(out, field_number, &content);
         }
-        Kind::WrappedTexts => nested(out, place, &Message::Texts, value),
-        Kind::Plain => {
+        NodeType::WrappedTexts => nested(out, field_number, &Message::Texts, value),
+        NodeType::Plain => {
             let mut content = Vec::new();
             match value {
                 Value::Number(_) => double(&mut content, 1, value),
@@ -178,21 +178,21 @@ fn field(out: &mut Vec<u8>, place: u32, kind: &Kind, value: &Value) {
                 Value::String(text) => bytes(&mut content, 3, text.as_bytes()),
                 _ => {}
             }
-            bytes(out, place, &content);
+            bytes(out, field_number, &content);
         }
     }
 }
 
-fn double(out: &mut Vec<u8>, place: u32, value: &Value) {
+fn double(out: &mut Vec<u8>, field_number: u32, value: &Value) {
     if let Some(value) = value.as_f64() {
-        varint(out, u64::from(place) << 3 | 1);
+        varint(out, u64::from(field_number) << 3 | 1);
         out.extend_from_slice(&value.to_le_bytes());
     }
 }
 
-/// Writes a document member by member, like the JSON writer does.
+/// Writes a document member by member, like the JSON writer.
 pub struct Encoder {
-    /// The messages that are open, with the name and encoded content of each.
+    /// Open messages, with the name and encoded content of each.
     open: Vec<(&'static Message, String, Vec<u8>)>,
 }
 
@@ -206,7 +206,7 @@ impl Encoder {
         let message = match parent {
             Message::Map { value, .. } => value,
             Message::Struct { fields, .. } => match fields.iter().find(|(name, ..)| *name == key) {
-                Some((_, _, Kind::One(message))) => *message,
+                Some((_, _, NodeType::One(message))) => *message,
                 _ => &Message::Texts,
             },
             _ => &Message::Texts,
@@ -220,9 +220,9 @@ impl Encoder {
             return;
         };
         if let Message::Struct { fields, .. } = parent
-            && let Some((_, place, _)) = fields.iter().find(|(name, ..)| *name == key)
+            && let Some((_, field_number, _)) = fields.iter().find(|(name, ..)| *name == key)
         {
-            bytes(out, *place, &content);
+            bytes(out, *field_number, &content);
         }
     }
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_of_version_2() {
+    fn version_2_schema_is_encoded() {
         let mut encoder = Encoder::new(&V2);
         encoder.member("swagger", &json!("2.0"));
         encoder.open("definitions");
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_of_version_3() {
+    fn version_3_reference_is_encoded() {
         let mut encoder = Encoder::new(&V3);
         encoder.open("components");
         encoder.open("schemas");

@@ -1,25 +1,29 @@
 //! The messages of a version 2 document.
 
-use super::{Kind, Message};
+use super::{Message, NodeType};
 
 pub static DOCUMENT: Message = Message::Struct {
     fields: &[
-        ("swagger", 1, Kind::Text),
-        ("info", 2, Kind::One(&INFO)),
-        ("schemes", 5, Kind::Texts),
-        ("consumes", 6, Kind::Texts),
-        ("produces", 7, Kind::Texts),
-        ("paths", 8, Kind::One(&PATHS)),
-        ("definitions", 9, Kind::One(&SCHEMAS)),
-        ("parameters", 10, Kind::One(&PARAMETERS)),
-        ("security", 12, Kind::Many(&SECURITY_REQUIREMENT)),
-        ("securityDefinitions", 13, Kind::One(&SECURITY_DEFINITIONS)),
+        ("swagger", 1, NodeType::Text),
+        ("info", 2, NodeType::One(&INFO)),
+        ("schemes", 5, NodeType::Texts),
+        ("consumes", 6, NodeType::Texts),
+        ("produces", 7, NodeType::Texts),
+        ("paths", 8, NodeType::One(&PATHS)),
+        ("definitions", 9, NodeType::One(&SCHEMAS)),
+        ("parameters", 10, NodeType::One(&PARAMETERS)),
+        ("security", 12, NodeType::Many(&SECURITY_REQUIREMENT)),
+        ("securityDefinitions", 13, NodeType::One(&SECURITY_DEFINITIONS)),
     ],
     extensions: 16,
 };
 
 static INFO: Message = Message::Struct {
-    fields: &[("title", 1, Kind::Text), ("version", 2, Kind::Text), ("description", 3, Kind::Text)],
+    fields: &[
+        ("title", 1, NodeType::Text),
+        ("version", 2, NodeType::Text),
+        ("description", 3, NodeType::Text),
+    ],
     extensions: 7,
 };
 
@@ -27,31 +31,31 @@ static PATHS: Message = Message::Map { entries: 2, value: &PATH_ITEM };
 
 static PATH_ITEM: Message = Message::Struct {
     fields: &[
-        ("$ref", 1, Kind::Text),
-        ("get", 2, Kind::One(&OPERATION)),
-        ("put", 3, Kind::One(&OPERATION)),
-        ("post", 4, Kind::One(&OPERATION)),
-        ("delete", 5, Kind::One(&OPERATION)),
-        ("options", 6, Kind::One(&OPERATION)),
-        ("head", 7, Kind::One(&OPERATION)),
-        ("patch", 8, Kind::One(&OPERATION)),
-        ("parameters", 9, Kind::Many(&PARAMETERS_ITEM)),
+        ("$ref", 1, NodeType::Text),
+        ("get", 2, NodeType::One(&OPERATION)),
+        ("put", 3, NodeType::One(&OPERATION)),
+        ("post", 4, NodeType::One(&OPERATION)),
+        ("delete", 5, NodeType::One(&OPERATION)),
+        ("options", 6, NodeType::One(&OPERATION)),
+        ("head", 7, NodeType::One(&OPERATION)),
+        ("patch", 8, NodeType::One(&OPERATION)),
+        ("parameters", 9, NodeType::Many(&PARAMETERS_ITEM)),
     ],
     extensions: 10,
 };
 
 static OPERATION: Message = Message::Struct {
     fields: &[
-        ("tags", 1, Kind::Texts),
-        ("summary", 2, Kind::Text),
-        ("description", 3, Kind::Text),
-        ("operationId", 5, Kind::Text),
-        ("produces", 6, Kind::Texts),
-        ("consumes", 7, Kind::Texts),
-        ("parameters", 8, Kind::Many(&PARAMETERS_ITEM)),
-        ("responses", 9, Kind::One(&RESPONSES)),
-        ("schemes", 10, Kind::Texts),
-        ("deprecated", 11, Kind::Flag),
+        ("tags", 1, NodeType::Texts),
+        ("summary", 2, NodeType::Text),
+        ("description", 3, NodeType::Text),
+        ("operationId", 5, NodeType::Text),
+        ("produces", 6, NodeType::Texts),
+        ("consumes", 7, NodeType::Texts),
+        ("parameters", 8, NodeType::Many(&PARAMETERS_ITEM)),
+        ("responses", 9, NodeType::One(&RESPONSES)),
+        ("schemes", 10, NodeType::Texts),
+        ("deprecated", 11, NodeType::Flag),
     ],
     extensions: 13,
 };
@@ -61,19 +65,21 @@ static PARAMETERS: Message = Message::Map { entries: 1, value: &PARAMETER };
 static PARAMETERS_ITEM: Message =
     Message::Choice(|value| if value.get("$ref").is_some() { (2, &REFERENCE) } else { (1, &PARAMETER) });
 
-static REFERENCE: Message =
-    Message::Struct { fields: &[("$ref", 1, Kind::Text), ("description", 2, Kind::Text)], extensions: 0 };
+static REFERENCE: Message = Message::Struct {
+    fields: &[("$ref", 1, NodeType::Text), ("description", 2, NodeType::Text)],
+    extensions: 0,
+};
 
 static PARAMETER: Message =
     Message::Choice(|value| if value["in"] == "body" { (1, &BODY_PARAMETER) } else { (2, &OTHER_PARAMETER) });
 
 static BODY_PARAMETER: Message = Message::Struct {
     fields: &[
-        ("description", 1, Kind::Text),
-        ("name", 2, Kind::Text),
-        ("in", 3, Kind::Text),
-        ("required", 4, Kind::Flag),
-        ("schema", 5, Kind::One(&SCHEMA)),
+        ("description", 1, NodeType::Text),
+        ("name", 2, NodeType::Text),
+        ("in", 3, NodeType::Text),
+        ("required", 4, NodeType::Flag),
+        ("schema", 5, NodeType::One(&SCHEMA)),
     ],
     extensions: 6,
 };
@@ -83,26 +89,26 @@ static OTHER_PARAMETER: Message =
 
 static PATH_PARAMETER: Message = Message::Struct {
     fields: &[
-        ("required", 1, Kind::Flag),
-        ("in", 2, Kind::Text),
-        ("description", 3, Kind::Text),
-        ("name", 4, Kind::Text),
-        ("type", 5, Kind::Text),
-        ("format", 6, Kind::Text),
-        ("uniqueItems", 19, Kind::Flag),
+        ("required", 1, NodeType::Flag),
+        ("in", 2, NodeType::Text),
+        ("description", 3, NodeType::Text),
+        ("name", 4, NodeType::Text),
+        ("type", 5, NodeType::Text),
+        ("format", 6, NodeType::Text),
+        ("uniqueItems", 19, NodeType::Flag),
     ],
     extensions: 22,
 };
 
 static QUERY_PARAMETER: Message = Message::Struct {
     fields: &[
-        ("required", 1, Kind::Flag),
-        ("in", 2, Kind::Text),
-        ("description", 3, Kind::Text),
-        ("name", 4, Kind::Text),
-        ("type", 6, Kind::Text),
-        ("format", 7, Kind::Text),
-        ("uniqueItems", 20, Kind::Flag),
+        ("required", 1, NodeType::Flag),
+        ("in", 2, NodeType::Text),
+        ("description", 3, NodeType::Text),
+        ("name", 4, NodeType::Text),
+        ("type", 6, NodeType::Text),
+        ("format", 7, NodeType::Text),
+        ("uniqueItems", 20, NodeType::Flag),
     ],
     extensions: 23,
 };
@@ -112,7 +118,7 @@ static RESPONSES: Message = Message::Map { entries: 1, value: &RESPONSE_VALUE };
 static RESPONSE_VALUE: Message = Message::Choice(|_| (1, &RESPONSE));
 
 static RESPONSE: Message = Message::Struct {
-    fields: &[("description", 1, Kind::Text), ("schema", 2, Kind::One(&SCHEMA_ITEM))],
+    fields: &[("description", 1, NodeType::Text), ("schema", 2, NodeType::One(&SCHEMA_ITEM))],
     extensions: 5,
 };
 
@@ -122,32 +128,32 @@ static SCHEMAS: Message = Message::Map { entries: 1, value: &SCHEMA };
 
 static SCHEMA: Message = Message::Struct {
     fields: &[
-        ("$ref", 1, Kind::Text),
-        ("format", 2, Kind::Text),
-        ("title", 3, Kind::Text),
-        ("description", 4, Kind::Text),
-        ("default", 5, Kind::Yaml),
-        ("multipleOf", 6, Kind::Number),
-        ("maximum", 7, Kind::Number),
-        ("exclusiveMaximum", 8, Kind::Flag),
-        ("minimum", 9, Kind::Number),
-        ("exclusiveMinimum", 10, Kind::Flag),
-        ("maxLength", 11, Kind::Integer),
-        ("minLength", 12, Kind::Integer),
-        ("pattern", 13, Kind::Text),
-        ("maxItems", 14, Kind::Integer),
-        ("minItems", 15, Kind::Integer),
-        ("uniqueItems", 16, Kind::Flag),
-        ("maxProperties", 17, Kind::Integer),
-        ("minProperties", 18, Kind::Integer),
-        ("required", 19, Kind::Texts),
-        ("enum", 20, Kind::Yamls),
-        ("additionalProperties", 21, Kind::FlagOr(&SCHEMA)),
-        ("type", 22, Kind::WrappedTexts),
-        ("items", 23, Kind::Wrapped(&SCHEMA)),
-        ("allOf", 24, Kind::Many(&SCHEMA)),
-        ("properties", 25, Kind::One(&SCHEMAS)),
-        ("example", 30, Kind::Yaml),
+        ("$ref", 1, NodeType::Text),
+        ("format", 2, NodeType::Text),
+        ("title", 3, NodeType::Text),
+        ("description", 4, NodeType::Text),
+        ("default", 5, NodeType::Yaml),
+        ("multipleOf", 6, NodeType::Number),
+        ("maximum", 7, NodeType::Number),
+        ("exclusiveMaximum", 8, NodeType::Flag),
+        ("minimum", 9, NodeType::Number),
+        ("exclusiveMinimum", 10, NodeType::Flag),
+        ("maxLength", 11, NodeType::Integer),
+        ("minLength", 12, NodeType::Integer),
+        ("pattern", 13, NodeType::Text),
+        ("maxItems", 14, NodeType::Integer),
+        ("minItems", 15, NodeType::Integer),
+        ("uniqueItems", 16, NodeType::Flag),
+        ("maxProperties", 17, NodeType::Integer),
+        ("minProperties", 18, NodeType::Integer),
+        ("required", 19, NodeType::Texts),
+        ("enum", 20, NodeType::Yamls),
+        ("additionalProperties", 21, NodeType::FlagOr(&SCHEMA)),
+        ("type", 22, NodeType::WrappedTexts),
+        ("items", 23, NodeType::Wrapped(&SCHEMA)),
+        ("allOf", 24, NodeType::Many(&SCHEMA)),
+        ("properties", 25, NodeType::One(&SCHEMAS)),
+        ("example", 30, NodeType::Yaml),
     ],
     extensions: 31,
 };
@@ -160,10 +166,10 @@ static SECURITY_DEFINITION: Message = Message::Choice(|_| (2, &API_KEY));
 
 static API_KEY: Message = Message::Struct {
     fields: &[
-        ("type", 1, Kind::Text),
-        ("name", 2, Kind::Text),
-        ("in", 3, Kind::Text),
-        ("description", 4, Kind::Text),
+        ("type", 1, NodeType::Text),
+        ("name", 2, NodeType::Text),
+        ("in", 3, NodeType::Text),
+        ("description", 4, NodeType::Text),
     ],
     extensions: 5,
 };

@@ -1,12 +1,12 @@
-//! Connections are admitted like writes; what is asked for is shown to plugins as an object of options.
+//! Admission of connections: plugins see the options of the connection as the object.
 
 use crate::admission::{Attributes, Operation};
-use crate::query::Query;
 use crate::rest::{Rest, Route};
+use crate::wire::query::Query;
 use machinery::status::{Result, Status};
 use machinery::{Map, Value};
 
-/// How the kinds of options are called; what has none, such as a log, is only read.
+/// Kinds of the options; subresources without one, such as log, are reads.
 fn kind(resource: &str, subresource: &str) -> Option<&'static str> {
     Some(match (resource, subresource) {
         ("pods", "exec") => "PodExecOptions",
@@ -19,7 +19,7 @@ fn kind(resource: &str, subresource: &str) -> Option<&'static str> {
     })
 }
 
-/// What a query asks for; `path` is what is behind a proxy.
+/// Options of a query; `path` is the path behind a proxy.
 fn options(kind: &str, query: &Query, path: &str) -> Value {
     let mut options =
         Map::from_iter([("kind".to_owned(), kind.into()), ("apiVersion".to_owned(), "v1".into())]);
@@ -45,7 +45,7 @@ fn options(kind: &str, query: &Query, path: &str) -> Value {
 }
 
 impl Rest {
-    /// Asks the plugins that have a say in connections.
+    /// Runs the admission plugins that handle CONNECT.
     pub(super) async fn admit(&self, route: &Route<'_>, subresource: &str) -> Result<()> {
         let context = route.context;
         let Some(kind) = kind(route.served.kind.resource(), subresource) else { return Ok(()) };
@@ -68,7 +68,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn options_say_what_is_asked_for() {
+    fn connect_options_are_read_from_query() {
         for (query, path, want) in [
             (
                 "container=c&stdin=true&tty=0&command=ls&command=-l",

@@ -1,38 +1,39 @@
-//! Serving certificates of kubelets: one of the cluster's authority must be the node's own.
+//! Verification of kubelet serving certificates: one signed by the cluster's CA must be the node's own.
 //!
-//! A kubelet starts with a certificate that it made itself, which cannot be verified, until the cluster has signed one for
-//! it. From then on only a certificate of the cluster's authority is accepted for the node.
+//! A kubelet starts with a self-signed certificate, which cannot be verified, until the cluster has signed one for
+//! it. From then on only a certificate of the cluster's CA is accepted for the node.
 
 use arc_swap::ArcSwapOption;
 use base::pki::user_of_certificate;
+use base::tls::{self, CertificateCheck};
 use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Verification state of kubelets' certificates.
+/// Verification state of kubelet certificates.
 #[derive(Default)]
 pub struct KubeletCertificates {
     authority: ArcSwapOption<WebPkiServerVerifier>,
-    /// Verifies every certificate, as `--kubelet-certificate-authority` wants it.
+    /// Verifies every certificate (`--kubelet-certificate-authority`).
     strict: AtomicBool,
-    /// Nodes whose kubelets have shown a certificate of the cluster's authority.
+    /// Nodes whose kubelets have presented a certificate of the cluster's CA.
     signed: Arc<Mutex<HashSet<String>>>,
 }
 
 impl KubeletCertificates {
-    /// Sets the authorities that sign kubelets' certificates, in PEM. Without any, certificates are not checked.
+    /// Sets the CAs that sign kubelet certificates, in PEM. Without any, certificates are not verified.
     pub fn set_authorities(&self, pem: &str) {
         self.set(pem, false);
     }
 
-    /// Sets the authorities, in PEM, whose certificates alone are accepted, for the address that is called. With none that
-    /// can be read, no certificate is.
+    /// Requires certificates of these CAs, in PEM, for the dialed address. Without a readable CA no certificate is
+    /// accepted.
     pub fn require_authorities(&self, pem: &str) {
         self.set(pem, true);
     }
@@ -40,84 +41,59 @@ impl KubeletCertificates {
     fn set(&self, pem: &str, strict: bool) {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).flatten());
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build();
         self.authority.store(verifier.ok());
         self.strict.store(strict, Ordering::Release);
     }
 
-    /// The verifier for the kubelet of a node; `None` if no authority is known.
+    /// Verifier for the kubelet of a node; `None` if no CA is known.
     pub fn verifier(&self, node: &str) -> Option<Arc<dyn ServerCertVerifier>> {
         let strict = self.strict.load(Ordering::Acquire);
         let Some(authority) = self.authority.load_full() else {
-            return strict.then(|| Arc::new(RejectAll) as Arc<dyn ServerCertVerifier>);
+            return strict.then(|| tls::verifier(RejectAll));
         };
         if strict {
             return Some(authority);
         }
-        Some(Arc::new(NodeVerifier { node: node.to_owned(), authority, signed: Arc::clone(&self.signed) }))
+        Some(tls::verifier(NodeCheck { node: node.to_owned(), authority, signed: Arc::clone(&self.signed) }))
     }
 }
 
-/// Accepts no certificate.
+/// Rejects every certificate.
 #[derive(Debug)]
 struct RejectAll;
 
-impl ServerCertVerifier for RejectAll {
-    fn verify_server_cert(
+impl CertificateCheck for RejectAll {
+    fn check(
         &self,
         _leaf: &CertificateDer<'_>,
         _intermediates: &[CertificateDer<'_>],
         _name: &ServerName<'_>,
-        _ocsp: &[u8],
         _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+    ) -> Result<(), Error> {
+        Err(CertificateError::UnknownIssuer.into())
     }
 }
 
 /// Accepts the kubelet of one node.
 #[derive(Debug)]
-struct NodeVerifier {
+struct NodeCheck {
     node: String,
     authority: Arc<WebPkiServerVerifier>,
     signed: Arc<Mutex<HashSet<String>>>,
 }
 
-impl ServerCertVerifier for NodeVerifier {
-    fn verify_server_cert(
+impl CertificateCheck for NodeCheck {
+    fn check(
         &self,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
-        ocsp: &[u8],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let outcome = self.authority.verify_server_cert(leaf, intermediates, name, ocsp, now);
+    ) -> Result<(), Error> {
+        let outcome = self.authority.verify_server_cert(leaf, intermediates, name, &[], now);
         match outcome {
-            // The subject names the node, so an address that the certificate does not list yet does no harm.
+            // The subject identifies the node, so an address that the certificate does not list yet is harmless.
             Ok(_)
             | Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -129,33 +105,11 @@ impl ServerCertVerifier for NodeVerifier {
                     )));
                 }
                 self.signed.lock().insert(self.node.clone());
-                Ok(ServerCertVerified::assertion())
+                Ok(())
             }
             Err(error) if self.signed.lock().contains(&self.node) => Err(error),
-            Err(_) => Ok(ServerCertVerified::assertion()),
+            Err(_) => Ok(()),
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.authority.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.authority.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.authority.supported_verify_schemes()
     }
 }
 

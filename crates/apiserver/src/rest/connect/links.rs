@@ -1,20 +1,20 @@
-//! Where links of something behind a proxy lead: what names the root of the other side goes through the proxy instead.
+//! Rewrites links in proxied responses: absolute links to the backend's root go through the proxy instead.
 
-/// One proxied request, as links see it.
+/// Addresses of one proxied request.
 #[derive(Clone, Debug)]
 pub struct Links {
-    /// The path of the proxy, without a slash at the end.
+    /// Path of the proxy, without a trailing slash.
     pub prefix: String,
-    /// Host and port of the other side.
+    /// Host and port of the backend.
     pub address: String,
-    /// What the caller calls this server.
+    /// This server's host in the caller's request.
     pub host: String,
 }
 
 /// Scheme with its colon, host with its port, and the rest.
 type Parts<'a> = (&'a str, &'a str, &'a str);
 
-/// Takes a link apart; `None` if it has a scheme that is no place (`mailto:`, `data:`).
+/// Splits a link; `None` if its scheme has no host (`mailto:`, `data:`).
 fn parts(link: &str) -> Option<Parts<'_>> {
     let colon = link.find([':', '/', '?', '#']).filter(|at| link.as_bytes()[*at] == b':');
     let scheme = colon.filter(|at| {
@@ -34,7 +34,7 @@ fn parts(link: &str) -> Option<Parts<'_>> {
 }
 
 impl Links {
-    /// Where a link should lead instead, if not where it says.
+    /// Rewritten link, if it has to change.
     pub fn through(&self, link: &str) -> Option<String> {
         let (scheme, authority, path) = parts(link)?;
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -47,7 +47,7 @@ impl Links {
         Some(format!("{origin}{prefix}{path}")).filter(|new| new != link)
     }
 
-    /// What the caller asked for, as the other side is told: without query.
+    /// Value of `X-Forwarded-Uri`: the requested path without query.
     pub fn forwarded(&self, target: &str) -> String {
         let path = target.split('?').next().unwrap_or_default();
         format!("{}{path}", self.prefix)
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roots_lead_through_the_proxy() {
+    fn root_links_are_rewritten_to_the_proxy() {
         let links = Links {
             prefix: "/api/v1/namespaces/a/pods/b:80/proxy".to_owned(),
             address: "10.0.0.1:80".to_owned(),

@@ -1,7 +1,7 @@
-//! Subresources that connect the caller with something else: a container's log, a command in it, a port of a pod, a
-//! service or a node.
+//! Subresources that connect the caller to a backend: a container's log, a command in it, a port of a pod, a service
+//! or a node.
 //!
-//! The API server decides who may and where to; the bytes of an upgraded connection pass through it untouched.
+//! The API server authorizes and resolves the address; the bytes of an upgraded connection pass through it untouched.
 
 mod admitted;
 mod kubelet_certificate;
@@ -17,15 +17,16 @@ mod upstream;
 
 use super::{Rest, Route};
 use crate::context::Context;
-use crate::reply::Reply;
 use crate::serve::RequestBody;
+use crate::wire::reply::Reply;
 use base::tasks::TaskGroup;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
 pub(super) use socket::watch_over_websocket;
+use std::sync::Arc;
 pub use upstream::KubeletIdentity;
 use upstream::Upstreams;
-pub(crate) use upstream::{Passage, Trust, Upstream};
+pub(crate) use upstream::{BackendRequest, Trust, Upstream};
 
 /// Connections to nodes, pods and services.
 #[derive(Default)]
@@ -35,34 +36,39 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// The certificate that kubelets know the API server by.
+    /// Sets the client certificate of the API server for kubelets.
     pub fn set_kubelet_identity(&self, identity: KubeletIdentity) -> std::result::Result<(), rustls::Error> {
         self.upstreams.set_identity(identity)
     }
 
-    /// Sets the authorities that sign kubelets' serving certificates, in PEM.
+    /// TLS towards the kubelet of a node; `None` while this server has no certificate for kubelets.
+    pub fn kubelet_tls(&self, node: &str) -> Option<Arc<rustls::ClientConfig>> {
+        self.upstreams.kubelet_config(node)
+    }
+
+    /// Sets the CAs that sign kubelet serving certificates, in PEM.
     pub fn set_kubelet_authorities(&self, pem: &str) {
         self.upstreams.certificates.set_authorities(pem);
     }
 
-    /// The same, and refuses kubelets whose certificates these authorities did not sign for the address.
+    /// The same, and rejects kubelets whose certificates these CAs did not sign for the address.
     pub fn require_kubelet_authorities(&self, pem: &str) {
         self.upstreams.certificates.require_authorities(pem);
     }
 
-    /// Where connections that have switched protocols live.
+    /// Tasks of upgraded connections.
     pub(super) fn streams(&self) -> &TaskGroup {
         &self.streams
     }
 
-    /// Ends what is connected.
+    /// Closes all upgraded connections.
     pub fn stop(&self) {
         self.streams.abort();
     }
 }
 
 impl Rest {
-    /// Connects; `None` if the subresource is not one of these.
+    /// Connects; 404 for any other subresource.
     pub(super) async fn connect(
         &self,
         route: &Route<'_>,
@@ -97,19 +103,19 @@ impl Rest {
         Ok(self.registry.get(served, namespace, name, "").await?.value())
     }
 
-    /// Sends the caller's request there and passes on what comes back.
+    /// Sends the caller's request to the upstream and returns the response.
     pub(crate) async fn pass(
         &self,
         context: &Context,
         upstream: &Upstream,
-        passage: Passage,
+        passage: BackendRequest,
         body: RequestBody,
     ) -> Result<Reply> {
         self.connections.upstreams.send(context, upstream, passage, body, &self.connections.streams).await
     }
 }
 
-/// The text at a path of an object, or nothing.
+/// String at a path of an object; empty if it is missing.
 fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
     path.iter().try_fold(object, |value, name| value.get(name)).and_then(Value::as_str).unwrap_or("")
 }
@@ -142,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_ports() {
+    fn proxy_name_is_split_into_scheme_name_and_port() {
         for (id, want) in [
             ("a", Some(("", "a", ""))),
             ("a:80", Some(("", "a", "80"))),

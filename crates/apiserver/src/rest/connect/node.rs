@@ -1,4 +1,4 @@
-//! Where kubelets are.
+//! Addresses of nodes and their kubelets.
 
 use super::pod::allowed;
 use super::upstream::{Trust, Upstream};
@@ -8,7 +8,7 @@ use crate::rest::Rest;
 use machinery::Value;
 use machinery::status::{Result, Status};
 
-/// Kinds of addresses, the one that works most often first.
+/// Node address types in order of preference.
 const PREFERRED: [&str; 5] = ["InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP"];
 const KUBELET_PORT: u16 = 10250;
 
@@ -27,8 +27,8 @@ fn kubelet_port(node: &Value) -> u16 {
         .unwrap_or(KUBELET_PORT)
 }
 
-/// The address of a node that callers may reach through this server: every address the name resolves to must be allowed,
-/// and the one returned is the one that is dialed.
+/// Address of a node that callers may reach through this server: every address the name resolves to must be allowed,
+/// and the returned one is dialed.
 async fn proxyable(host: &str) -> Result<String> {
     if host.parse::<std::net::IpAddr>().is_ok() {
         allowed(host)?;
@@ -47,7 +47,7 @@ async fn proxyable(host: &str) -> Result<String> {
 }
 
 impl Rest {
-    /// The kubelet of a node.
+    /// Kubelet of a node.
     pub(super) async fn kubelet(&self, node: &str) -> Result<Upstream> {
         let object = self.object("nodes", "", node).await?;
         let host = address(&object).ok_or_else(|| {
@@ -62,7 +62,7 @@ impl Rest {
         })
     }
 
-    /// The kubelet, or another port of the node.
+    /// Kubelet, or another port of the node.
     pub(super) async fn node_address(&self, context: &Context) -> Result<Upstream> {
         let id = &context.info.name;
         let Some((scheme, name, port)) = split_name(id) else {
@@ -74,7 +74,7 @@ impl Rest {
         match port.parse::<u16>() {
             _ if port.is_empty() => Ok(kubelet),
             Ok(port) if port == kubelet.port => Ok(kubelet),
-            Ok(port) => Ok(Upstream { port, tls: scheme == "https", trust: Trust::Anybody, ..kubelet }),
+            Ok(port) => Ok(Upstream { port, tls: scheme == "https", trust: Trust::Unverified, ..kubelet }),
             Err(_) => Err(Status::bad_request(format!("invalid node request {id:?}"))),
         }
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_ports() {
+    fn node_address_and_port_are_selected() {
         let node = serde_json::json!({"status": {
             "addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "192.0.2.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 12345}}}});

@@ -1,6 +1,6 @@
-//! HTML that comes through a proxy, piece by piece: its links are led through the proxy, everything else stays as it is.
+//! Streaming rewriter of proxied HTML: links go through the proxy, everything else is unchanged.
 //!
-//! Only an unfinished tag is ever held back, and a tag that is too long passes as it is.
+//! Only an unfinished tag is buffered, and a tag that is too long passes unmodified.
 
 use super::links::Links;
 use super::tag::Tag;
@@ -8,24 +8,24 @@ use flate2::Compression;
 use flate2::write::{GzDecoder, GzEncoder};
 use std::io::Write;
 
-/// Compressed bytes that are inflated at once: to about 1 MiB at most, since deflate reaches a ratio of 1,032.
+/// Compressed bytes inflated per step: to about 1 MiB at most, since deflate reaches a ratio of 1,032.
 const INFLATE_STEP: usize = 1 << 10;
-/// Longer tags are not looked into.
+/// Longer tags are not parsed.
 const LONGEST_TAG: usize = 16 << 10;
 
-/// What the next bytes are.
+/// Parser state at the next byte.
 #[derive(Debug)]
-enum Inside {
+enum PageState {
     Text,
     Comment,
-    /// The content of an element that ends only at this.
+    /// Raw text, up to this end tag.
     Raw(Vec<u8>),
 }
 
-/// The page so far.
+/// State of a page.
 pub struct Page {
     links: Links,
-    inside: Inside,
+    inside: PageState,
     held: Vec<u8>,
 }
 
@@ -35,10 +35,10 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
 
 impl Page {
     pub fn new(links: Links) -> Self {
-        Self { links, inside: Inside::Text, held: Vec::new() }
+        Self { links, inside: PageState::Text, held: Vec::new() }
     }
 
-    /// Takes a piece; what can be passed on goes to `out`.
+    /// Consumes a piece; appends the output that is complete to `out`.
     pub fn feed(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         let mut held = std::mem::take(&mut self.held);
         held.extend_from_slice(piece);
@@ -53,28 +53,28 @@ impl Page {
         self.held = held;
     }
 
-    /// The rest, once nothing more comes.
+    /// Appends the rest at the end of input.
     pub fn end(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.held);
     }
 
-    /// Passes on what starts here; `None` if more must come first.
+    /// Processes the next token; `None` if more input is needed.
     fn step(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         if bytes.is_empty() {
             return None;
         }
         let wanted = match &self.inside {
-            Inside::Comment => b"-->",
-            Inside::Raw(end) => end.as_slice(),
-            Inside::Text => return self.text(bytes, out),
+            PageState::Comment => b"-->",
+            PageState::Raw(end) => end.as_slice(),
+            PageState::Text => return self.text(bytes, out),
         };
         let (taken, over) = match find(bytes, wanted) {
             Some(at) => (at + wanted.len(), true),
-            // Its beginning may have come.
+            // A prefix of the end may be in the buffer.
             None => (bytes.len().saturating_sub(wanted.len() - 1), false),
         };
         if over {
-            self.inside = Inside::Text;
+            self.inside = PageState::Text;
         }
         out.extend_from_slice(&bytes[..taken]);
         (taken > 0).then_some(taken)
@@ -91,7 +91,7 @@ impl Page {
             let tag = Tag::read(bytes)?;
             tag.write(bytes, |link| self.links.through(link), out);
             if tag.is_raw() {
-                self.inside = Inside::Raw(format!("</{}", tag.name).into_bytes());
+                self.inside = PageState::Raw(format!("</{}", tag.name).into_bytes());
             }
             return Some(tag.end);
         }
@@ -99,7 +99,7 @@ impl Page {
         if next == b'!' {
             let start = bytes.get(..4).unwrap_or(bytes);
             if start == b"<!--" {
-                self.inside = Inside::Comment;
+                self.inside = PageState::Comment;
                 taken = 4;
             } else if b"<!--".starts_with(start) {
                 return None;
@@ -110,21 +110,21 @@ impl Page {
     }
 }
 
-/// A page as it is sent: plain or compressed.
+/// A page by content encoding: plain or compressed.
 pub enum SentPage {
     Plain(Page),
-    /// The page compressed anew; what was unpacked waits in the decoder.
+    /// Recompressed page; inflated bytes are buffered in the decoder.
     Gzip(Page, Box<Coders>),
 }
 
-/// What unpacks a page and packs it again.
+/// Decoder and encoder of a compressed page.
 pub struct Coders {
     decoder: GzDecoder<Vec<u8>>,
     encoder: GzEncoder<Vec<u8>>,
 }
 
 impl SentPage {
-    /// A page in this coding, if it can be read.
+    /// A page in this content encoding, if it is supported.
     pub fn new(coding: Option<&[u8]>, links: Links) -> Option<Self> {
         let page = Page::new(links);
         match coding {
@@ -140,7 +140,7 @@ impl SentPage {
         }
     }
 
-    /// Takes a piece as it was sent, or the end; gives what to send on.
+    /// Consumes a piece as sent, or the end; returns the bytes to send.
     pub fn pass(&mut self, piece: Option<&[u8]>) -> std::io::Result<Vec<u8>> {
         let mut out = Vec::new();
         match self {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_any_size_give_the_same_page() {
+    fn page_output_is_independent_of_piece_size() {
         let want = PAGE.replace("/yes", "/P/yes");
         for size in 1..PAGE.len() + 1 {
             let mut sent = SentPage::new(None, links()).expect("plain pages are read");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_back_for_ever() {
+    fn overlong_tag_is_passed_on() {
         let mut page = Page::new(links());
         let mut out = Vec::new();
         page.feed(b"<a href=\"", &mut out);

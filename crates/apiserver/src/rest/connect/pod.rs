@@ -1,14 +1,14 @@
-//! Logs of containers, commands in them, ports of pods.
+//! Pod connections: logs, exec, attach, port-forward, proxied ports.
 
 use super::socket::over_websocket;
-use super::upstream::{Passage, Trust, Upstream};
+use super::upstream::{BackendRequest, Trust, Upstream};
 use super::{items, name_of, split_name, text};
 use crate::authorize::Attributes;
 use crate::context::Context;
-use crate::reply::{self, Reply};
 use crate::request_info::Verb;
 use crate::rest::Rest;
 use crate::serve::RequestBody;
+use crate::wire::reply::{self, Reply};
 use machinery::Value;
 use machinery::status::{Result, Status};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -17,7 +17,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// The container that is meant: the one named, or the only one.
+/// Name of the requested container, or of the only one.
 fn container(pod: &Value, asked: &str) -> Result<String> {
     let lists = ["initContainers", "containers", "ephemeralContainers"];
     let names: Vec<&str> =
@@ -39,7 +39,7 @@ fn container(pod: &Value, asked: &str) -> Result<String> {
     }
 }
 
-/// The query that a kubelet understands: its parameters have other names than the API's.
+/// Query for the kubelet: its parameters have other names than the API's.
 fn stream_query(context: &Context, kind: &str) -> String {
     let query = &context.query;
     let mut out = Vec::new();
@@ -48,7 +48,7 @@ fn stream_query(context: &Context, kind: &str) -> String {
         out.extend((!ports.is_empty()).then(|| format!("port={}", encoded(&ports.join(",")))));
         return out.join("&");
     }
-    // Of an attachment and a command, stdout and stderr are on unless switched off.
+    // For attach and exec, stdout and stderr are on by default.
     let on = |name: &str| query.flag(name) == Some(true);
     for (own, theirs) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
         if on(own) {
@@ -90,25 +90,25 @@ impl Rest {
         let container = container(&pod, context.query.text("container"))?;
         let node = text(&pod, &["spec", "nodeName"]);
         if node.is_empty() {
-            // A pod that is not on a node yet has nothing to say.
+            // An unscheduled pod has an empty log.
             return Ok(reply::finish_typed(200, "text/plain", bytes::Bytes::new(), context));
         }
         let kubelet = self.kubelet(node).await?;
         let target = format!("/containerLogs/{}/{}/{container}?{query}", info.namespace, info.name);
-        let passage = Passage { target, links: None };
+        let passage = BackendRequest { target, links: None };
         let answer = self.pass(context, &kubelet, passage, RequestBody::default()).await?;
-        let answer = refusal_as_status(answer).await?;
-        match streaming::upgrade::wants_websocket(&context.headers) {
+        let answer = error_as_status(answer).await?;
+        match streaming::upgrade::is_websocket_upgrade(&context.headers) {
             true => over_websocket(context, answer, &self.connections.streams),
             false => Ok(answer),
         }
     }
 
-    /// `exec`, `attach` and `portForward`, whose connections switch protocols.
+    /// `exec`, `attach` and `portForward`, whose connections are upgraded.
     pub(super) async fn pod_stream(&self, context: &Context, kind: &str, body: RequestBody) -> Result<Reply> {
         let info = &context.info;
         if info.verb == Verb::Get {
-            // A WebSocket begins with a GET, but does what a POST does.
+            // A WebSocket handshake is a GET, but has the effect of a POST, so it needs the verb `create`.
             let attributes = Attributes { verb: "create", ..Attributes::of(context) };
             self.registry.authorization.check(&context.user, &attributes).await?;
         }
@@ -128,11 +128,11 @@ impl Rest {
         let kubelet = self.kubelet(node).await?;
         let query = stream_query(context, kind);
         let target = format!("/{kind}/{}/{}{place}?{query}", info.namespace, info.name);
-        let answer = self.pass(context, &kubelet, Passage { target, links: None }, body).await?;
-        refusal_as_status(answer).await
+        let answer = self.pass(context, &kubelet, BackendRequest { target, links: None }, body).await?;
+        error_as_status(answer).await
     }
 
-    /// A port of a pod: the one named, or the first that it declares.
+    /// Address of a pod's port: the requested one, or the first declared.
     pub(super) async fn pod_address(&self, context: &Context) -> Result<Upstream> {
         let info = &context.info;
         let Some((scheme, name, port)) = split_name(&info.name) else {
@@ -153,38 +153,21 @@ impl Rest {
         };
         let ip = text(&pod, &["status", "podIP"]);
         allowed(ip)?;
-        Ok(Upstream { host: ip.to_owned(), port, tls, trust: Trust::Anybody, node: String::new() })
+        Ok(Upstream { host: ip.to_owned(), port, tls, trust: Trust::Unverified, node: String::new() })
     }
 }
 
-/// Addresses that are nobody's, this machine's own or of the local link are not for callers to reach from here.
+/// Rejects unspecified, loopback, multicast and link-local addresses: callers must not reach them through this
+/// server.
 pub(super) fn allowed(ip: &str) -> Result<()> {
-    let refused = || Err(Status::bad_request("address not allowed"));
-    // An IPv4 address in IPv6 form reaches the same place.
-    match ip.parse::<std::net::IpAddr>().map(|ip| ip.to_canonical()) {
-        Ok(std::net::IpAddr::V4(ip))
-            if !(ip.is_loopback()
-                || ip.is_link_local()
-                || ip.is_unspecified()
-                || ip.is_multicast()
-                || ip.is_broadcast()) =>
-        {
-            Ok(())
-        }
-        Ok(std::net::IpAddr::V6(ip))
-            if !(ip.is_loopback()
-                || ip.is_unicast_link_local()
-                || ip.is_unspecified()
-                || ip.is_multicast()) =>
-        {
-            Ok(())
-        }
-        _ => refused(),
+    match ip.parse() {
+        Ok(ip) if base::addresses::is_proxyable(ip) => Ok(()),
+        _ => Err(Status::bad_request("address not allowed")),
     }
 }
 
-/// What a kubelet refuses is told as the API server tells things.
-async fn refusal_as_status(answer: Reply) -> Result<Reply> {
+/// Converts an error response of a kubelet to a Status.
+async fn error_as_status(answer: Reply) -> Result<Reply> {
     use http_body_util::BodyExt;
     let code = answer.status();
     if code.is_success() || code.is_informational() {
@@ -220,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn containers() {
+    fn container_name_defaults_to_the_only_one() {
         assert_eq!(container(&pod(&["a"]), "").ok().as_deref(), Some("a"));
         assert_eq!(container(&pod(&["a", "b"]), "b").ok().as_deref(), Some("b"));
         for (pod, asked, want) in [
@@ -232,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn local_addresses_are_rejected() {
         for (ip, fine) in [
             ("10.1.2.3", true),
             ("127.0.0.1", false),

@@ -1,15 +1,15 @@
-//! Requests passed on to a pod, a service or a node: everything behind `proxy` in the path is theirs.
+//! Proxied requests to a pod, a service or a node: everything behind `proxy` in the path is forwarded.
 
 use super::links::Links;
-use super::upstream::{Passage, Upstream};
+use super::upstream::{BackendRequest, Upstream};
 use crate::context::Context;
-use crate::reply::{self, Reply};
 use crate::rest::Rest;
 use crate::serve::RequestBody;
+use crate::wire::reply::{self, Reply};
 use http::{HeaderValue, Method, header};
 use machinery::status::Result;
 
-/// The path up to `/proxy`, and what is behind it, as they were sent.
+/// Path up to `/proxy`, and the rest behind it, unmodified.
 pub(super) fn split(context: &Context) -> (&str, &str) {
     let info = &context.info;
     let marker = format!("/{}/{}/proxy", info.resource, percent(&info.name, &context.path));
@@ -17,7 +17,7 @@ pub(super) fn split(context: &Context) -> (&str, &str) {
     context.path.split_at(end)
 }
 
-/// The name as it stands in the path, where it may be percent-encoded.
+/// Name as in the path, where it may be percent-encoded.
 fn percent(name: &str, path: &str) -> String {
     if path.contains(name) { name.to_owned() } else { name.replace(':', "%3A") }
 }
@@ -34,7 +34,7 @@ impl Rest {
         let (prefix, path) = split(context);
         let upgrade = context.headers.contains_key(header::UPGRADE);
         if path.is_empty() && !upgrade && matches!(context.method, Method::GET | Method::HEAD) {
-            // Relative links of the page behind would otherwise lead elsewhere.
+            // Without the slash, relative links of the page would resolve wrongly.
             let mut moved =
                 reply::finish_typed(301, "text/html; charset=utf-8", bytes::Bytes::new(), context);
             if let Ok(place) = HeaderValue::from_str(&format!("{prefix}/{query}")) {
@@ -48,7 +48,7 @@ impl Rest {
             host: context.host().unwrap_or_default().to_owned(),
         };
         let path = if path.is_empty() { "/" } else { path };
-        let passage = Passage { target: format!("{path}{query}"), links: Some(links) };
+        let passage = BackendRequest { target: format!("{path}{query}"), links: Some(links) };
         self.pass(context, &upstream, passage, body).await
     }
 }

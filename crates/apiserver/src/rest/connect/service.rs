@@ -1,10 +1,10 @@
-//! Ports of services: one of the ready endpoints.
+//! Service ports: resolves to one of the ready endpoints.
 
 use super::pod::allowed;
 use super::upstream::{Trust, Upstream};
 use super::{items, split_name, text};
 use crate::context::Context;
-use crate::registry::store_error;
+use crate::registry::OrStatus;
 use crate::rest::Rest;
 use machinery::Value;
 use machinery::status::{Result, Status};
@@ -30,7 +30,7 @@ impl Rest {
         let served = self.registry.builtin("discovery.k8s.io", "v1", "endpointslices")?;
         let cache = &served.storage.cache;
         let scope = served.scope_key(&info.namespace);
-        let now = cache.fresh(&scope).await.map_err(|error| store_error(&error))?;
+        let now = cache.fresh(&scope).await.or_status()?;
         let slices = cache.list(&scope, None, 0, now, |_| true);
         let (mut found, mut any) = (Vec::new(), false);
         for entry in slices.entries {
@@ -42,18 +42,18 @@ impl Rest {
             found.extend(endpoints(&slice, &wanted));
         }
         if !any {
-            // Nobody has looked for its endpoints yet; Kubernetes says this, too.
+            // No EndpointSlice exists yet; Kubernetes returns the same error.
             return Err(Status::not_found("", "services", name));
         }
         let Some((host, port)) = found.choose(&mut rand::rng()).cloned() else {
             return Err(Status::service_unavailable(format!("no endpoints available for service {name:?}")));
         };
         allowed(&host)?;
-        Ok(Upstream { host, port, tls: scheme == "https", trust: Trust::Anybody, node: String::new() })
+        Ok(Upstream { host, port, tls: scheme == "https", trust: Trust::Unverified, node: String::new() })
     }
 }
 
-/// The name of the port that is meant: by name, by number, or the only one.
+/// Name of the requested port: by name, by number, or the only one.
 fn wanted_port(service: &Value, asked: &str) -> Option<String> {
     let ports = items(service, &["spec", "ports"]);
     let name = |port: &Value| text(port, &["name"]).to_owned();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_endpoints() {
+    fn service_port_resolves_to_ready_endpoints() {
         let service = value(
             serde_json::json!({"spec": {"ports": [{"name": "web", "port": 80}, {"name": "x", "port": 81}]}}),
         );

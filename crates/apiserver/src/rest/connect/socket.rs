@@ -1,9 +1,9 @@
-//! A stream, such as a log or a watch, over a WebSocket: what browsers can read.
+//! Streams a log or a watch over a WebSocket, for browsers.
 
 use super::upstream::copy_headers;
 use crate::context::Context;
-use crate::reply::Reply;
 use crate::serve::ResponseBody;
+use crate::wire::reply::Reply;
 use base::tasks::TaskGroup;
 use base64::Engine as _;
 use bytes::{Buf, Bytes};
@@ -14,9 +14,9 @@ use hyper_util::rt::TokioIo;
 use machinery::status::{Result, Status};
 use std::pin::pin;
 use streaming::upgrade::{Encoding, choose_reader, choose_watcher};
-use streaming::websocket::{Message, Reader, Writer};
+use streaming::websocket::{Message, Reader, Writer, close};
 
-/// Sends what `answer` holds as messages, once the caller's connection is a WebSocket.
+/// Sends the body of `answer` as messages once the caller's connection is a WebSocket.
 pub(super) fn over_websocket(context: &Context, answer: Reply, streams: &TaskGroup) -> Result<Reply> {
     let (encoding, switch) =
         choose_reader(&context.headers).map_err(|error| Status::bad_request(error.to_string()))?;
@@ -26,7 +26,7 @@ pub(super) fn over_websocket(context: &Context, answer: Reply, streams: &TaskGro
     messages(context, pieces, encoding, &switch, streams)
 }
 
-/// Sends a watch, one message an event.
+/// Sends a watch, one message per event.
 pub(in crate::rest) fn watch_over_websocket(
     context: &Context,
     events: impl Stream<Item = Bytes> + Send + 'static,
@@ -47,7 +47,9 @@ fn messages(
     let Some(upgrade) = context.upgrade.lock().take() else {
         return Err(Status::bad_request("Upgrade request required"));
     };
+    let counted = context.long_running.lock().take();
     streams.spawn(async move {
+        let _counted = counted;
         let Ok(connection) = upgrade.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(connection));
         let (mut reader, mut writer) = (Reader::new(reader), Writer::server(writer));
@@ -61,7 +63,11 @@ fn messages(
                 message = reader.next() => match message {
                     Ok(Message::Ping(payload)) => writer.pong(&payload).await,
                     Ok(Message::Data(_) | Message::Pong) => Ok(()),
-                    Ok(Message::Close) | Err(_) => break,
+                    Ok(Message::Close(_)) => break,
+                    Err(error) => {
+                        let _ = writer.close_with(close::of_error(&error)).await;
+                        return;
+                    }
                 },
             };
             if sent.is_err() {

@@ -1,8 +1,8 @@
-//! The start tag of an HTML element, as far as its attributes matter.
+//! Parser of HTML start tags, limited to their attributes.
 
 use std::ops::Range;
 
-/// Attributes that hold an address, by element.
+/// Attributes with a URL, by element.
 const ADDRESSES: [(&str, &[&str]); 25] = [
     ("a", &["href"]),
     ("applet", &["codebase"]),
@@ -31,22 +31,22 @@ const ADDRESSES: [(&str, &[&str]); 25] = [
     ("video", &["poster", "src"]),
 ];
 
-/// Elements whose content is text up to their end tag, whatever it looks like.
+/// Elements whose content is raw text up to their end tag.
 const RAW: [&str; 10] =
     ["iframe", "noembed", "noframes", "noscript", "plaintext", "script", "style", "textarea", "title", "xmp"];
 
-/// Where the parts of a tag are; all ranges count from its `<`.
+/// Positions of a tag's parts; all ranges count from its `<`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tag {
     pub name: String,
-    /// Values of attributes with their quotes, if they have some.
+    /// Attribute values, including quotes.
     values: Vec<(String, Range<usize>)>,
-    /// Behind its `>`.
+    /// Position after its `>`.
     pub end: usize,
 }
 
 impl Tag {
-    /// Reads a start tag; `None` if its end has not come yet.
+    /// Parses a start tag; `None` if it is incomplete.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let until = |from: usize, stop: &dyn Fn(u8) -> bool| {
             bytes.get(from..)?.iter().position(|byte| stop(*byte)).map(|at| from + at)
@@ -61,7 +61,7 @@ impl Tag {
                 tag.end = at + 1;
                 return Some(tag);
             }
-            // An equals sign may start a name, but not go on with one.
+            // An equals sign may start a name, but not continue one.
             let end = until(at + 1, &|byte| blank(byte) || b"/=>".contains(&byte))?;
             let name = lower(at..end);
             at = until(end, &|byte| !blank(byte))?;
@@ -77,12 +77,12 @@ impl Tag {
         }
     }
 
-    /// Whether text follows that must not be read as tags.
+    /// Reports whether raw text follows, which must not be parsed as tags.
     pub fn is_raw(&self) -> bool {
         RAW.contains(&self.name.as_str())
     }
 
-    /// The tag as it was, but for addresses that lead elsewhere now.
+    /// Writes the tag with its URLs rewritten.
     pub fn write(&self, bytes: &[u8], through: impl Fn(&str) -> Option<String>, out: &mut Vec<u8>) {
         let names =
             ADDRESSES.iter().find(|(name, _)| *name == self.name).map_or(&[][..], |(_, names)| *names);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_found_and_nothing_else() {
+    fn only_url_attributes_are_rewritten() {
         for (tag, want) in [
             (r#"<a href="/x">"#, Some(r#"<a href="P/x">"#)),
             ("<A class=b HREF='/x' >", Some(r#"<A class=b HREF="P/x" >"#)),

@@ -3,36 +3,45 @@
 use super::kubelet_certificate::KubeletCertificates;
 use super::links::Links;
 use super::page::SentPage;
-use crate::aggregate::{Secured, user_headers};
+use crate::aggregate::{ServerTls, user_headers};
 use crate::context::Context;
-use crate::reply::Reply;
 use crate::serve::{RequestBody, ResponseBody};
+use crate::wire::reply::Reply;
 use arc_swap::ArcSwapOption;
-use base::egress::{self, Network};
+use base::egress::Network;
+use base::http::{Authorities, Client, HttpError, Limits, Origin, OriginError, TrustError};
 use base::tasks::TaskGroup;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::BodyStream;
-use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use machinery::status::{Result, Status};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use std::sync::Arc;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Time to reach the other side.
-const DIAL: Duration = Duration::from_secs(30);
+/// Limits of connections to kubelets, pods and services, which serve one request each. The caller's request limits the
+/// time of a response.
+const SINGLE: Limits = Limits {
+    connect: Duration::from_secs(30),
+    response: Duration::MAX,
+    silence: Duration::MAX,
+    max_idle: 0,
+    idle: Duration::ZERO,
+};
 
-/// Bytes of a page that are rewritten before other tasks get a turn.
+/// Limits of connections to extension API servers, which are reused. Servers of Kubernetes close idle ones after 90
+/// seconds; a request on a connection that is just being closed fails.
+const REUSED: Limits = Limits { max_idle: 64, idle: Duration::from_secs(60), ..SINGLE };
+
+/// Bytes of a page that are rewritten before yielding to other tasks.
 const PAGE_STEP: usize = 16 << 10;
 
-/// What the caller asked this server for.
+/// Carries the path of the caller's request.
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// Headers that belong to one connection, or to the caller's own identity.
-const NOT_PASSED_ON: [HeaderName; 9] = [
+/// Hop-by-hop headers, and headers of the caller's identity.
+const DROPPED_HEADERS: [HeaderName; 9] = [
     FORWARDED_URI,
     header::HOST,
     header::AUTHORIZATION,
@@ -44,15 +53,15 @@ const NOT_PASSED_ON: [HeaderName; 9] = [
     HeaderName::from_static("keep-alive"),
 ];
 
-/// Whom to show a certificate.
+/// Peer type: determines client certificate and verification.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// A kubelet: it wants to know the API server.
+    /// A kubelet: it requires the API server's client certificate.
     Kubelet,
-    /// Anybody else: no certificate is shown.
-    Anybody,
-    /// An extension server: its certificate is verified, and it learns the user from headers.
-    Extension(Arc<Secured>),
+    /// Any other backend: no client certificate is presented.
+    Unverified,
+    /// An extension API server: its certificate is verified, and it gets the user in headers.
+    Extension(Arc<ServerTls>),
 }
 
 impl Trust {
@@ -61,19 +70,19 @@ impl Trust {
     }
 }
 
-/// The other side.
+/// Backend of a connection.
 #[derive(Clone, Debug)]
 pub struct Upstream {
     pub host: String,
     pub port: u16,
     pub tls: bool,
     pub trust: Trust,
-    /// The node whose kubelet it is.
+    /// Node of the kubelet; empty for other backends.
     pub node: String,
 }
 
 impl Upstream {
-    /// Host and port in one.
+    /// `host:port`.
     pub fn address(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -83,103 +92,120 @@ impl Upstream {
     }
 }
 
-/// What is asked for there.
-pub struct Passage {
+/// Request to the backend.
+pub struct BackendRequest {
     /// Path and query.
     pub target: String,
-    /// Where links that come back lead, if they must be led elsewhere.
+    /// Link rewriting of the response, if it is needed.
     pub links: Option<Links>,
 }
 
-/// The certificate that kubelets know the API server by.
+/// Client certificate of the API server for kubelets.
 pub struct KubeletIdentity {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
 }
 
-/// How connections are secured.
-#[derive(Default)]
+/// Connections with their TLS configurations.
 pub struct Upstreams {
+    single: Client,
+    extensions: Client,
     kubelet: ArcSwapOption<rustls::ClientConfig>,
-    anybody: std::sync::OnceLock<Arc<rustls::ClientConfig>>,
+    /// Without a client certificate, and without verification of the server's.
+    unverified: OnceLock<Arc<rustls::ClientConfig>>,
     pub certificates: KubeletCertificates,
 }
 
-/// Pods have whatever certificates they like: as Kubernetes does by default, those are not checked. Kubelets' are, where
-/// the cluster's authority is known ([`KubeletCertificates`]).
-fn builder() -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap_or_else(|_| rustls::ClientConfig::builder())
-        .dangerous()
-        .with_custom_certificate_verifier(base::tls::Anybody::new())
+impl Default for Upstreams {
+    fn default() -> Self {
+        Self {
+            single: Client::new(SINGLE),
+            extensions: Client::new(REUSED),
+            kubelet: ArcSwapOption::default(),
+            unverified: OnceLock::default(),
+            certificates: KubeletCertificates::default(),
+        }
+    }
 }
 
 impl Upstreams {
     pub fn set_identity(&self, identity: KubeletIdentity) -> std::result::Result<(), rustls::Error> {
-        let config = builder().with_client_auth_cert(identity.chain, identity.key)?;
+        let builder = base::tls::client_builder()?.dangerous();
+        let builder = builder.with_custom_certificate_verifier(base::tls::accept_all());
+        let config = builder.with_client_auth_cert(identity.chain, identity.key)?;
         self.kubelet.store(Some(Arc::new(config)));
         Ok(())
     }
 
-    fn config(&self, upstream: &Upstream) -> Arc<rustls::ClientConfig> {
-        if let Trust::Extension(secured) = &upstream.trust {
-            return Arc::clone(&secured.config);
-        }
-        let known = self.kubelet.load_full().filter(|_| upstream.trust.is_kubelet());
-        let Some(known) = known else {
-            return Arc::clone(self.anybody.get_or_init(|| Arc::new(builder().with_no_client_auth())));
+    /// Pod certificates are not verified, as in Kubernetes by default. Those of kubelets are, where the cluster's CA is
+    /// known ([`KubeletCertificates`]).
+    fn config(&self, upstream: &Upstream) -> std::result::Result<Arc<rustls::ClientConfig>, TrustError> {
+        let known = match &upstream.trust {
+            Trust::Extension(secured) => Some(Arc::clone(&secured.config)),
+            Trust::Kubelet => self.kubelet_config(&upstream.node),
+            Trust::Unverified => None,
         };
-        match self.certificates.verifier(&upstream.node) {
-            None => known,
-            Some(verifier) => {
-                let mut config = rustls::ClientConfig::clone(&known);
-                config.dangerous().set_certificate_verifier(verifier);
-                Arc::new(config)
-            }
+        if let Some(known) = known.or_else(|| self.unverified.get().cloned()) {
+            return Ok(known);
         }
+        let trust =
+            base::http::Trust { authorities: Authorities::Unverified, ..base::http::Trust::default() };
+        let config = trust.config()?;
+        Ok(Arc::clone(self.unverified.get_or_init(|| config)))
     }
 
-    /// Sends the caller's request to the other side and passes on what comes back. If both switch protocols,
-    /// their connections are joined in `streams`.
+    /// TLS towards the kubelet of a node, with the certificate of this server; `None` while it has none.
+    pub fn kubelet_config(&self, node: &str) -> Option<Arc<rustls::ClientConfig>> {
+        let known = self.kubelet.load_full()?;
+        let Some(verifier) = self.certificates.verifier(node) else { return Some(known) };
+        let mut config = rustls::ClientConfig::clone(&known);
+        config.dangerous().set_certificate_verifier(verifier);
+        Some(Arc::new(config))
+    }
+
+    fn origin(&self, upstream: &Upstream) -> std::result::Result<Origin, OriginError> {
+        let (host, port) = (upstream.host.as_str(), upstream.port);
+        let origin = if upstream.tls {
+            let name = match &upstream.trust {
+                Trust::Extension(secured) => Some(secured.name.to_str()),
+                Trust::Kubelet | Trust::Unverified => None,
+            };
+            Origin::secured(host, port, self.config(upstream)?, name.as_deref())?
+        } else {
+            Origin::plain(host, port)
+        };
+        Ok(origin.on(Network::Cluster))
+    }
+
+    /// Sends the caller's request to the backend and returns the response. If both switch protocols, their
+    /// connections are joined in `streams`.
     pub async fn send(
         &self,
         context: &Context,
         upstream: &Upstream,
-        passage: Passage,
+        passage: BackendRequest,
         body: RequestBody,
         streams: &TaskGroup,
     ) -> Result<Reply> {
-        let address = upstream.address();
         let failed = |error: &dyn std::fmt::Display| {
             Status::service_unavailable(format!("error trying to reach service: {error}"))
         };
         let request = self.request(context, upstream, &passage, body)?;
-        let dialing = egress::connect(Some(Network::Cluster), &upstream.host, upstream.port);
-        let stream = match tokio::time::timeout(DIAL, dialing).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(failed(&format!("dial tcp {address}: {error}"))),
-            Err(_) => return Err(failed(&format!("dial tcp {address}: i/o timeout"))),
+        let origin = self.origin(upstream).map_err(|error| failed(&error))?;
+        let client = match &upstream.trust {
+            Trust::Extension(_) => &self.extensions,
+            Trust::Kubelet | Trust::Unverified => &self.single,
         };
-        let answer = if upstream.tls {
-            let connector = tokio_rustls::TlsConnector::from(self.config(upstream));
-            let name = match &upstream.trust {
-                Trust::Extension(secured) => secured.name.clone(),
-                _ => ServerName::try_from(upstream.host.clone())
-                    .map_err(|error| failed(&format!("{}: {error}", upstream.host)))?,
-            };
-            let stream = tokio::time::timeout(DIAL, connector.connect(name, stream)).await;
-            let stream = stream.map_err(|_| failed(&"tls: i/o timeout"))?.map_err(|error| failed(&error))?;
-            exchange(stream, request, streams).await
+        let answer = if request.headers().contains_key(header::UPGRADE) {
+            client.send_upgrade(&origin, request.map(|_| ())).await
         } else {
-            exchange(stream, request, streams).await
+            client.send(&origin, request).await
         };
-        let answer = answer.map_err(|error| failed(&error))?;
-        Ok(if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let answer = answer.map_err(|error| failed(&reason(error)))?;
+        Ok(if answer.status == StatusCode::SWITCHING_PROTOCOLS {
             join(context, answer, streams)?
         } else {
-            pass_back(answer, passage.links)
+            pass_back(answer, passage.links, streams)
         })
     }
 
@@ -187,22 +213,22 @@ impl Upstreams {
         &self,
         context: &Context,
         upstream: &Upstream,
-        passage: &Passage,
+        passage: &BackendRequest,
         body: RequestBody,
     ) -> Result<Request<RequestBody>> {
         let target = passage.target.as_str();
-        // Logs are read as ever, whatever the caller's connection becomes.
+        // Logs are read by a plain GET, even if the caller's connection is upgraded.
         let log = upstream.trust.is_kubelet() && target.starts_with("/containerLogs/");
         let upgrade = context.headers.contains_key(header::UPGRADE) && !log;
         let method = if log { Method::GET } else { context.method.clone() };
-        // As from Kubernetes, the other side sees the name that the caller used.
+        // As in Kubernetes, the backend sees the caller's Host header.
         let host = context.host().map_or_else(|| upstream.address(), str::to_owned);
         let mut request = Request::builder().method(method).uri(target).header(header::HOST, host);
         if let Some(links) = &passage.links {
             request = request.header(FORWARDED_URI, links.forwarded(target));
         }
         for (name, value) in &context.headers {
-            let own = NOT_PASSED_ON.contains(name)
+            let own = DROPPED_HEADERS.contains(name)
                 || name.as_str().starts_with("impersonate-")
                 || (!upgrade && matches!(*name, header::CONNECTION | header::UPGRADE))
                 || (upstream.trust.is_kubelet() && *name == header::ACCEPT_ENCODING);
@@ -213,33 +239,38 @@ impl Upstreams {
         if let (Trust::Extension(_), Some(headers)) = (&upstream.trust, request.headers_mut()) {
             user_headers::set(headers, &context.user);
         }
+        if let Some(headers) = request.headers_mut() {
+            base::trace::inject(headers);
+        }
         let body = if upgrade { RequestBody::default() } else { body };
-        request.body(body).map_err(|error| Status::bad_request(format!("cannot be passed on: {error}")))
+        request
+            .body(body)
+            .map_err(|error| Status::bad_request(format!("failed to build the proxied request: {error}")))
     }
 }
 
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<RequestBody>,
-    streams: &TaskGroup,
-) -> std::result::Result<Response<hyper::body::Incoming>, hyper::Error> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    streams.spawn(async move {
-        let _ = connection.with_upgrades().await;
-    });
-    sender.send_request(request).await
+/// Reason of a failed request, as Go's HTTP client reports it.
+fn reason(error: HttpError) -> String {
+    match error {
+        HttpError::Connect { address, source } => format!("dial tcp {address}: {source}"),
+        HttpError::ConnectTimeout { address, .. } => format!("dial tcp {address}: i/o timeout"),
+        HttpError::Tls { source, .. } => source.to_string(),
+        HttpError::Exchange(source) => source.to_string(),
+        error => base::errors::chain(&error),
+    }
 }
 
-/// An answer, its body passed on as it comes; links in it lead where they should.
-fn pass_back(answer: Response<hyper::body::Incoming>, links: Option<Links>) -> Reply {
-    let (parts, body) = answer.into_parts();
-    let pieces = BodyStream::new(body).filter_map(|frame| async {
-        // A body that breaks off ends: there is nobody to tell any more.
-        frame.ok().and_then(|frame| frame.into_data().ok())
+/// Converts a response to a streaming reply with rewritten links, which ends with `streams`.
+fn pass_back(answer: base::http::Response, links: Option<Links>, streams: &TaskGroup) -> Reply {
+    let (status, original) = (answer.status, answer.headers.clone());
+    // A failed body ends the response: its headers are sent already.
+    let pieces = futures_util::stream::unfold(answer, |mut answer| async {
+        answer.piece().await.ok().flatten().map(|piece| (piece, answer))
     });
+    let pieces = pieces.take_until(streams.stopping());
     let mut headers = HeaderMap::new();
-    copy_headers(&parts.headers, &mut headers, false);
-    let page = links.and_then(|links| match parts.headers.get(header::LOCATION) {
+    copy_headers(&original, &mut headers, false);
+    let page = links.and_then(|links| match original.get(header::LOCATION) {
         Some(place) => {
             let new = place.to_str().ok().and_then(|place| links.through(place));
             if let Some(new) = new.and_then(|new| HeaderValue::from_str(&new).ok()) {
@@ -247,22 +278,22 @@ fn pass_back(answer: Response<hyper::body::Incoming>, links: Option<Links>) -> R
             }
             None
         }
-        None => page(&parts.headers, links),
+        None => page(&original, links),
     });
     let body = match page {
         Some(page) => {
             headers.remove(header::CONTENT_LENGTH);
-            ResponseBody::stream(led_through(Box::pin(pieces), page))
+            ResponseBody::stream(rewritten_page(Box::pin(pieces), page))
         }
         None => ResponseBody::stream(pieces),
     };
     let mut reply = Response::new(body);
-    *reply.status_mut() = parts.status;
+    *reply.status_mut() = status;
     *reply.headers_mut() = headers;
     reply
 }
 
-/// The page that an answer is, if it is one that can be read.
+/// Rewriter for an HTML response, if its encoding is supported.
 fn page(headers: &HeaderMap, links: Links) -> Option<SentPage> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     let html = kind.split(';').next().is_some_and(|kind| kind.trim() == "text/html");
@@ -270,22 +301,22 @@ fn page(headers: &HeaderMap, links: Links) -> Option<SentPage> {
     if html { SentPage::new(coding, links) } else { None }
 }
 
-/// The pieces of a page with its links changed.
-fn led_through(
+/// Pieces of a page with rewritten links.
+fn rewritten_page(
     pieces: impl Stream<Item = Bytes> + Unpin + Send + 'static,
     page: SentPage,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
     futures_util::stream::unfold(Some((pieces, page)), |state| async {
         let (mut pieces, mut page) = state?;
         let piece = pieces.next().await;
-        // What cannot be read breaks off.
+        // Input that cannot be decoded ends the stream.
         let mut out = Vec::new();
         match &piece {
             None => out = page.pass(None).ok()?,
             Some(piece) => {
                 for part in piece.chunks(PAGE_STEP) {
                     out.extend(page.pass(Some(part)).ok()?);
-                    // A small piece may inflate to a large page: other tasks run in between.
+                    // A small piece may inflate to a large page, so this yields to other tasks.
                     tokio::task::yield_now().await;
                 }
             }
@@ -305,23 +336,20 @@ pub(super) fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgraded: bool)
     }
 }
 
-/// Joins the caller's connection with the other side's once both have switched protocols.
-fn join(
-    context: &Context,
-    mut answer: Response<hyper::body::Incoming>,
-    streams: &TaskGroup,
-) -> Result<Reply> {
+/// Joins both connections once they have switched protocols.
+fn join(context: &Context, answer: base::http::Response, streams: &TaskGroup) -> Result<Reply> {
     let Some(ours) = context.upgrade.lock().take() else {
         return Err(Status::bad_request("Upgrade request required"));
     };
-    let theirs = hyper::upgrade::on(&mut answer);
-    streams.spawn(async move {
-        let (Ok(ours), Ok(theirs)) = tokio::join!(ours, theirs) else { return };
-        let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
-        let _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await;
-    });
     let mut reply = Response::new(ResponseBody::Full(Bytes::new()));
     *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    copy_headers(answer.headers(), reply.headers_mut(), true);
+    copy_headers(&answer.headers, reply.headers_mut(), true);
+    let counted = context.long_running.lock().take();
+    streams.spawn(async move {
+        let _counted = counted;
+        let (Ok(ours), Ok(mut theirs)) = tokio::join!(ours, answer.upgraded()) else { return };
+        let mut ours = TokioIo::new(ours);
+        let _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await;
+    });
     Ok(reply)
 }

@@ -1,4 +1,4 @@
-//! SubjectAccessReview, its local and its own-person form: may they do that?
+//! SubjectAccessReview, LocalSubjectAccessReview and SelfSubjectAccessReview.
 
 use crate::authorize::{Attributes, Decision};
 use crate::context::Context;
@@ -11,8 +11,8 @@ use machinery::status::{Result, Status};
 use machinery::{Value, meta, names};
 use serde_json::json;
 
-/// May anybody do something?
-pub async fn anybody(rest: &Rest, review: Value) -> Result<Value> {
+/// Handles SubjectAccessReview.
+pub async fn any_subject(rest: &Rest, review: Value) -> Result<Value> {
     let spec = &review["spec"];
     let mut errors = validate_attributes(spec, true);
     errors.extend(validate_metadata(&review, &[], "must be empty"));
@@ -21,7 +21,7 @@ pub async fn anybody(rest: &Rest, review: Value) -> Result<Value> {
     answer(rest, &user, review).await
 }
 
-/// May anybody do something in this namespace?
+/// Handles LocalSubjectAccessReview.
 pub async fn local(rest: &Rest, context: &Context, review: Value) -> Result<Value> {
     let spec = &review["spec"];
     let mut errors = validate_attributes(spec, true);
@@ -45,7 +45,7 @@ pub async fn local(rest: &Rest, context: &Context, review: Value) -> Result<Valu
     answer(rest, &user, review).await
 }
 
-/// May I do something?
+/// Handles SelfSubjectAccessReview.
 pub async fn own(rest: &Rest, context: &Context, review: Value) -> Result<Value> {
     let mut errors = validate_attributes(&review["spec"], false);
     errors.extend(validate_metadata(&review, &[], "must be empty"));
@@ -98,7 +98,7 @@ fn subject(spec: &Value) -> UserInfo {
     }
 }
 
-/// The field and the label selector of a question, as requests write them. Requirements that cannot be used are left out.
+/// Field and label selector of a review in request syntax. Invalid requirements are omitted.
 fn selectors(resource: &Value) -> [String; 2] {
     let text = |field: &str, is_good: fn(&Value) -> bool, write: fn(&Value) -> String| {
         let given = &resource[field];
@@ -156,7 +156,7 @@ fn attributes<'a>(spec: &'a Value, [fields, labels]: &'a [String; 2]) -> Attribu
     }
 }
 
-/// Refusals name no kind: Kubernetes leaves it out here.
+/// Validation errors without a kind, as in Kubernetes.
 fn refuse(errors: &ErrorList) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid("authorization.k8s.io", "", "", errors)) }
 }
@@ -236,7 +236,7 @@ fn validate_selector(selector: &Value, labels: bool, path: &Path<'_>) -> ErrorLi
     errors
 }
 
-/// Metadata may hold nothing but the fields of `allowed`, and what the server put there.
+/// Metadata may only have the fields of `allowed`, and those set by the server.
 fn validate_metadata(review: &Value, allowed: &[&str], why: &str) -> Option<FieldError> {
     let metadata = meta::metadata(review)?;
     let odd = |field: &String| field != "managedFields" && !allowed.contains(&field.as_str());
@@ -246,13 +246,13 @@ fn validate_metadata(review: &Value, allowed: &[&str], why: &str) -> Option<Fiel
         .then(|| FieldError::invalid_shown(&Path::new("metadata"), shown_metadata(&review["metadata"]), why))
 }
 
-/// `nonResourceAttributes` as messages show them.
+/// `nonResourceAttributes` as shown in messages.
 fn shown_path(attributes: &Value) -> String {
     let text = |field: &str| Value::from(attributes[field].as_str().unwrap_or(""));
     format!(r#"{{"Path":{},"Verb":{}}}"#, text("path"), text("verb"))
 }
 
-/// Metadata as messages show it: its fields in the order of their declaration.
+/// Metadata as shown in messages: fields in declaration order.
 fn shown_metadata(metadata: &Value) -> String {
     const METADATA: &[&str] = &[
         "name",
@@ -289,7 +289,7 @@ fn in_order(object: &Value, fields: &[&str], show: impl Fn(&str, &Value) -> Stri
     format!("{{{}}}", members.join(","))
 }
 
-/// What is said of selectors that cannot be understood: they are left out of the question.
+/// Evaluation errors about invalid selectors, which are ignored.
 fn unreadable_selectors(resource: &Value) -> Vec<String> {
     let raw = |field: &str| resource[field]["rawSelector"].as_str().unwrap_or("");
     let fields = raw("fieldSelector");
@@ -298,21 +298,21 @@ fn unreadable_selectors(resource: &Value) -> Vec<String> {
         ("fieldSelector", FieldSelector::parse(fields).is_err(), is_field_requirement as fn(&Value) -> bool),
         ("labelSelector", LabelSelector::parse(labels).is_err(), is_label_requirement),
     ];
-    let told = broken.into_iter().filter_map(|(field, unreadable, is_good)| {
+    let reported = broken.into_iter().filter_map(|(field, unreadable, is_good)| {
         let requirements = resource[field]["requirements"].as_array().map_or(&[][..], Vec::as_slice);
         let good = requirements.iter().filter(|requirement| is_good(requirement)).count();
         let partially = if good > 0 { "partially " } else { "" };
         (unreadable || good < requirements.len())
             .then(|| format!("spec.resourceAttributes.{field} {partially}ignored due to parse error"))
     });
-    told.collect()
+    reported.collect()
 }
 
 fn is_label_requirement(requirement: &Value) -> bool {
     matches!(requirement["operator"].as_str(), Some("In" | "NotIn" | "Exists" | "DoesNotExist"))
 }
 
-/// Fields can be compared with one value only.
+/// Field requirements have exactly one value.
 fn is_field_requirement(requirement: &Value) -> bool {
     matches!(requirement["operator"].as_str(), Some("In" | "NotIn"))
         && requirement["values"].as_array().is_some_and(|values| values.len() == 1)
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requirements_of_reviews_reach_authorizers() {
+    fn review_requirements_reach_authorizers() {
         let resource = json!({
             "fieldSelector": {"requirements": [
                 {"key": "spec.nodeName", "operator": "In", "values": ["a,b"]},
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_shown_in_its_own_order() {
+    fn metadata_is_shown_in_declaration_order() {
         let metadata = json!({
             "managedFields": [{"apiVersion": "v1", "manager": "m", "operation": "Update"}],
             "labels": {"a": "b"},
@@ -354,15 +354,15 @@ mod tests {
     }
 
     #[test]
-    fn selectors_that_are_not_understood_are_told() {
-        let told = |requirements: Value| {
+    fn invalid_selectors_are_reported() {
+        let reported = |requirements: Value| {
             unreadable_selectors(&json!({"labelSelector": {"requirements": requirements}})).join("; ")
         };
         let (good, bad) = (json!({"key": "a", "operator": "Exists"}), json!({"key": "a", "operator": "5"}));
-        assert_eq!(told(json!([good])), "");
+        assert_eq!(reported(json!([good])), "");
         let ignored = "spec.resourceAttributes.labelSelector ignored due to parse error";
-        assert_eq!(told(json!([bad])), ignored);
-        assert_eq!(told(json!([good, bad])), ignored.replace("ignored", "partially ignored"));
+        assert_eq!(reported(json!([bad])), ignored);
+        assert_eq!(reported(json!([good, bad])), ignored.replace("ignored", "partially ignored"));
         let fields = json!({"fieldSelector": {"requirements": [{"key": "a", "operator": "Exists"}]}});
         assert_eq!(unreadable_selectors(&fields).len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Reviews: resources that answer a question and store nothing. One file per kind of question, one row here.
+//! Reviews: resources that are evaluated and not stored. One file per kind of review, one row here.
 
 mod access;
 mod rules;
@@ -7,12 +7,12 @@ mod token;
 
 use super::{Rest, method_not_allowed};
 use crate::context::Context;
-use crate::decode::{self, Expected};
-use crate::negotiate::{Accepted, Forms, Offers, accept, content_type};
-use crate::options::{WriteKind, WriteOptions};
 use crate::registry::metadata;
-use crate::reply::{self, Reply};
 use crate::serve::RequestBody;
+use crate::wire::decode::Expected;
+use crate::wire::negotiate::{Accepted, Forms, Offers, accept};
+use crate::wire::options::WriteKind;
+use crate::wire::reply::{self, Reply};
 use api::kind::Scope;
 use api::resources::Resource;
 use futures_util::future::BoxFuture;
@@ -20,10 +20,10 @@ use http::Method;
 use machinery::status::{Result, Status};
 use machinery::{Value, apply, meta};
 
-/// Answers a review: takes the decoded request, returns it with the answer.
+/// Evaluates a review: takes the decoded request, returns it with its status.
 type Answer = for<'a> fn(&'a Rest, &'a Context, Value) -> BoxFuture<'a, Result<Value>>;
 
-/// Group, plural, and what answers it.
+/// Group, plural and handler.
 const REVIEWS: [(&str, &str, Answer); 6] = [
     ("authentication.k8s.io", "selfsubjectreviews", |_, context, _| Box::pin(subject::own(context))),
     ("authentication.k8s.io", "tokenreviews", |rest, _, review| Box::pin(token::review(rest, review))),
@@ -37,11 +37,11 @@ const REVIEWS: [(&str, &str, Answer); 6] = [
         Box::pin(rules::own(rest, context, review))
     }),
     ("authorization.k8s.io", "subjectaccessreviews", |rest, _, review| {
-        Box::pin(access::anybody(rest, review))
+        Box::pin(access::any_subject(rest, review))
     }),
 ];
 
-/// A question that can be asked.
+/// A review resource.
 #[derive(Clone, Copy)]
 pub struct Review {
     resource: &'static Resource,
@@ -73,18 +73,16 @@ impl Review {
 
     fn expected(self) -> Result<Expected<'static>> {
         let Resource { group, version, kind, .. } = *self.resource;
-        let schema = api::schema::schema().kind(group, version, kind);
-        let schema = schema.ok_or_else(|| Status::internal(format!("no schema for {kind}")))?;
-        Ok(Expected { group, version, kind, schema, rules: None, also: &[] })
+        Expected::unstored(group, version, kind)
     }
 }
 
-/// Metadata that only the server sets: what a client says there is not looked at.
+/// Metadata that only the server sets; values sent by clients are ignored.
 const SYSTEM_FIELDS: [&str; 5] =
     ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid"];
 
 impl Rest {
-    /// Answers a review.
+    /// Handles a review request.
     pub(super) async fn review(
         &self,
         review: Review,
@@ -111,12 +109,8 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        let encoding = content_type(&context.headers, self.limits.cbor)?;
-        let bytes = self.read_body(body).await?;
-        let options = WriteOptions::read(&context.query, WriteKind::Create)?;
         let expected = review.expected()?;
-        let mut object =
-            decode::object(&bytes, encoding, expected, options.field_validation, &context.warnings)?;
+        let (options, mut object) = self.read_unstored(context, body, WriteKind::Create, expected).await?;
         metadata::check_size(&object)?;
         let metadata = meta::metadata_mut(&mut object);
         for field in SYSTEM_FIELDS {
@@ -124,7 +118,7 @@ impl Rest {
         }
         match review.resource.scope {
             Scope::Namespaced => ensure_namespace(&mut object, &context.info.namespace)?,
-            // A namespace that means nothing is forgiven.
+            // A namespace on a cluster-scoped review is ignored.
             Scope::Cluster => drop(metadata.remove("namespace")),
         }
         track(&mut object, expected, "", &context.manager(&options.field_manager));
@@ -133,7 +127,7 @@ impl Rest {
     }
 }
 
-/// Puts the request's namespace into the object, or refuses one that differs.
+/// Sets the request's namespace in the object, or rejects a different one.
 pub(super) fn ensure_namespace(object: &mut Value, namespace: &str) -> Result<()> {
     match meta::namespace(object) {
         "" => drop(meta::metadata_mut(object).insert("namespace".to_owned(), namespace.into())),

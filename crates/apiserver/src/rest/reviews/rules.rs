@@ -1,4 +1,4 @@
-//! SelfSubjectRulesReview: what may I do in a namespace?
+//! SelfSubjectRulesReview: permissions of the user in a namespace.
 
 use crate::context::Context;
 use crate::rest::Rest;

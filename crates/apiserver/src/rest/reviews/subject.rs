@@ -1,4 +1,4 @@
-//! SelfSubjectReview: who am I?
+//! SelfSubjectReview: attributes of the authenticated user.
 
 use crate::context::Context;
 use crate::registry::metadata;

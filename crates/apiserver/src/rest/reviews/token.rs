@@ -1,4 +1,4 @@
-//! TokenReview: whose token is this, and is it meant for me?
+//! TokenReview: authenticates a token and checks its audiences.
 
 use crate::rest::Rest;
 use machinery::Value;
@@ -20,11 +20,11 @@ pub async fn review(rest: &Rest, mut review: Value) -> Result<Value> {
         .collect();
     let own = &rest.authentication.service_accounts.config.audiences;
     let wanted = if audiences.is_empty() { own } else { &audiences };
-    // A header is how the token would come: what no header can carry is no token.
+    // The token is cut at the first space, as if it were sent in a header.
     let token = token.split(' ').next().unwrap_or("");
     let status = match rest.authentication.review(token, Some(wanted)).await {
         Ok(found) => {
-            // A token that does not say whom it is for is for this server.
+            // A token without audiences is valid for this server's own.
             let given = if found.audiences.is_empty() { own } else { &found.audiences };
             let common: Vec<&String> = given.iter().filter(|audience| wanted.contains(audience)).collect();
             if common.is_empty() {
@@ -32,17 +32,17 @@ pub async fn review(rest: &Rest, mut review: Value) -> Result<Value> {
             }
             json!({"authenticated": true, "user": found.user.to_value(), "audiences": common})
         }
-        Err(why) => json!({"user": {}, "error": told(&why.0)}),
+        Err(why) => json!({"user": {}, "error": joined_error(&why.0)}),
     };
     review["status"] = status;
     Ok(review)
 }
 
-/// What a token is that nobody knows.
+/// Error of an unknown token.
 const UNKNOWN: &str = "invalid bearer token";
 
-/// Kubernetes asks its own loopback token first, which never fits, and says so together with what the others say.
-fn told(why: &str) -> String {
+/// Error text: Kubernetes tries its own loopback token first and joins that error with the others.
+fn joined_error(why: &str) -> String {
     let reasons = why.strip_prefix('[').and_then(|why| why.strip_suffix(']')).unwrap_or(why);
     if reasons.split(", ").any(|reason| reason == UNKNOWN) {
         return why.to_owned();
@@ -52,10 +52,10 @@ fn told(why: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::told;
+    use super::joined_error;
 
     #[test]
-    fn reasons_are_told_together() {
+    fn token_errors_are_joined() {
         for (why, text) in [
             ("invalid bearer token", "invalid bearer token"),
             (
@@ -65,7 +65,7 @@ mod tests {
             ("[a, b]", "[invalid bearer token, a, b]"),
             ("[invalid bearer token, b]", "[invalid bearer token, b]"),
         ] {
-            assert_eq!(told(why), text);
+            assert_eq!(joined_error(why), text);
         }
     }
 }

@@ -11,7 +11,7 @@ pub(super) fn seccomp(security: &LinuxContainerSecurityContext) -> Result<Seccom
     if security.privileged {
         return Ok(Seccomp::Unconfined);
     }
-    // CRI's word: who wants the default has to ask for it, and kubelets do.
+    // CRI defines unset as unconfined: the default profile must be requested explicitly, as the kubelet does.
     let Some(profile) = &security.seccomp else { return Ok(Seccomp::Unconfined) };
     match profile.profile_type() {
         SecurityProfileProfileType::RuntimeDefault => Ok(Seccomp::Default),
@@ -40,7 +40,7 @@ impl Host {
     }
 }
 
-/// The AppArmor profile to run under. A profile that cannot be enforced is an error, never ignored.
+/// The AppArmor profile to apply. A profile that cannot be enforced is an error, never ignored.
 pub(super) fn apparmor(security: &LinuxContainerSecurityContext) -> Result<Option<String>, RuntimeError> {
     let host = Host::find();
     refuse_selinux(security, host)?;
@@ -59,7 +59,7 @@ fn apparmor_profile(
     security: &LinuxContainerSecurityContext,
     host: Host,
 ) -> Result<Option<String>, RuntimeError> {
-    // As containerd: a privileged container has no profile unless it asks for one.
+    // As in containerd: a privileged container has no profile unless it requests one.
     let Some(profile) = &security.apparmor else { return Ok(None) };
     let name = match profile.profile_type() {
         SecurityProfileProfileType::Unconfined => return Ok(None),
@@ -80,18 +80,18 @@ fn apparmor_profile(
     Ok(Some(name.to_owned()))
 }
 
-/// Refuses labels where SELinux could enforce them: this runtime does not set them. Elsewhere they mean nothing, as for
-/// containerd.
+/// Rejects labels where SELinux could enforce them, since this runtime does not set them. Elsewhere they have no
+/// effect, as in containerd.
 fn refuse_selinux(security: &LinuxContainerSecurityContext, host: Host) -> Result<(), RuntimeError> {
-    let asked = security.selinux_options.as_ref().is_some_and(|options| {
+    let requested = security.selinux_options.as_ref().is_some_and(|options| {
         [&options.user, &options.role, &options.r#type, &options.level].iter().any(|part| !part.is_empty())
     });
-    if asked && host.selinux {
+    if requested && host.selinux {
         return Err(RuntimeError::Invalid(
             "SELinux options are set, but this runtime does not apply SELinux labels".to_owned(),
         ));
     }
-    if asked {
+    if requested {
         tracing::warn!("SELinux options are ignored, SELinux is not enabled on the host");
     }
     Ok(())
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seccomp_profiles() {
+    fn seccomp_profile_types_are_converted() {
         let confined = |kind: Option<SecurityProfileProfileType>, privileged| {
             let profile = |kind: SecurityProfileProfileType| cri::v1::SecurityProfile {
                 profile_type: kind.into(),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn apparmor_profile_without_apparmor_is_refused() {
+    fn apparmor_profile_without_apparmor_is_rejected() {
         use SecurityProfileProfileType::{Localhost, RuntimeDefault, Unconfined};
         let with = |kind: Option<SecurityProfileProfileType>, name: &str, enabled: bool| {
             let security = LinuxContainerSecurityContext {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn selinux_label_that_would_be_ignored_is_refused() {
+    fn selinux_label_that_would_be_ignored_is_rejected() {
         let security = LinuxContainerSecurityContext {
             selinux_options: Some(cri::v1::SELinuxOption { level: "s0:c1,c2".into(), ..Default::default() }),
             ..Default::default()

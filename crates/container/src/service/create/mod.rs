@@ -1,4 +1,4 @@
-//! From what CRI asks for to what the shim does.
+//! Conversion of a CRI container request to the shim's spec.
 
 mod confinement;
 mod mounts;
@@ -22,7 +22,7 @@ use super::{Doing, Runtime, RuntimeError, new_id, now};
 use crate::images::Image;
 use crate::shim::spec::{Device, Namespaces, PidNamespace, Spec};
 
-/// Group of containers whose pod names no parent.
+/// Cgroup of containers whose pod names no parent.
 const DEFAULT_PARENT: &str = "/ferry";
 
 impl Runtime {
@@ -47,10 +47,10 @@ impl Runtime {
         if !sandbox.ready() {
             return Err(RuntimeError::Conflict(format!("sandbox {sandbox_id} is not ready")));
         }
-        let asked = config.image.clone().unwrap_or_default();
-        let image = self.images.find(&asked.image);
+        let requested = config.image.clone().unwrap_or_default();
+        let image = self.images.find(&requested.image);
         let image =
-            image.ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", asked.image)))?;
+            image.ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", requested.image)))?;
         let id = new_id();
         let cgroup = self.cgroup_of(sandbox, &id);
         let log = match (pod.log_directory.as_str(), config.log_path.as_str()) {
@@ -108,7 +108,7 @@ impl Runtime {
         format!("{}/{id}", parent.trim_end_matches('/'))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all of it is input of one description")]
+    #[expect(clippy::too_many_arguments, reason = "every argument is an input of the spec")]
     fn spec(
         &self,
         sandbox: &Sandbox,
@@ -147,7 +147,7 @@ impl Runtime {
             stdin: config.stdin,
             stdin_once: config.stdin_once,
         })
-        .inspect(|_| tracing::debug!(container = id, "described"))
+        .inspect(|_| tracing::debug!(container = id, "wrote container spec"))
     }
 
     fn container_namespaces(
@@ -182,19 +182,19 @@ impl Runtime {
     }
 }
 
-/// Limits as control groups have them. Zero is "not said" in CRI.
+/// Limits in cgroup form. Zero means unset in CRI.
 pub(super) fn limits(resources: &LinuxContainerResources) -> Resources {
-    let said = |number: i64| Some(number).filter(|number| *number != 0);
+    let nonzero = |number: i64| Some(number).filter(|number| *number != 0);
     let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
     let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     Resources {
         cpu_shares: positive(resources.cpu_shares),
-        cpu_quota: said(resources.cpu_quota),
+        cpu_quota: nonzero(resources.cpu_quota),
         cpu_period: positive(resources.cpu_period),
         cpuset_cpus: text(&resources.cpuset_cpus),
         cpuset_mems: text(&resources.cpuset_mems),
-        memory_limit: said(resources.memory_limit_in_bytes),
-        swap_limit: said(resources.memory_swap_limit_in_bytes),
+        memory_limit: nonzero(resources.memory_limit_in_bytes),
+        swap_limit: nonzero(resources.memory_swap_limit_in_bytes),
         pids_limit: None,
         hugepages: resources
             .hugepage_limits

@@ -1,4 +1,4 @@
-//! Mounts of a container: those of every container, and what CRI asks for.
+//! Mounts of a container: the default ones and those that CRI requests.
 
 use std::path::{Path, PathBuf};
 
@@ -69,14 +69,14 @@ impl Runtime {
                 mounts.push(bind(target, source, read_only));
             }
         }
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         for mount in &config.mounts {
-            asked.push(self.mount(mount)?);
+            requested.push(self.mount(mount)?);
         }
-        // What lies deeper comes later; otherwise the order is the caller's.
-        asked.sort_by_key(|mount: &Mount| mount.target.components().count());
-        mounts.retain(|own| !asked.iter().any(|mount| mount.target == own.target));
-        mounts.extend(asked);
+        // Parents are mounted before their children; otherwise the caller's order holds.
+        requested.sort_by_key(|mount: &Mount| mount.target.components().count());
+        mounts.retain(|own| !requested.iter().any(|mount| mount.target == own.target));
+        mounts.extend(requested);
         Ok(mounts)
     }
 
@@ -111,10 +111,10 @@ impl Runtime {
             _ => {
                 let path = PathBuf::from(&mount.host_path);
                 if !path.exists() {
-                    // As other runtimes do: what a pod mounts from the host begins as an empty directory.
+                    // As in other runtimes: a missing host path is created as an empty directory.
                     std::fs::create_dir_all(&path).doing(|| format!("make {}", path.display()))?;
                 }
-                // Where a link leads now is what is mounted.
+                // Links are resolved now; the result is mounted.
                 Source::Bind(std::fs::canonicalize(&path).doing(|| format!("resolve {}", path.display()))?)
             }
         };

@@ -14,7 +14,7 @@ pub(super) fn process(
     run: &RunConfig,
     security: &LinuxContainerSecurityContext,
 ) -> Result<Process, RuntimeError> {
-    // A command replaces both of the image's, arguments only its arguments.
+    // A command replaces both entrypoint and arguments of the image, arguments only its arguments.
     let mut arguments =
         if config.command.is_empty() { run.entrypoint.clone() } else { config.command.clone() };
     if !config.args.is_empty() {
@@ -49,7 +49,7 @@ pub(super) fn process(
         .iter()
         .find(|(name, value)| name.is_empty() || name.contains(['\0', '=']) || value.contains('\0'))
     {
-        return Err(RuntimeError::Invalid(format!("{name:?} is no environment variable")));
+        return Err(RuntimeError::Invalid(format!("{name:?} is not a valid environment variable name")));
     }
     if arguments.iter().any(|argument| argument.contains('\0')) {
         return Err(RuntimeError::Invalid("an argument contains a zero byte".to_owned()));
@@ -94,12 +94,12 @@ fn user(run: &RunConfig, security: &LinuxContainerSecurityContext) -> Result<Use
     })
 }
 
-/// Capabilities that are held, and those that programs of other users inherit (the ambient set).
+/// Effective capabilities, and ambient ones, which programs of non-root users inherit.
 fn capabilities_of(security: &LinuxContainerSecurityContext) -> Result<(u64, u64), RuntimeError> {
     if security.privileged {
         return Ok((capabilities::all(), 0));
     }
-    let asked = security.capabilities.clone().unwrap_or_default();
+    let requested = security.capabilities.clone().unwrap_or_default();
     let bits = |names: &[String]| {
         names.iter().filter(|name| !is_all(name)).try_fold(0, |bits, name| {
             let unknown = || RuntimeError::Invalid(format!("unknown capability {name:?}"));
@@ -107,14 +107,14 @@ fn capabilities_of(security: &LinuxContainerSecurityContext) -> Result<(u64, u64
         })
     };
     let mut held = capabilities::defaults();
-    if asked.add_capabilities.iter().any(|name| is_all(name)) {
+    if requested.add_capabilities.iter().any(|name| is_all(name)) {
         held = capabilities::all();
     }
-    if asked.drop_capabilities.iter().any(|name| is_all(name)) {
+    if requested.drop_capabilities.iter().any(|name| is_all(name)) {
         held = 0;
     }
-    let ambient = bits(&asked.add_ambient_capabilities)?;
-    held = (held & !bits(&asked.drop_capabilities)?) | bits(&asked.add_capabilities)? | ambient;
+    let ambient = bits(&requested.add_ambient_capabilities)?;
+    held = (held & !bits(&requested.drop_capabilities)?) | bits(&requested.add_capabilities)? | ambient;
     Ok((held, ambient))
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands() {
+    fn command_and_arguments_replace_image_defaults() {
         let run = RunConfig {
             entrypoint: vec!["/entry".into()],
             cmd: vec!["default".into()],
@@ -135,7 +135,7 @@ mod tests {
             ..RunConfig::default()
         };
         let with = |command: &[&str], args: &[&str]| {
-            let own = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+            let own = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
             let envs = vec![cri::v1::KeyValue { key: "A".into(), value: b"pod".to_vec() }];
             let config =
                 ContainerConfig { command: own(command), args: own(args), envs, ..Default::default() };
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn users() {
+    fn user_and_group_settings_are_combined() {
         let int = |value| Some(cri::v1::Int64Value { value });
         let of = |user: Option<i64>, name: &str, group: Option<i64>| {
             let security = LinuxContainerSecurityContext {
@@ -176,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn capability_sets() {
+    fn capability_sets_are_computed() {
         let set = |add: &[&str], drop: &[&str]| {
-            let own = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+            let own = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
             capabilities_of(&LinuxContainerSecurityContext {
                 capabilities: Some(cri::v1::Capability {
                     add_capabilities: own(add),

@@ -1,4 +1,4 @@
-//! Volumes that pods get as devices: of a driver, and local ones; and tokens for drivers, which are given again and again.
+//! Block volumes of pods: of a CSI driver, and local ones; and repeated tokens for CSI drivers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 
 use super::driver::{Driver, serve};
 use crate::machine::{Machine, until};
-use crate::programs::has;
+use testbase::programs::has;
 
-/// DEVICE is that of the test.
+/// DEVICE is replaced with the test's device.
 const OBJECTS: &str = r#"
 apiVersion: storage.k8s.io/v1
 kind: CSIDriver
@@ -96,7 +96,7 @@ spec:
   volumes: [{name: local, persistentVolumeClaim: {claimName: local}}]
 "#;
 
-/// A file as a block device, for as long as this is there.
+/// A file as a block device, detached on drop.
 struct Loop {
     device: PathBuf,
     file: PathBuf,
@@ -144,7 +144,7 @@ pub fn run(machine: &Machine) {
     {
         assert!(calls.contains(&wanted.to_owned()), "{wanted}: {calls:?}");
     }
-    until("what the pod wrote is on the device", || {
+    until("the pod's data is on the device", || {
         let found = fs::read(&disk.file).unwrap_or_default();
         let text = String::from_utf8_lossy(&found[..found.len().min(20)]).into_owned();
         if text.starts_with("from a pod\n") { Ok(()) } else { Err(text) }
@@ -159,7 +159,7 @@ pub fn run(machine: &Machine) {
         if events.contains(wanted) { Ok(()) } else { Err(events) }
     });
 
-    tokens_are_given_again(machine, &driver);
+    tokens_are_republished(machine, &driver);
     let claims = machine.kubectl(&["get", "--raw", "/api/v1/nodes/n1/proxy/metrics"]);
     let size =
         "kubelet_volume_stats_capacity_bytes{namespace=\"default\",persistentvolumeclaim=\"local\"} 1048576";
@@ -180,8 +180,9 @@ pub fn run(machine: &Machine) {
     }
 }
 
-/// The driver is told anew whenever the pod's volumes are looked at, with a token for its audience among the secrets.
-fn tokens_are_given_again(machine: &Machine, driver: &Driver) {
+/// NodePublishVolume is repeated on every sync of the pod's volumes, with a token for the driver's audience among the
+/// secrets.
+fn tokens_are_republished(machine: &Machine, driver: &Driver) {
     let (secret, text) = driver.tokens().expect("tokens");
     assert!(secret, "this driver has them among its secrets");
     let tokens: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -199,10 +200,10 @@ fn tokens_are_given_again(machine: &Machine, driver: &Driver) {
     let count = || driver.calls().iter().filter(|call| call.starts_with("publish inline")).count();
     let before = count();
     machine.kubectl(&["label", "pod", "writer", "look=again"]);
-    until("the driver is told again", || {
+    until("NodePublishVolume is repeated", || {
         let now = count();
         if now > before { Ok(()) } else { Err(format!("{now} times")) }
     });
     let devices = driver.calls().iter().filter(|call| call.starts_with("publish device")).count();
-    assert_eq!(devices, 1, "a device that is there is not published again");
+    assert_eq!(devices, 1, "a published device is not published again");
 }

@@ -1,4 +1,4 @@
-//! A storage driver: it serves the interface on sockets, binds directories and devices, and notes what it is asked.
+//! CSI driver of the test: serves CSI on sockets, binds directories and devices, and records its calls.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,24 +14,24 @@ use tonic::{Request, Response, Status};
 
 use crate::machine::Machine;
 
-/// Where drivers find the tokens they ask for.
+/// Key of the service account tokens that drivers receive.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
-/// The largest volume it makes.
+/// Maximum volume size.
 const LARGEST: i64 = 4 << 20;
 
-/// A driver and what it was asked for.
+/// A driver and its recorded calls.
 pub struct Driver {
     name: &'static str,
     endpoint: PathBuf,
-    /// What it keeps volumes in.
+    /// Directory of its volumes.
     pub directory: PathBuf,
-    /// What it hands out to who wants a device.
+    /// Device of its block volumes.
     device: Option<PathBuf>,
     calls: Mutex<Vec<String>>,
-    /// The tokens it was last given: among secrets or not.
+    /// Last received tokens, and if they were among the secrets.
     tokens: Mutex<Option<(bool, String)>>,
     registered: Mutex<Option<bool>>,
-    /// How many volumes it can have on the node.
+    /// Volume limit of the node.
     pub most: AtomicI64,
 }
 
@@ -41,7 +41,7 @@ fn failed(error: std::io::Error) -> Status {
     Status::internal(error.to_string())
 }
 
-fn told(map: &BTreeMap<String, String>, key: &str) -> String {
+fn value_of(map: &BTreeMap<String, String>, key: &str) -> String {
     map.get(key).cloned().unwrap_or_default()
 }
 
@@ -125,8 +125,9 @@ impl Node for Driver {
         request: Request<NodeStageVolumeRequest>,
     ) -> Answer<NodeStageVolumeResponse> {
         let asked = request.into_inner();
-        let (colour, secret) = (told(&asked.volume_context, "colour"), told(&asked.secrets, "password"));
-        let context = told(&asked.publish_context, "device");
+        let (colour, secret) =
+            (value_of(&asked.volume_context, "colour"), value_of(&asked.secrets, "password"));
+        let context = value_of(&asked.publish_context, "device");
         let kind = if is_block(asked.volume_capability.as_ref()) { "stage device" } else { "stage" };
         self.note(format!("{kind} {} {colour} {secret} {context}", asked.volume_id));
         fs::create_dir_all(self.directory.join(&asked.volume_id)).map_err(failed)?;
@@ -149,8 +150,8 @@ impl Node for Driver {
         request: Request<NodePublishVolumeRequest>,
     ) -> Answer<NodePublishVolumeResponse> {
         let asked = request.into_inner();
-        let ephemeral = told(&asked.volume_context, "csi.storage.k8s.io/ephemeral");
-        let pod = told(&asked.volume_context, "csi.storage.k8s.io/pod.name");
+        let ephemeral = value_of(&asked.volume_context, "csi.storage.k8s.io/ephemeral");
+        let pod = value_of(&asked.volume_context, "csi.storage.k8s.io/pod.name");
         let kind = if ephemeral == "true" { "inline" } else { &asked.volume_id };
         let to = PathBuf::from(&asked.target_path);
         for (secret, words) in [(false, &asked.volume_context), (true, &asked.secrets)] {
@@ -165,7 +166,7 @@ impl Node for Driver {
             sys::mounts::bind(device, &to, false).map_err(failed)?;
             return Ok(Response::new(NodePublishVolumeResponse {}));
         }
-        self.note(format!("publish {kind} {} {pod}", told(&asked.volume_context, "colour")));
+        self.note(format!("publish {kind} {} {pod}", value_of(&asked.volume_context, "colour")));
         let from = self.directory.join(&asked.volume_id);
         fs::create_dir_all(&from).map_err(failed)?;
         fs::create_dir_all(&to).map_err(failed)?;
@@ -219,7 +220,7 @@ impl Node for Driver {
     }
 }
 
-/// Serves a driver on its two sockets for as long as the test runs.
+/// Serves a driver on its two sockets until the test ends.
 pub fn serve(machine: &Machine, name: &'static str, device: Option<&Path>) -> Arc<Driver> {
     let place = machine.directory.path().join(name);
     let registry = machine.data().join("kubelet/plugins_registry");

@@ -1,4 +1,4 @@
-//! Volumes of storage drivers, which are this test's own.
+//! CSI volumes, with drivers of this test.
 
 mod devices;
 mod driver;
@@ -127,14 +127,14 @@ pub fn run(machine: &Machine) {
     let tokens = plain.tokens().expect("tokens");
     assert!(!tokens.0 && tokens.1.starts_with("{\"\":{"), "{tokens:?}");
 
-    a_volume_is_attached_first(machine, &attached);
+    volume_waits_for_attachment(machine, &attached);
     assert_eq!(machine.kubectl(&["exec", "two", "--", "cat", "/plain/file"]), "from one\n");
     machine.wait_until("node/n1", "{.status.volumesInUse}", "names both volumes", |text| {
         text.contains("plain.test.example^plain-handle")
             && text.contains("attached.test.example^attached-handle")
     });
 
-    it_is_told_how_full_volumes_are(machine);
+    volume_stats_are_reported(machine);
     volumes_grow(machine, &plain);
 
     machine.kubectl(&["delete", "pod", "one", "--timeout=60s"]);
@@ -154,8 +154,8 @@ pub fn run(machine: &Machine) {
     });
 }
 
-/// Drivers tell of their volumes, the kubelet of its own.
-fn it_is_told_how_full_volumes_are(machine: &Machine) {
+/// Volume statistics: from drivers, and from the kubelet for its own volumes.
+fn volume_stats_are_reported(machine: &Machine) {
     until("the summary has the pod's volumes", || {
         let text = machine.try_kubectl(&["get", "--raw", "/api/v1/nodes/n1/proxy/stats/summary"])?;
         let summary: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -188,14 +188,14 @@ fn it_is_told_how_full_volumes_are(machine: &Machine) {
     assert_eq!(metrics.matches(row).count(), 1, "{metrics}");
 }
 
-/// A volume that the controller has made larger is made larger on the node; what cannot be is told by the claim.
+/// An expansion by the controller continues on the node; an impossible one is reported in the claim's status.
 fn volumes_grow(machine: &Machine, driver: &Driver) {
     let controller = |size: &str| {
         let patch = format!("{{\"spec\":{{\"capacity\":{{\"storage\":\"{size}\"}}}}}}");
         machine.kubectl(&["patch", "pv", "plain", "-p", &patch]);
         let patch = "{\"status\":{\"allocatedResourceStatuses\":{\"storage\":\"NodeResizePending\"}}}";
         machine.kubectl(&["patch", "pvc", "plain", "--subresource=status", "--type=merge", "-p", patch]);
-        // Nodes may not watch claims; a pod that changes is looked at at once.
+        // Nodes may not watch claims; a changed pod is synced immediately.
         machine.kubectl(&["label", "pod", "one", "--overwrite", &format!("size={size}")]);
     };
     let state = "{.status.capacity.storage} {.status.allocatedResourceStatuses.storage}";
@@ -206,7 +206,7 @@ fn volumes_grow(machine: &Machine, driver: &Driver) {
     machine.wait_for("pvc/plain", state, "2Mi NodeResizeInfeasible");
     let message = "{.status.conditions[?(@.type==\"NodeResizeError\")].message}";
     machine.wait_for("pvc/plain", message, "failed to expand pvc with too large for me");
-    until("events tell", || {
+    until("events report it", || {
         let events = machine.try_kubectl(&["get", "events", "-o", "jsonpath={.items[*].reason}"])?;
         let both = ["FileSystemResizeSuccessful", "VolumeResizeFailed"];
         if both.iter().all(|reason| events.contains(reason)) { Ok(()) } else { Err(events) }
@@ -214,8 +214,8 @@ fn volumes_grow(machine: &Machine, driver: &Driver) {
     assert_eq!(machine.kubectl(&["get", "pod", "one", "-o", "jsonpath={.status.phase}"]), "Running");
 }
 
-/// The pod waits until somebody says that the volume is attached, and its driver is told what they learned.
-fn a_volume_is_attached_first(machine: &Machine, driver: &Driver) {
+/// The pod waits for the VolumeAttachment, and its driver gets the attachment metadata.
+fn volume_waits_for_attachment(machine: &Machine, driver: &Driver) {
     let mut name = String::new();
     until("a VolumeAttachment", || {
         name = machine.try_kubectl(&["get", "volumeattachments", "-o", "name"])?.trim().to_owned();

@@ -1,4 +1,4 @@
-//! Evicting pods before the node itself suffers.
+//! Evicts pods before the node runs out of resources.
 
 mod rank;
 mod signals;
@@ -18,34 +18,34 @@ use crate::shared::Shared;
 pub use signals::{Measurements, Signal};
 pub use thresholds::{Amount, Eviction, Threshold, ThresholdError, parse_amounts};
 
-/// What was seen of shortages.
+/// Observed threshold crossings.
 #[derive(Default)]
 pub struct Watch {
-    /// When a threshold was first met, without a break since.
+    /// Start of the current crossing, by threshold index.
     since: BTreeMap<usize, Timestamp>,
-    /// When a threshold was last met.
+    /// Time of the last crossing, by threshold index.
     last: BTreeMap<usize, Timestamp>,
 }
 
-/// What a look at the node found.
+/// Result of comparing measurements with thresholds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Judgement {
+struct Evaluation {
     pressure: Pressure,
-    /// The threshold to act on.
+    /// Threshold to act on.
     act_on: Option<usize>,
 }
 
 impl Watch {
-    /// Compares what was measured with the thresholds.
-    fn judge(&mut self, eviction: &Eviction, measured: &Measurements, now: Timestamp) -> Judgement {
-        let mut judgement = Judgement::default();
+    /// Compares measurements with the thresholds.
+    fn evaluate(&mut self, eviction: &Eviction, measured: &Measurements, now: Timestamp) -> Evaluation {
+        let mut evaluation = Evaluation::default();
         let transition = SignedDuration::try_from(eviction.transition).unwrap_or(SignedDuration::MAX);
         for (at, threshold) in eviction.thresholds.iter().enumerate() {
             let mut wanted = *threshold;
             if let (Some(more), true) =
                 (eviction.reclaim.get(&threshold.signal), self.since.contains_key(&at))
             {
-                // Once begun it goes on until more than the threshold is available.
+                // Once met, a threshold stays met until the minimum reclaim is available in addition.
                 let capacity = measured.of(threshold.signal).capacity;
                 wanted.least = Amount::Count(threshold.least.of(capacity).saturating_add(more.of(capacity)));
             }
@@ -56,45 +56,45 @@ impl Watch {
                 let due =
                     SignedDuration::try_from(grace).is_ok_and(|grace| now.duration_since(since) >= grace);
                 if due
-                    && judgement
+                    && evaluation
                         .act_on
                         .is_none_or(|before| eviction.thresholds[before].signal > threshold.signal)
                 {
-                    judgement.act_on = Some(at);
+                    evaluation.act_on = Some(at);
                 }
             } else {
                 self.since.remove(&at);
             }
             if self.last.get(&at).is_some_and(|last| now.duration_since(*last) < transition) {
                 match threshold.signal {
-                    Signal::Memory => judgement.pressure.memory = true,
-                    Signal::Pids => judgement.pressure.pid = true,
-                    _ => judgement.pressure.disk = true,
+                    Signal::Memory => evaluation.pressure.memory = true,
+                    Signal::Pids => evaluation.pressure.pid = true,
+                    _ => evaluation.pressure.disk = true,
                 }
             }
         }
-        judgement
+        evaluation
     }
 
-    pub async fn look(
+    pub async fn check_once(
         &mut self,
         shared: &Shared,
         workers: &Arc<Workers>,
         images: &mut ImageGarbage,
         pressure: &Mutex<Pressure>,
     ) {
-        let eviction = &shared.config.upkeep.eviction;
+        let eviction = &shared.config.housekeeping.eviction;
         let mut measured = Measurements::take(shared).await;
-        let mut judgement = self.judge(eviction, &measured, shared.clock.now());
-        *pressure.lock() = judgement.pressure;
-        let Some(at) = judgement.act_on else { return };
+        let mut evaluation = self.evaluate(eviction, &measured, shared.clock.now());
+        *pressure.lock() = evaluation.pressure;
+        let Some(at) = evaluation.act_on else { return };
         if eviction.thresholds[at].signal.is_disk() {
-            // Images are easier to get again than pods.
-            images.make_room(shared).await;
+            // Images are cheaper to restore than pods.
+            images.remove_unused(shared).await;
             measured = Measurements::take(shared).await;
-            judgement = self.judge(eviction, &measured, shared.clock.now());
+            evaluation = self.evaluate(eviction, &measured, shared.clock.now());
         }
-        let Some(at) = judgement.act_on else { return };
+        let Some(at) = evaluation.act_on else { return };
         let threshold = eviction.thresholds[at];
         let resource = threshold.signal.resource();
         let found = measured.of(threshold.signal);
@@ -110,8 +110,9 @@ impl Watch {
                 rank::shown(found.available),
                 first.excess(resource),
             );
-            tracing::warn!(pod = first.uid, resource, available = found.available, least, "evicting");
+            tracing::warn!(pod = first.uid, resource, available = found.available, least, "evicting pod");
             let grace = if threshold.grace.is_some() { eviction.max_pod_grace } else { 0 };
+            shared.metrics.evicted(threshold.signal.name());
             workers.evict(&first.uid, "Evicted", message, Some(grace.max(1)));
         }
     }
@@ -123,7 +124,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn soft_thresholds_have_patience_and_pressure_stays_a_while() {
+    fn soft_threshold_grace_and_pressure_transition() {
         let at = |seconds| Timestamp::from_second(seconds).expect("a time");
         let threshold =
             |least, grace| Threshold { signal: Signal::Memory, least: Amount::Count(least), grace };
@@ -134,20 +135,20 @@ mod tests {
         };
         let mut watch = Watch::default();
         let low = Measurements::with_memory(150);
-        assert_eq!(watch.judge(&eviction, &low, at(0)).act_on, None);
-        assert!(watch.judge(&eviction, &low, at(10)).pressure.memory);
-        assert_eq!(watch.judge(&eviction, &low, at(31)).act_on, Some(1));
-        assert_eq!(watch.judge(&eviction, &Measurements::with_memory(50), at(32)).act_on, Some(0));
+        assert_eq!(watch.evaluate(&eviction, &low, at(0)).act_on, None);
+        assert!(watch.evaluate(&eviction, &low, at(10)).pressure.memory);
+        assert_eq!(watch.evaluate(&eviction, &low, at(31)).act_on, Some(1));
+        assert_eq!(watch.evaluate(&eviction, &Measurements::with_memory(50), at(32)).act_on, Some(0));
         let fine = Measurements::with_memory(500);
         assert_eq!(
-            watch.judge(&eviction, &fine, at(40)),
-            Judgement { pressure: Pressure { memory: true, ..Pressure::default() }, act_on: None }
+            watch.evaluate(&eviction, &fine, at(40)),
+            Evaluation { pressure: Pressure { memory: true, ..Pressure::default() }, act_on: None }
         );
-        assert_eq!(watch.judge(&eviction, &fine, at(100)), Judgement::default());
+        assert_eq!(watch.evaluate(&eviction, &fine, at(100)), Evaluation::default());
     }
 
     #[test]
-    fn more_than_the_threshold_is_won_back() {
+    fn eviction_continues_until_minimum_reclaim() {
         let at = |seconds| Timestamp::from_second(seconds).expect("a time");
         let eviction = Eviction {
             thresholds: vec![Threshold { signal: Signal::Memory, least: Amount::Count(100), grace: None }],
@@ -156,7 +157,7 @@ mod tests {
         };
         let mut watch = Watch::default();
         let mut acts = |available, seconds| {
-            watch.judge(&eviction, &Measurements::with_memory(available), at(seconds)).act_on.is_some()
+            watch.evaluate(&eviction, &Measurements::with_memory(available), at(seconds)).act_on.is_some()
         };
         assert_eq!(
             [acts(120, 0), acts(90, 1), acts(120, 2), acts(160, 3), acts(120, 4)],

@@ -1,4 +1,4 @@
-//! Whom to evict first.
+//! Eviction order of pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,25 +8,26 @@ use objects::core::v1::Pod;
 use super::signals::Signal;
 use crate::configure::labels;
 use crate::lifecycle::members::members;
+use crate::lifecycle::phase::has_ended;
 use crate::lifecycle::qos;
 use crate::shared::Shared;
 
-/// From this priority on pods are the system's own.
+/// Lowest priority of system-critical pods.
 const CRITICAL: i32 = 2_000_000_000;
 
-/// A pod, what it uses and what it asked for.
+/// A pod with its usage and requests.
 #[derive(Clone, Debug, Default)]
 pub struct Candidate {
     pub uid: String,
     priority: i32,
     used: i64,
     requested: i64,
-    /// Name, usage and request of containers that use more than they asked for.
+    /// Name, usage and request of containers that exceed their requests.
     over: Vec<(String, i64, i64)>,
 }
 
 impl Candidate {
-    /// Which of its containers used more than they asked for, in Kubernetes' words.
+    /// Describes the containers that exceed their requests, in Kubernetes' wording.
     #[must_use]
     pub fn excess(&self, resource: &str) -> String {
         let one = |(name, used, requested): &(String, i64, i64)| {
@@ -39,7 +40,7 @@ impl Candidate {
     }
 }
 
-/// An amount as people read it.
+/// Formats an amount in human-readable units.
 #[must_use]
 pub fn shown(amount: i64) -> String {
     match amount {
@@ -50,7 +51,7 @@ pub fn shown(amount: i64) -> String {
     }
 }
 
-/// The pods that may be evicted, with what they use.
+/// Pods that may be evicted, with their usage.
 pub async fn candidates(shared: &Shared, pods: &[Arc<Pod>], signal: Signal) -> Vec<Candidate> {
     let mut used: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
     for one in shared.engine.container_stats().await.unwrap_or_default() {
@@ -75,7 +76,7 @@ pub async fn candidates(shared: &Shared, pods: &[Arc<Pod>], signal: Signal) -> V
     }
     let none = BTreeMap::new();
     pods.iter()
-        .filter(|pod| may_go(pod))
+        .filter(|pod| is_evictable(pod))
         .map(|pod| {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             candidate(pod, used.get(&uid).unwrap_or(&none), signal.resource())
@@ -83,10 +84,9 @@ pub async fn candidates(shared: &Shared, pods: &[Arc<Pod>], signal: Signal) -> V
         .collect()
 }
 
-fn may_go(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+fn is_evictable(pod: &Pod) -> bool {
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
-    !matches!(phase, Some("Succeeded" | "Failed"))
+    !has_ended(pod)
         && priority.is_none_or(|priority| priority < CRITICAL)
         && !crate::static_pods::is_static(pod)
 }
@@ -111,7 +111,7 @@ fn candidate(pod: &Pod, used: &BTreeMap<String, i64>, resource: &str) -> Candida
     }
 }
 
-/// Those first that use more than they asked for, then the less important, then the greediest.
+/// Sorts by exceeding requests, then by lower priority, then by usage above requests.
 #[must_use]
 pub fn ranked(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates.sort_by_key(|one| {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_greediest_of_the_least_important_goes_first() {
+    fn rank_sorts_by_requests_priority_usage() {
         let pod = |uid: &str, priority, used, requested| Candidate {
             uid: uid.to_owned(),
             priority,
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_greedy_containers() {
+    fn eviction_message_names_containers_over_requests() {
         let one = Candidate { over: vec![("c".to_owned(), 3 << 20, 0)], ..Candidate::default() };
         assert_eq!(
             one.excess("memory"),

@@ -1,9 +1,9 @@
-//! What eviction looks at, and what it is measured to be.
+//! Eviction signals and their measurements.
 
 use crate::node::{FileSystem, file_system_of, memory_available, memory_capacity, processes};
 use crate::shared::Shared;
 
-/// Something that can run short.
+/// Resource monitored for eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
     Memory,
@@ -18,7 +18,7 @@ impl Signal {
     pub const ALL: [Self; 6] =
         [Self::Memory, Self::NodeFs, Self::NodeFsInodes, Self::ImageFs, Self::ImageFsInodes, Self::Pids];
 
-    /// As flags and configuration files have it.
+    /// Signal name in flags and configuration files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Signal {
         }
     }
 
-    /// What messages call it.
+    /// Resource name in messages.
     #[must_use]
     pub fn resource(self) -> &'static str {
         match self {
@@ -47,21 +47,21 @@ impl Signal {
         !matches!(self, Self::Memory | Self::Pids)
     }
 
-    /// In which order shortages are dealt with: memory first.
+    /// Handling order of crossed thresholds: memory first.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|signal| signal.name() == name)
     }
 }
 
-/// How much there is and how much of it is left.
+/// Capacity and available amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     pub capacity: i64,
     pub available: i64,
 }
 
-/// Everything measured at one time.
+/// Measurements of all signals at one time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Measurements {
     memory: Measured,

@@ -1,4 +1,4 @@
-//! When to evict: thresholds, their grace, how much to win back.
+//! Eviction thresholds, their grace periods and minimum reclaim.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use machinery::quantity::Quantity;
 
 use super::signals::{Measured, Signal};
 
-/// Bytes, inodes or processes, or a share of what there is.
+/// Absolute amount in bytes, inodes or processes, or a share of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     Count(i64),
@@ -19,7 +19,7 @@ impl Amount {
     pub fn of(self, total: i64) -> i64 {
         match self {
             Self::Count(count) => count,
-            // Shares of what a machine has are far from where this loses precision.
+            // Capacities are far below the range where this loses precision.
             Self::Percent(percent) => (total as f64 * percent / 100.0) as i64,
         }
     }
@@ -41,12 +41,12 @@ impl std::fmt::Display for Amount {
     }
 }
 
-/// One threshold.
+/// Eviction threshold of one signal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
     pub signal: Signal,
     pub least: Amount,
-    /// How long it may last; none for a hard threshold.
+    /// Grace period; `None` for a hard threshold.
     pub grace: Option<Duration>,
 }
 
@@ -57,21 +57,21 @@ impl Threshold {
     }
 }
 
-/// When pods are evicted.
+/// Eviction settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Eviction {
     pub thresholds: Vec<Threshold>,
-    /// How much more than the threshold is to be available before it is over.
+    /// Minimum reclaim: amount above the threshold that must be available before eviction stops.
     pub reclaim: BTreeMap<Signal, Amount>,
-    /// Pressure is told for a while after it has gone, so that it does not flap.
+    /// Time that a pressure condition persists after it has cleared, to prevent flapping.
     pub transition: Duration,
-    /// The longest that pods evicted at a soft threshold may take, in seconds.
+    /// Maximum termination grace period of pods evicted at a soft threshold, in seconds.
     pub max_pod_grace: i64,
 }
 
 impl Default for Eviction {
-    /// Memory, inodes and processes as Kubernetes has them. Of the disk an absolute amount: a tenth of a large disk is far
-    /// from nothing.
+    /// Memory, inodes and processes as in Kubernetes. Disk has an absolute amount: a tenth of a large disk is plenty
+    /// of free space.
     fn default() -> Self {
         let hard = |signal, least| Threshold { signal, least, grace: None };
         Self {
@@ -89,20 +89,20 @@ impl Default for Eviction {
     }
 }
 
-/// Why a threshold cannot be understood.
+/// Syntax error of a threshold.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThresholdError {
-    #[error("{0:?} is not SIGNAL<AMOUNT")]
+    #[error("invalid threshold {0:?}, expected SIGNAL<AMOUNT")]
     Form(String),
-    #[error("{0:?} has no amount")]
+    #[error("threshold {0:?} has no amount")]
     Amount(String),
-    #[error("the signal {0:?} is not known")]
+    #[error("unknown eviction signal {0:?}")]
     Signal(String),
-    #[error("the soft threshold of {0} has no grace period")]
+    #[error("soft threshold of {0} has no grace period")]
     NoGrace(&'static str),
 }
 
-/// `memory.available<100Mi,nodefs.available<10%`, as Kubernetes' flags have it; `=` where a map is meant.
+/// Parses `memory.available<100Mi,nodefs.available<10%` as in Kubernetes' flags; `=` separates in maps.
 pub fn parse_amounts(text: &str, between: char) -> Result<BTreeMap<Signal, Amount>, ThresholdError> {
     let mut amounts = BTreeMap::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -138,7 +138,7 @@ impl Eviction {
         Ok(())
     }
 
-    /// The amount below which pods are evicted at once.
+    /// Amount of the hard threshold of a signal.
     #[must_use]
     pub fn hard(&self, signal: Signal) -> Option<Amount> {
         self.thresholds.iter().find(|t| t.signal == signal && t.grace.is_none()).map(|t| t.least)
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thresholds_are_read_as_flags_have_them() {
+    fn thresholds_parse_flag_syntax() {
         let parsed = parse_amounts("memory.available<1Gi,nodefs.available<10%", '<').expect("thresholds");
         assert_eq!(parsed[&Signal::Memory], Amount::Count(1 << 30));
         assert_eq!(parsed[&Signal::NodeFs].of(1000), 100);

@@ -1,4 +1,4 @@
-//! CBOR to values: what JSON can say, and nothing else.
+//! CBOR to values: the subset that JSON can represent.
 
 use super::{ARRAY, BYTES, CborError, LATER_BASE64, MAP, NEGATIVE, SELF_DESCRIBED, TAG, TEXT, UNSIGNED};
 use crate::codec::budget::{Budget, MAP_BYTES, VALUE_BYTES};
@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 type Read<T> = Result<T, CborError>;
 
-/// Reads one item, which must be all there is.
+/// Decodes one item without trailing data.
 pub fn decode(bytes: &[u8]) -> Read<Value> {
-    // The mark of CBOR is no level of nesting: what was read without it is written with it.
+    // The self-describing tag is not a nesting level: items read without it are written with it.
     let at = if bytes.starts_with(&SELF_DESCRIBED) { SELF_DESCRIBED.len() } else { 0 };
     let mut reader = Reader { bytes, at, budget: Budget::of_compact(bytes.len()) };
     let value = reader.item(0)?;
@@ -25,7 +25,7 @@ struct Reader<'a> {
     budget: Budget,
 }
 
-/// An item's first byte: major type, and its argument unless the length is indefinite.
+/// Head of an item: major type, and its argument unless the length is indefinite.
 struct Head {
     major: u8,
     minor: u8,
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The bytes of a string, of one piece or of several.
+    /// The bytes of a string, in one or several chunks.
     fn string(&mut self, head: &Head) -> Read<Vec<u8>> {
         if let Some(length) = head.argument {
             return Ok(self.take(length)?.to_vec());
@@ -200,7 +200,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn deepest_value_read_is_read_again_as_written() {
+    fn deepest_value_round_trips() {
         let deepest = [vec![0x81; MAX_DEPTH], vec![0x01]].concat();
         let value = decode(&deepest).expect("as deep as may be");
         assert_eq!(decode(&super::super::encode(&value, None)), Ok(value));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_can_say_is_read() {
+    fn json_values_are_decoded() {
         for (bytes, want) in [
             (&[0xd9, 0xd9, 0xf7, 0xa1, 0x61, b'a', 0x01][..], json!({"a": 1})),
             (&[0xbf, 0x41, b'a', 0x9f, 0x01, 0xff, 0xff], json!({"a": [1]})),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_refused() {
+    fn values_outside_json_are_rejected() {
         for bytes in [
             &[][..],
             &[0x01, 0x02],

@@ -5,7 +5,7 @@ use crate::codec::leaf;
 use crate::schema::{SchemaRef, Shape};
 use serde_json::{Map, Number, Value};
 
-/// Writes a value. Its type, where there is one, tells bytes from text and floats from integers.
+/// Encodes a value. Its type, if known, distinguishes bytes from text and floats from integers.
 pub fn encode(value: &Value, schema: Option<SchemaRef<'_>>) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     out.extend_from_slice(&SELF_DESCRIBED);
@@ -13,7 +13,7 @@ pub fn encode(value: &Value, schema: Option<SchemaRef<'_>>) -> Vec<u8> {
     out
 }
 
-/// One event of a watch, an item of a CBOR sequence; `object` is encoded already.
+/// One watch event, an item of a CBOR sequence; `object` is already encoded.
 pub fn watch_frame(event: &str, object: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(object.len() + event.len() + 24);
     out.extend_from_slice(&SELF_DESCRIBED);

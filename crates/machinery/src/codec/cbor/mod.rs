@@ -1,6 +1,7 @@
-//! CBOR by Kubernetes' rules: self-described, strings as byte strings, sorted keys, nothing JSON cannot say.
+//! CBOR by Kubernetes' rules: self-described, strings as byte strings, sorted keys, only values that JSON can
+//! represent.
 //!
-//! Written by hand: those rules leave so little of CBOR that a general library would mostly be fought.
+//! Hand-written: the rules allow a small subset of CBOR, to which a general library would have to be restricted.
 
 mod decode;
 mod encode;
@@ -8,10 +9,10 @@ mod encode;
 pub use decode::decode;
 pub use encode::{encode, watch_frame};
 
-/// Every item starts with the tag that says it is CBOR.
+/// Self-describing tag at the start of every item.
 pub const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
 
-/// Why bytes are not the CBOR that was expected.
+/// Decoding error of CBOR.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CborError {
     #[error("unexpected EOF")]
@@ -47,5 +48,5 @@ const TEXT: u8 = 3;
 const ARRAY: u8 = 4;
 const MAP: u8 = 5;
 const TAG: u8 = 6;
-/// The bytes of a tagged string are meant as base64 text.
+/// The bytes of a tagged string represent base64 text.
 const LATER_BASE64: u64 = 22;

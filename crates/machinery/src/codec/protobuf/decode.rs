@@ -1,4 +1,4 @@
-//! Messages to values, in the form that decoding the same object from JSON gives.
+//! Messages to values, equal to decoding the same object from JSON.
 
 use super::{BYTES, FIXED32, FIXED64, GROUP_END, GROUP_START, ProtobufError, VARINT};
 use crate::codec::budget::{Budget, MAP_BYTES, VALUE_BYTES};
@@ -10,13 +10,13 @@ use std::cell::Cell;
 
 type Read<T> = Result<T, ProtobufError>;
 
-/// The object of a message; its kind is the envelope's.
+/// Decodes an object's message; its kind is the envelope's.
 pub fn decode_object(bytes: &[u8], schema: SchemaRef<'_>) -> Read<Value> {
     let budget = Cell::new(Budget::of_compact(bytes.len()));
     message(bytes, schema, Depth { level: 0, budget: &budget })
 }
 
-/// Nesting depth of a message, and the memory that all of them may still take.
+/// Nesting depth of a message, and the memory budget shared by all of them.
 #[derive(Clone, Copy)]
 struct Depth<'b> {
     level: usize,
@@ -36,14 +36,14 @@ impl Depth<'_> {
     }
 }
 
-/// Cuts a message into fields.
+/// Splits a message into fields.
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
     /// The type, for errors.
     message: &'a str,
 }
 
-/// What follows a tag.
+/// Wire value after a tag.
 #[derive(Clone, Copy)]
 pub(super) enum Payload<'a> {
     Varint(u64),
@@ -78,7 +78,7 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
-    /// The next field with its number; groups and 32-bit numbers are skipped, the API has none.
+    /// The next field with its number; groups and 32-bit numbers, which the API does not use, are skipped.
     pub(super) fn next(&mut self) -> Read<Option<(u32, Payload<'a>)>> {
         let mut groups = 0usize;
         while !self.rest.is_empty() {
@@ -178,7 +178,7 @@ fn fields_into(
     }
     let node = schema.node();
     let mut fields = Fields::of(bytes, node.name.rsplit('.').next().unwrap_or(""));
-    // Writers go by number, so the next field is usually the one after the last.
+    // Writers sort by number, so the next field usually follows the last.
     let mut next = 0;
     while let Some((number, payload)) = fields.next()? {
         if node.wire.get(next).is_none_or(|wire| number_of(node, *wire) != number) {
@@ -273,7 +273,7 @@ fn map_entry(bytes: &[u8], element: SchemaRef<'_>, depth: Depth<'_>) -> Read<(St
     Ok((key, if value.is_null() { zero(element) } else { value }))
 }
 
-/// A value that is written once.
+/// A value that occurs once.
 fn single(payload: Payload<'_>, schema: SchemaRef<'_>, name: &str, depth: Depth<'_>) -> Read<Value> {
     depth.spend(VALUE_BYTES)?;
     Ok(match schema.shape() {
@@ -356,7 +356,7 @@ fn instant(bytes: &[u8], micros: bool) -> Read<Value> {
         }
         Ok(())
     })?;
-    // Years beyond what RFC 3339 can say would not survive JSON.
+    // Years outside of RFC 3339 would not survive JSON.
     let seconds = seconds.clamp(time::ZERO.seconds, 253_402_300_799);
     let nanos = if micros { u32::try_from(nanos.clamp(0, 999_999_999)).unwrap_or(0) } else { 0 };
     let instant = time::Instant { seconds, nanos };

@@ -1,11 +1,11 @@
-//! Values to messages, written from the end so that every length is known when it is due.
+//! Values to messages, written back to front so that every length is known when it is written.
 
 use super::{BYTES, FIXED64, VARINT};
 use crate::codec::{leaf, time};
 use crate::schema::{SchemaRef, Shape, Union, Wire};
 use serde_json::{Map, Value};
 
-/// The message of an object: without its kind, which the envelope carries.
+/// The message of an object: without its kind, which is in the envelope.
 pub fn encode_object(value: &Value, schema: SchemaRef<'_>) -> Vec<u8> {
     let mut writer = Writer::with_capacity(1024);
     writer.message(value.as_object(), schema);
@@ -18,8 +18,8 @@ pub fn encode_json(json: &[u8], schema: SchemaRef<'_>) -> Result<Vec<u8>, serde_
     Ok(encode_object(&value, schema))
 }
 
-/// The message of a list from its metadata and the messages of its items, in order.
-/// `schema` is the list's type, which says where both belong.
+/// The message of a list from its metadata and the messages of its items, in order. `schema` is the list's type,
+/// which has the numbers of both.
 pub fn list_message<'a>(
     metadata: &Value,
     schema: SchemaRef<'_>,
@@ -40,7 +40,7 @@ pub fn list_message<'a>(
     writer.finish()
 }
 
-/// More fields than any one struct has; the rest of a larger one would be looked up the slow way.
+/// More fields than any struct has; further ones would take a slower lookup.
 const SLOTS: usize = 64;
 
 /// A buffer that grows towards its front.
@@ -106,7 +106,7 @@ impl Writer {
         self.varint(u64::from(number) << 3 | u64::from(wire));
     }
 
-    /// Length and tag before what was written since the writer had `end` bytes.
+    /// Prepends length and tag to what was written since the writer had `end` bytes.
     pub(super) fn close(&mut self, number: u32, end: usize) {
         self.varint((self.len() - end) as u64);
         self.tag(number, BYTES);
@@ -170,7 +170,7 @@ impl Writer {
         }
     }
 
-    /// A field that is written: its value, or its type's zero value.
+    /// A field to be written: its value, or its type's zero value.
     fn field(&mut self, number: u32, value: Option<&Value>, schema: SchemaRef<'_>) {
         let node = schema.node();
         match node.shape {
@@ -204,7 +204,7 @@ impl Writer {
         }
     }
 
-    /// The inside of a message that is no list, map or plain scalar.
+    /// The content of a message that is no list, map or plain scalar.
     fn body(&mut self, value: Option<&Value>, schema: SchemaRef<'_>) {
         match schema.shape() {
             Shape::Object => self.message(value.and_then(Value::as_object), schema),

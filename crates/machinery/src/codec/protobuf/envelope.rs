@@ -1,10 +1,10 @@
-//! The envelope that names an object's kind, and the frames of a watch.
+//! The envelope with an object's kind, and the frames of a watch.
 
 use super::decode::{Fields, text};
 use super::encode::Writer;
 use super::{BYTES, ProtobufError};
 
-/// What every enveloped object starts with.
+/// Prefix of every enveloped object.
 pub const MAGIC: &[u8] = b"k8s\0";
 
 /// An object with its kind, not yet decoded.
@@ -14,11 +14,11 @@ pub struct Envelope<'a> {
     pub kind: String,
     pub raw: &'a [u8],
     pub content_encoding: String,
-    /// Empty for protobuf; else what `raw` is, for example `application/json`.
+    /// Empty for protobuf; else the content type of `raw`, for example `application/json`.
     pub content_type: String,
 }
 
-/// Puts an object's message into its envelope.
+/// Wraps an object's message in its envelope.
 pub fn wrap(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     let mut writer = Writer::with_capacity(message.len() + api_version.len() + kind.len() + 32);
     writer.bytes_field(4, &[]);
@@ -32,8 +32,7 @@ pub fn wrap(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     writer.finish()
 }
 
-/// What stands before and after a message of `length` bytes in its envelope, for messages that are never in
-/// one piece.
+/// Envelope bytes before and after a message of `length` bytes, for messages that are never in one piece.
 pub fn envelope_around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, &'static [u8]) {
     let mut writer = Writer::with_capacity(api_version.len() + kind.len() + 32);
     writer.varint(length as u64);
@@ -51,7 +50,7 @@ const EMPTY_TAIL: &[u8] = &[0x1a, 0, 0x22, 0];
 /// The tag of a list's items: field 2 in every list.
 const ITEM_TAG: u8 = 0x12;
 
-/// How long an item of a list is, with its tag and length.
+/// Length of a list's item, with its tag and length prefix.
 pub fn item_length(message: usize) -> usize {
     1 + varint_length(message) + message
 }
@@ -72,7 +71,7 @@ fn varint_length(value: usize) -> usize {
     (usize::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
 }
 
-/// Takes an envelope apart.
+/// Splits an envelope into its parts.
 pub fn unwrap(bytes: &[u8]) -> Result<Envelope<'_>, ProtobufError> {
     let message = bytes.strip_prefix(MAGIC).ok_or(ProtobufError::NoEnvelope)?;
     let mut envelope = Envelope {
@@ -104,7 +103,7 @@ pub fn unwrap(bytes: &[u8]) -> Result<Envelope<'_>, ProtobufError> {
     Ok(envelope)
 }
 
-/// One event of a watch stream with its length before it; `object` is in its envelope.
+/// One event of a watch stream with its length prefix; `object` is in its envelope.
 pub fn watch_frame(event: &str, object: &[u8]) -> Vec<u8> {
     let mut writer = Writer::with_capacity(object.len() + event.len() + 32);
     let end = writer.len();
@@ -121,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn envelopes_open_again() {
+    fn envelope_round_trips() {
         let bytes = wrap("apps/v1", "Deployment", b"xyz");
         let envelope = unwrap(&bytes).unwrap();
         assert_eq!((envelope.api_version.as_str(), envelope.kind.as_str()), ("apps/v1", "Deployment"));
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_in_pieces_are_the_same_bytes() {
+    fn list_in_chunks_has_identical_bytes() {
         let items: [&[u8]; 3] = [b"", b"ab", &[7; 200]];
         let mut message = Vec::new();
         items.iter().for_each(|item| write_item(&mut message, item));
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_their_length_in_front() {
+    fn watch_frames_have_length_prefix() {
         let frame = watch_frame("ADDED", b"k8s\0");
         assert_eq!(frame, [&[0, 0, 0, 15, 10, 5][..], b"ADDED", &[18, 6, 10, 4], b"k8s\0"].concat());
     }

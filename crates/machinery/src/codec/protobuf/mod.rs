@@ -1,7 +1,7 @@
-//! The API's protobuf, table-driven: dynamic values to messages and back, byte for byte what Kubernetes writes.
+//! The API's protobuf, table-driven: dynamic values to messages and back, byte-identical with Kubernetes.
 //!
-//! Fields go by number; plain scalars and structs are always written, pointers only when set; times, quantities
-//! and the like have messages of their own; an object travels in an envelope that names its kind.
+//! Fields are sorted by number; plain scalars and structs are always written, pointers only when set; times,
+//! quantities and similar types have messages of their own; an object is sent in an envelope with its kind.
 
 mod decode;
 mod encode;
@@ -11,7 +11,7 @@ pub use decode::decode_object;
 pub use encode::{encode_json, encode_object, list_message};
 pub use envelope::{Envelope, MAGIC, envelope_around, item_length, unwrap, watch_frame, wrap, write_item};
 
-/// Why bytes are no message of the expected type.
+/// Decoding error of protobuf.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]

@@ -1,4 +1,4 @@
-//! YAML to values. A stack instead of recursion, and limits on nesting and on what aliases expand to.
+//! YAML to values. Uses a stack instead of recursion, and limits nesting and alias expansion.
 
 use super::YamlError;
 use super::resolve::{Resolved, resolve};
@@ -9,7 +9,7 @@ use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// Reads the first document. Duplicate keys are one strict finding with a line for each; the last one counts.
+/// Decodes the first document. Duplicate keys are one strict error with a line for each; the last one wins.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, YamlError> {
     let text = std::str::from_utf8(bytes).map_err(|_| YamlError::Encoding)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -36,28 +36,28 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, YamlError> {
     Ok(Decoded { value: builder.root.unwrap_or(Value::Null), strict, emptied: Vec::new() })
 }
 
-/// Who finds an error, by which it counts lines.
+/// Stage that detects an error in Kubernetes' parser, which determines the reported line.
 #[derive(Clone, Copy)]
-enum Finder {
-    /// What cuts the text into tokens counts from 1 and does not mention the first line.
+enum Stage {
+    /// The scanner counts from 1 and omits the first line.
     Scanner,
-    /// What puts the tokens together counts from 0.
+    /// The parser counts from 0.
     Parser,
     /// The same two, at the end of the text.
     ScannerAtEnd,
     ParserAtEnd,
 }
 
-/// What the parser says of an error, what Kubernetes does, and who finds it there.
-const WORDS: [(&str, &str, Finder); 8] = [
-    ("tabs disallowed", "found character that cannot start any token", Finder::Scanner),
-    ("mapping values are not", "mapping values are not allowed in this context", Finder::Scanner),
-    ("did not find expected hexadecimal", "did not find expected hexdecimal number", Finder::Scanner),
-    ("high surrogate", "found invalid Unicode character escape code", Finder::Scanner),
-    ("did not find expected key", "did not find expected key", Finder::Parser),
-    ("unclosed bracket '{'", "did not find expected ',' or '}'", Finder::ParserAtEnd),
-    ("unclosed bracket '['", "did not find expected ',' or ']'", Finder::ParserAtEnd),
-    ("multiline quoted scalar", "found unexpected end of stream", Finder::ScannerAtEnd),
+/// Error text of this parser, that of Kubernetes, and the stage that reports it there.
+const ERROR_TEXTS: [(&str, &str, Stage); 8] = [
+    ("tabs disallowed", "found character that cannot start any token", Stage::Scanner),
+    ("mapping values are not", "mapping values are not allowed in this context", Stage::Scanner),
+    ("did not find expected hexadecimal", "did not find expected hexdecimal number", Stage::Scanner),
+    ("high surrogate", "found invalid Unicode character escape code", Stage::Scanner),
+    ("did not find expected key", "did not find expected key", Stage::Parser),
+    ("unclosed bracket '{'", "did not find expected ',' or '}'", Stage::ParserAtEnd),
+    ("unclosed bracket '['", "did not find expected ',' or ']'", Stage::ParserAtEnd),
+    ("multiline quoted scalar", "found unexpected end of stream", Stage::ScannerAtEnd),
 ];
 
 fn syntax(text: &str, error: &ScanError) -> YamlError {
@@ -67,37 +67,37 @@ fn syntax(text: &str, error: &ScanError) -> YamlError {
         let name = name.and_then(|(_, after)| after.split([' ', ',', ']', '}']).next());
         return YamlError::UnknownAnchor(name.unwrap_or("").to_owned());
     }
-    let Some((_, words, finder)) = WORDS.iter().find(|(own, ..)| info.contains(own)) else {
+    let Some((_, message, stage)) = ERROR_TEXTS.iter().find(|(own, ..)| info.contains(own)) else {
         return YamlError::Syntax { line, what: info };
     };
-    // The end is on a line of its own.
+    // The end of the text is a line of its own.
     let end = text.lines().count();
-    let line = match finder {
-        Finder::Scanner if line <= 1 => 0,
-        Finder::Scanner => line,
-        Finder::Parser => line.saturating_sub(1),
-        Finder::ScannerAtEnd => end + 1,
-        Finder::ParserAtEnd => end,
+    let line = match stage {
+        Stage::Scanner if line <= 1 => 0,
+        Stage::Scanner => line,
+        Stage::Parser => line.saturating_sub(1),
+        Stage::ScannerAtEnd => end + 1,
+        Stage::ParserAtEnd => end,
     };
-    YamlError::Syntax { line, what: (*words).to_owned() }
+    YamlError::Syntax { line, what: (*message).to_owned() }
 }
 
-/// Memory that aliases may take: this multiple of the document, and never less than the floor. Documents written by
-/// people and by templates stay far below it.
+/// Memory limit of aliases: this multiple of the document, and at least the floor. Documents written by people and by
+/// templates stay far below it.
 const ALIAS_FACTOR: usize = 8;
 const ALIAS_FLOOR: usize = 1 << 20;
 
-/// A scalar costs more than its memory: reading one takes several times as long as in other encodings.
+/// A scalar costs more than its memory: decoding one takes several times as long as in other encodings.
 const SCALAR_BYTES: usize = 2 * VALUE_BYTES;
 
-/// A finished value, with how many values it consists of and the memory a copy of it takes.
+/// A complete value, with the number of values in it and the memory of a copy.
 #[derive(Clone)]
 struct Node {
     value: Value,
     count: usize,
     bytes: usize,
     line: usize,
-    /// A plain `<<`, which as a key merges.
+    /// A plain `<<`, which is a merge key.
     merge: bool,
 }
 
@@ -116,19 +116,19 @@ struct Builder {
     anchors: HashMap<usize, Node>,
     root: Option<Value>,
     duplicates: Vec<String>,
-    /// Values made in all, and by aliases.
+    /// Values created in total, and by aliases.
     made: usize,
     aliased: usize,
-    /// Memory that aliases may still take.
+    /// Remaining memory for aliases.
     alias_bytes: usize,
     budget: Budget,
 }
 
-/// Duplicates beyond this many are not listed.
+/// Limit of listed duplicates.
 const MAX_DUPLICATES: usize = 100;
 
 impl Builder {
-    /// Takes an event; whether the document is complete.
+    /// Handles an event; returns whether the document is complete.
     fn event(&mut self, event: Event<'_>, span: Span) -> Result<bool, YamlError> {
         let line = span.start.line();
         match event {
@@ -163,7 +163,7 @@ impl Builder {
                 let (count, bytes) = size.ok_or_else(unknown)?;
                 self.charge(count, bytes)?;
                 let node = self.anchors.get(&anchor).cloned().ok_or_else(unknown)?;
-                self.place(Node { line, ..node })?;
+                self.add(Node { line, ..node })?;
             }
             Event::DocumentEnd => return Ok(true),
             _ => {}
@@ -201,14 +201,14 @@ impl Builder {
     fn finish(&mut self, node: Node, anchor: usize) -> Result<(), YamlError> {
         self.made += 1;
         if anchor != 0 {
-            // Keeping a copy for every anchor costs as much as an alias does.
+            // The copy for an anchor costs as much as an alias does.
             self.charge(node.count, node.bytes)?;
             self.anchors.insert(anchor, node.clone());
         }
-        self.place(node)
+        self.add(node)
     }
 
-    fn place(&mut self, node: Node) -> Result<(), YamlError> {
+    fn add(&mut self, node: Node) -> Result<(), YamlError> {
         match self.stack.last_mut() {
             None => {
                 self.root.get_or_insert(node.value);
@@ -249,7 +249,7 @@ fn key_of(node: Node) -> Result<Key, YamlError> {
     }
     Ok(match node.value {
         Value::String(text) => {
-            let shown = crate::codec::quote(&text);
+            let shown = crate::field::show_str(&text);
             Key::Name(text, shown)
         }
         Value::Bool(flag) => Key::Name(flag.to_string(), flag.to_string()),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_become_values() {
+    fn documents_decode_to_values() {
         assert_eq!(
             value("a: 1\nb: [x, 'y', \"on\", on]\n1: 2\ntrue: 3\n"),
             json!({"a": 1, "b": ["x", "y", "on", true], "1": 2, "true": 3})
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_keys_are_found_and_the_last_counts() {
+    fn duplicate_keys_are_reported_and_last_wins() {
         let decoded = decode(b"a: 1\nb:\n  c: 1\n  c: 2\na: 2\n").unwrap();
         assert_eq!(decoded.value, json!({"a": 2, "b": {"c": 2}}));
         let want = "yaml: unmarshal errors:\n  line 4: key \"c\" already set in map\n  line 5: key \"a\" already set in map";
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_in_the_words_of_kubernetes() {
+    fn syntax_errors_match_kubernetes() {
         for (text, message) in [
             ("a: 1\nb:\n\tc: 1\n", "yaml: line 3: found character that cannot start any token"),
             ("a: b: c\n", "yaml: mapping values are not allowed in this context"),
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_documents_are_refused() {
+    fn hostile_documents_are_rejected() {
         let mut laughs = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..30 {
             let before = format!("*a{},", level - 1).repeat(10);

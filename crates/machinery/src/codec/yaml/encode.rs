@@ -1,5 +1,4 @@
-//! Values to YAML the way Kubernetes prints it: natural key order, block style, quotes only where needed,
-//! long lines folded.
+//! Values to YAML in Kubernetes' format: natural key order, block style, quotes only where needed, long lines folded.
 
 use super::resolve::{Resolved, is_base_60, is_timestamp, resolve};
 use serde_json::{Map, Number, Value};
@@ -20,9 +19,9 @@ pub fn encode(value: &Value) -> Vec<u8> {
     emitter.out.into_bytes()
 }
 
-/// Lines are folded at the first space after this column.
+/// Column after which lines are folded at the next space.
 const WIDTH: usize = 80;
-/// Keys longer than this are written with a `?` of their own.
+/// Keys longer than this are written with an explicit `?`.
 const LONG_KEY: usize = 128;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -218,7 +217,7 @@ impl Emitter {
         let mut indent = indent;
         if text.starts_with([' ', '\n']) {
             self.out.push('2');
-            // What the number says, also where the document is nothing but this text.
+            // Matches the indentation indicator, also where this text is the whole document.
             indent = indent.max(2);
         }
         if !text.ends_with('\n') {
@@ -269,7 +268,7 @@ fn style_of(text: &str, key: bool) -> Style {
     style
 }
 
-/// What a text allows.
+/// Styles that a text allows.
 struct Analysis {
     multiline: bool,
     plain: bool,
@@ -316,7 +315,7 @@ impl Analysis {
     }
 }
 
-/// A number the way Go's shortest format writes it.
+/// A number in Go's shortest format.
 fn number_text(number: &Number) -> String {
     let Some(float) = number.as_f64().filter(|_| number.is_f64()) else {
         return number.to_string();
@@ -333,8 +332,8 @@ fn number_text(number: &Number) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// Sorts by natural order. A merge sort of our own: that order is not a total one for odd keys, which the
-/// standard library's sort may answer with a panic.
+/// Sorts in natural order. A merge sort of our own: that order is not total for unusual keys, on which the standard
+/// library's sort may panic.
 fn sorted(keys: Vec<&String>) -> Vec<&String> {
     let mut runs: Vec<Vec<&String>> = keys.into_iter().map(|key| vec![key]).collect();
     while runs.len() > 1 {
@@ -363,7 +362,7 @@ fn merge<'a>(left: Vec<&'a String>, right: Vec<&'a String>) -> Vec<&'a String> {
     out
 }
 
-/// Letters after everything else, digits by their number: `a2` comes before `a10`.
+/// Letters after everything else, digits by numeric value: `a2` sorts before `a10`.
 fn natural(a: &str, b: &str) -> Ordering {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let Some(at) = a.iter().zip(&b).position(|(x, y)| x != y) else {
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_printed_like_kubectl_does() {
+    fn objects_encode_like_kubectl() {
         let value = json!({
             "spec": {"list": [{"b": 1, "a": "x"}, [1, [2]], [], {}], "empty": {}, "none": null},
             "kind": "Pod", "yes": "yes", "10": "1", "n2": "0755", "quote": "it's: so", "text": "a\nb\n",
@@ -411,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_of_one_indented_text_is_read_back() {
+    fn document_of_indented_text_round_trips() {
         for text in ["\n x", " x\n", "\n\n  x\n y\n", " \n", "\n", "x\n y"] {
             let value = Value::from(text);
             for value in [value.clone(), json!([value.clone()]), json!({"a": [[value.clone()]], "b": value})]

@@ -1,7 +1,7 @@
-//! YAML as Kubernetes reads and writes it: YAML 1.1 scalars, the first document only, JSON values.
+//! YAML as in Kubernetes: YAML 1.1 scalars, the first document only, JSON values.
 //!
-//! Built on an event parser rather than on a serde reader, because duplicate keys must be found and survive
-//! (the last one counts), aliases must be counted, and `0755`, `on` or `1_000` mean what YAML 1.1 says.
+//! Built on an event parser instead of serde, because duplicate keys must be detected without failing (the last one
+//! wins), aliases must be counted, and `0755`, `on` or `1_000` have their YAML 1.1 meaning.
 
 mod decode;
 mod encode;
@@ -10,11 +10,11 @@ mod resolve;
 pub use decode::decode;
 pub use encode::encode;
 
-/// Why bytes are no YAML.
+/// Decoding error of YAML.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum YamlError {
-    /// Line 0 is none.
-    #[error("yaml: {}{what}", place(*line))]
+    /// 0 if the line is unknown.
+    #[error("yaml: {}{what}", line_prefix(*line))]
     Syntax { line: usize, what: String },
     #[error("yaml: invalid leading UTF-8 octet")]
     Encoding,
@@ -36,6 +36,6 @@ pub enum YamlError {
     Number(String),
 }
 
-fn place(line: usize) -> String {
+fn line_prefix(line: usize) -> String {
     if line == 0 { String::new() } else { format!("line {line}: ") }
 }

@@ -1,19 +1,19 @@
-//! What a plain scalar means in YAML 1.1.
+//! Resolution of plain scalars in YAML 1.1.
 
-/// The meaning of a scalar.
+/// Resolved value of a scalar.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Resolved {
     Null,
     Bool(bool),
     Integer(i64),
-    /// Above what a signed number holds.
+    /// Above the range of signed numbers.
     Large(u64),
     Float(f64),
     Merge,
     Text,
 }
 
-/// The meaning of an unquoted scalar without a tag.
+/// Resolves an unquoted scalar without a tag.
 pub(super) fn resolve(text: &str) -> Resolved {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Resolved::Null,
@@ -78,7 +78,7 @@ fn decimal(text: &str) -> Option<f64> {
     if shaped { text.parse().ok().filter(|number: &f64| number.is_finite()) } else { None }
 }
 
-/// Base-60 numbers are not read as such, but quoted for readers that do.
+/// Base-60 numbers are not decoded as such, but quoted for readers that do.
 pub(super) fn is_base_60(text: &str) -> bool {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let mut parts = digits.split(':');
@@ -101,7 +101,7 @@ pub(super) fn is_base_60(text: &str) -> bool {
         && fraction.bytes().all(|b| b.is_ascii_digit() || b == b'_')
 }
 
-/// A date or time, which is read as text but quoted when written.
+/// A date or time, which is decoded as text but quoted when written.
 pub(super) fn is_timestamp(text: &str) -> bool {
     let bytes = text.as_bytes();
     if bytes.len() < 5 || !bytes[..4].iter().all(u8::is_ascii_digit) || bytes[4] != b'-' {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_scalars_mean_what_yaml_1_1_says() {
+    fn plain_scalars_resolve_by_yaml_1_1() {
         for (text, want) in [
             ("yes", Resolved::Bool(true)),
             ("Off", Resolved::Bool(false)),

@@ -36,7 +36,7 @@ pub(super) fn merge(
     let patch = special_items(original, patch, merge_key)?;
     let before = original.clone();
     let wanted = patch.clone();
-    let mut places = Places::of(original.iter().map(|value| value.get(merge_key)));
+    let mut positions = Positions::of(original.iter().map(|value| value.get(merge_key)));
     for value in patch {
         let Value::Object(fields) = value else {
             return internal(bad_type("map[string]interface {}", &value));
@@ -45,18 +45,18 @@ pub(super) fn merge(
             return internal(no_merge_key(&fields, merge_key));
         };
         let key = key.clone();
-        match places.get(&key) {
+        match positions.get(&key) {
             Some(at) => {
                 if let Some(Value::Object(current)) = original.get_mut(at) {
                     merge_map(current, fields, item)?;
                     // A null removes the key itself.
                     if current.get(merge_key) != Some(&key) {
-                        places.remove(&key);
+                        positions.remove(&key);
                     }
                 }
             }
             None => {
-                places.add(&key, original.len());
+                positions.add(&key, original.len());
                 original.push(Value::Object(fields));
             }
         }
@@ -65,7 +65,7 @@ pub(super) fn merge(
     Ok(())
 }
 
-/// Whether the lists hold maps; items must all be of one kind.
+/// Reports whether the lists hold maps; all items must be of one type.
 pub(super) fn of_maps(first: &[Value], second: &[Value]) -> Result<bool, PatchError> {
     let kind = |value: &Value| match value {
         Value::Null => 0,
@@ -91,7 +91,7 @@ pub(super) fn of_maps(first: &[Value], second: &[Value]) -> Result<bool, PatchEr
     Ok(head.is_object())
 }
 
-/// Carries out `$patch` items; what is left of the patch is merged. `replace` empties the original.
+/// Applies `$patch` items; returns the rest of the patch, to be merged. `replace` clears the original.
 fn special_items(
     original: &mut Vec<Value>,
     patch: Vec<Value>,
@@ -132,23 +132,23 @@ fn special_items(
     Ok(rest)
 }
 
-/// Each scalar once; a duplicate's place is taken by the last item, as Kubernetes does it.
+/// Each scalar once; a duplicate is replaced by the last item, as in Kubernetes.
 pub(super) fn without_duplicates(mut items: Vec<Value>) -> Vec<Value> {
     let mut texts: Vec<Rc<str>> = items.iter().map(|value| text(value).into()).collect();
-    let mut places: HashMap<Rc<str>, BTreeSet<usize>> = HashMap::new();
+    let mut positions: HashMap<Rc<str>, BTreeSet<usize>> = HashMap::new();
     for (at, text) in texts.iter().enumerate() {
-        places.entry(text.clone()).or_default().insert(at);
+        positions.entry(text.clone()).or_default().insert(at);
     }
     let mut at = 0;
     while at < items.len() {
         let same = texts[at].clone();
-        while let Some(duplicate) = places.get(&same).and_then(|set| set.range(at + 1..).next().copied()) {
+        while let Some(duplicate) = positions.get(&same).and_then(|set| set.range(at + 1..).next().copied()) {
             let last = items.len() - 1;
             items.swap_remove(duplicate);
             texts.swap_remove(duplicate);
-            places.entry(same.clone()).or_default().remove(&duplicate);
+            positions.entry(same.clone()).or_default().remove(&duplicate);
             if duplicate < last {
-                let moved = places.entry(texts[duplicate].clone()).or_default();
+                let moved = positions.entry(texts[duplicate].clone()).or_default();
                 moved.remove(&last);
                 moved.insert(duplicate);
             }
@@ -158,23 +158,23 @@ pub(super) fn without_duplicates(mut items: Vec<Value>) -> Vec<Value> {
     items
 }
 
-/// The text by which equal values are found.
+/// Text used to compare values.
 fn text(value: &Value) -> String {
     value.to_string()
 }
 
 /// Positions of values in a list; of several equal ones the first.
-struct Places(HashMap<String, usize>);
+struct Positions(HashMap<String, usize>);
 
-impl Places {
+impl Positions {
     fn of<'a>(values: impl Iterator<Item = Option<&'a Value>>) -> Self {
-        let mut places = Self(HashMap::new());
+        let mut positions = Self(HashMap::new());
         for (at, value) in values.enumerate() {
             if let Some(value) = value {
-                places.add(value, at);
+                positions.add(value, at);
             }
         }
-        places
+        positions
     }
 
     fn add(&mut self, value: &Value, at: usize) {
@@ -190,8 +190,8 @@ impl Places {
     }
 }
 
-/// Patched items in the patch's order, the server's other items in theirs, woven together so that the server's
-/// relative order holds wherever both are known to it.
+/// Patched items in the patch's order, the server's other items in theirs, interleaved so that the server's relative
+/// order holds for all items that it has.
 pub(super) fn order(
     merged: Vec<Value>,
     patch_order: &[Value],
@@ -208,26 +208,26 @@ pub(super) fn order(
             }
         }
     }
-    let places = |list: &[Value]| Places::of(list.iter().map(|value| identity(value, merge_key, maps)));
-    let (patch_places, server_places) = (places(patch_order), places(server_order));
-    let place = |places: &Places, value: &Value| {
-        identity(value, merge_key, maps).and_then(|identity| places.get(identity))
+    let positions = |list: &[Value]| Positions::of(list.iter().map(|value| identity(value, merge_key, maps)));
+    let (patch_positions, server_positions) = (positions(patch_order), positions(server_order));
+    let position = |positions: &Positions, value: &Value| {
+        identity(value, merge_key, maps).and_then(|identity| positions.get(identity))
     };
     let (mut patched, mut server_only) = (Vec::new(), Vec::new());
     for value in merged {
-        let server_place = place(&server_places, &value);
-        match place(&patch_places, &value) {
-            Some(at) => patched.push((at, server_place, value)),
-            None => server_only.push((server_place, value)),
+        let server_position = position(&server_positions, &value);
+        match position(&patch_positions, &value) {
+            Some(at) => patched.push((at, server_position, value)),
+            None => server_only.push((server_position, value)),
         }
     }
     patched.sort_by_key(|(at, _, _)| *at);
     server_only.sort_by_key(|(at, _)| at.unwrap_or(usize::MAX));
     let mut out = Vec::with_capacity(patched.len() + server_only.len());
     let mut left = server_only.into_iter().peekable();
-    for (_, right_place, value) in patched {
-        while let (Some((Some(left_place), _)), Some(right_place)) = (left.peek(), right_place) {
-            if *left_place >= right_place {
+    for (_, right_position, value) in patched {
+        while let (Some((Some(left_position), _)), Some(right_position)) = (left.peek(), right_position) {
+            if *left_position >= right_position {
                 break;
             }
             out.extend(left.next().map(|(_, v)| v));
@@ -243,7 +243,7 @@ fn identity<'a>(value: &'a Value, merge_key: &str, maps: bool) -> Option<&'a Val
     if maps { value.get(merge_key) } else { Some(value) }
 }
 
-/// The patched items must come in the order that `$setElementOrder` gives.
+/// Checks that the patched items are in the order of `$setElementOrder`.
 pub(super) fn check_order(patch: &[Value], order: &[Value], merge_key: &str) -> Result<(), PatchError> {
     if patch.is_empty() || order.is_empty() {
         return Ok(());
@@ -268,10 +268,10 @@ pub(super) fn check_order(patch: &[Value], order: &[Value], merge_key: &str) -> 
             other => internal(bad_type("map[string]interface {}", other)),
         }
     };
-    let mut places = order.iter();
+    let mut positions = order.iter();
     'items: for value in &wanted {
-        for place in places.by_ref() {
-            if key(value)? == key(place)? {
+        for position in positions.by_ref() {
+            if key(value)? == key(position)? {
                 continue 'items;
             }
         }

@@ -61,7 +61,7 @@ fn patched(object: Value, patch: Value) -> Result<Value, PatchError> {
 }
 
 #[test]
-fn merges_by_key() {
+fn lists_merge_by_key() {
     let object = json!({"items": [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]});
     for (patch, want) in [
         (
@@ -82,7 +82,7 @@ fn merges_by_key() {
 }
 
 #[test]
-fn sets_atomic_lists_and_maps() {
+fn sets_atomic_lists_and_maps_are_merged() {
     let object = json!({"finalizers": ["a", "b"], "args": ["1"], "labels": {"x": "1", "y": "2"}, "whole": {"name": "n", "value": "v"}});
     for (patch, field, want) in [
         (json!({"finalizers": ["c"]}), "finalizers", json!(["c", "a", "b"])),
@@ -98,7 +98,7 @@ fn sets_atomic_lists_and_maps() {
     }
 }
 
-/// Lists as long as the largest body take about as long as they are, not the square of it.
+/// Merging lists of the largest body's length takes linear, not quadratic time.
 #[test]
 fn long_lists_are_merged_in_linear_time() {
     let count = 100_000;
@@ -124,7 +124,7 @@ fn long_lists_are_merged_in_linear_time() {
     assert!(begin.elapsed() < std::time::Duration::from_secs(60), "{:?}", begin.elapsed());
 }
 
-/// The place of a duplicate is taken by the last item: the result of comparing all pairs, for lists where that is feasible.
+/// A duplicate is replaced by the last item: compared with the quadratic algorithm on short lists.
 #[test]
 fn duplicates_are_removed_as_by_comparing_all_pairs() {
     fn by_pairs(mut items: Vec<Value>) -> Vec<Value> {
@@ -152,7 +152,7 @@ fn duplicates_are_removed_as_by_comparing_all_pairs() {
 }
 
 #[test]
-fn element_order_and_retained_keys() {
+fn element_order_and_retained_keys_are_applied() {
     let object = json!({"items": [{"name": "a"}, {"name": "b"}], "finalizers": ["a", "b", "c"], "strategy": {"name": "old", "value": "v"}});
     let got = patched(
         object.clone(),
@@ -178,7 +178,7 @@ fn new_values_lose_nulls_and_directives() {
 }
 
 #[test]
-fn error_texts() {
+fn error_texts_match_kubernetes() {
     let object = json!({"items": [{"name": "a"}], "odd": {"x": 1}, "labels": {"a": {}}});
     for (patch, want) in [
         (json!({"items": [{"value": "x"}]}), "map: map[value:x] does not contain declared merge key: name"),
@@ -230,7 +230,7 @@ impl<S: Strategy2Base<Value = Value>> Strategy2 for S {}
 
 proptest! {
     #[test]
-    fn never_panics(object in any_json(), patch in any_json()) {
+    fn strategic_patch_of_any_value_never_panics(object in any_json(), patch in any_json()) {
         let _ = patched(object, patch);
     }
 }

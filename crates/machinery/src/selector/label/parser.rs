@@ -1,4 +1,4 @@
-//! The text of a label selector becomes requirements. Errors are worded as Kubernetes words them.
+//! Parser of label selectors, with Kubernetes' error texts.
 
 use super::{Operator, Requirement};
 use crate::names::qualified_name;
@@ -55,7 +55,7 @@ impl<'a> Parser<'a> {
         Self { text, position: 0 }
     }
 
-    /// The next token and where it ends. Keywords count as operators.
+    /// The next token and its end. Keywords are operators.
     fn scan(&self) -> (Token<'a>, usize) {
         let bytes = self.text.as_bytes();
         let mut at = self.position;
@@ -86,19 +86,19 @@ impl<'a> Parser<'a> {
             })
             .unwrap_or(bytes.len() - at);
         // Stops at ASCII only, so the slice is on character boundaries.
-        let word = &self.text[at..at + length];
-        let token = match word {
+        let token_text = &self.text[at..at + length];
+        let token = match token_text {
             "in" => Token::In,
             "notin" => Token::NotIn,
-            _ => Token::Identifier(word),
+            _ => Token::Identifier(token_text),
         };
         (token, at + length)
     }
 
-    /// The next token where keywords are plain words.
+    /// The next token, with keywords as plain identifiers.
     fn peek(&self) -> Token<'a> {
         match self.scan().0 {
-            word @ (Token::In | Token::NotIn) => Token::Identifier(word.text()),
+            token_text @ (Token::In | Token::NotIn) => Token::Identifier(token_text.text()),
             token => token,
         }
     }
@@ -200,7 +200,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `(a,b)`; an empty place between commas is the empty value.
+    /// `(a,b)`; nothing between commas is the empty value.
     fn values(&mut self) -> Result<Vec<String>, ParseError> {
         let open = self.next();
         if open != Token::Open {

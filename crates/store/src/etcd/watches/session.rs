@@ -1,4 +1,4 @@
-//! One connection's worth of watching.
+//! One watch stream: from its connection until a failure or until no watches are left.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use super::{Effect, Hub};
 use crate::contract::{Event, Revision};
 use crate::error::StoreError;
 
-/// Why a session is over.
+/// Reason for the end of a session.
 pub(super) enum Ended {
     /// No watches are left.
     Idle,
@@ -23,14 +23,14 @@ pub(super) enum Ended {
     },
 }
 
-/// The stream and the watch on it that all share.
+/// The stream and its main watch.
 pub(super) struct Session {
     requests: mpsc::UnboundedSender<rpc::WatchRequest>,
     spine: i64,
 }
 
 impl Session {
-    /// Opens a stream, resumes all watches on it and works until something ends it.
+    /// Opens a stream, resumes all watches on it and processes messages until it ends.
     pub async fn run(hub: &mut Hub) -> Ended {
         let (number, grpc) = hub.cluster.connections.current();
         let (requests, mut outgoing) = mpsc::unbounded_channel();
@@ -72,7 +72,7 @@ impl Session {
         }
     }
 
-    /// Asks for all changes from this revision on.
+    /// Creates a watch of all changes from this revision on.
     fn create(&self, hub: &Hub, start: Revision) -> i64 {
         let id = hub.next_id.fetch_add(1, Ordering::Relaxed);
         let create = rpc::WatchCreateRequest {
@@ -89,7 +89,7 @@ impl Session {
     }
 
     fn send(&self, request: rpc::WatchRequestRequestUnion) {
-        // A closed channel means a broken stream, which is noticed where it is read.
+        // A closed channel means a broken stream, which the reader detects.
         let _ = self.requests.send(rpc::WatchRequest { request_union: Some(request) });
     }
 
@@ -97,23 +97,23 @@ impl Session {
         self.send(rpc::WatchRequestRequestUnion::CancelRequest(rpc::WatchCancelRequest { watch_id: id }));
     }
 
-    /// A spine that begins where the watch that is furthest back has to go on. All watches are on it.
+    /// The main watch, starting at the lowest revision that any watch needs. All watches are on it.
     fn start_spine(&mut self, hub: &mut Hub) {
         for watch in hub.watches.values_mut() {
             if watch.passing.take().is_none() && watch.established.is_none() {
-                watch.progress(hub.told);
+                watch.progress(hub.delivered);
             }
         }
         let Some(next) = hub.watches.values().map(|watch| watch.next).min() else { return };
-        hub.told = next - 1;
+        hub.delivered = next - 1;
         self.spine = self.create(hub, next);
         hub.settle();
     }
 
-    /// A new watch: on the spine, unless that is already past its beginning.
+    /// Adds a watch: to the main watch, unless that is already past its start revision.
     fn start(&self, hub: &mut Hub, id: i64) {
         let Some(next) = hub.watches.get(&id).map(|watch| watch.next) else { return };
-        if next <= hub.told {
+        if next <= hub.delivered {
             let passing = self.create(hub, next);
             if let Some(watch) = hub.watches.get_mut(&id) {
                 watch.passing = Some(passing);
@@ -142,26 +142,26 @@ impl Session {
         if response.created {
             return Ok(());
         }
-        // Keys that are not text are not ours.
+        // Keys that are not UTF-8 belong to other clients.
         let last =
             response.events.iter().filter_map(|event| event.kv.as_ref()).map(|kv| kv.mod_revision).max();
-        let told = last.map_or(revision, |last| last as Revision);
+        let delivered = last.map_or(revision, |last| last as Revision);
         let events: Vec<_> =
             response.events.into_iter().filter_map(|event| convert::event(event).ok()).collect();
         if spine {
-            hub.spine_told(&events, told);
+            hub.deliver_main(&events, delivered);
         } else {
-            self.passing_told(hub, id, &events, told);
+            self.deliver_temporary(hub, id, &events, delivered);
         }
         Ok(())
     }
 
-    /// A watch that catches up is told; when it has come as far as the spine, it joins that.
-    fn passing_told(&self, hub: &mut Hub, id: i64, events: &[Event], told: Revision) {
-        let reached = told >= hub.told;
+    /// Delivers events to a catching-up watch; once it has reached the main watch's position, it joins it.
+    fn deliver_temporary(&self, hub: &mut Hub, id: i64, events: &[Event], delivered: Revision) {
+        let reached = delivered >= hub.delivered;
         let Some(watch) = hub.watches.values_mut().find(|watch| watch.passing == Some(id)) else { return };
-        watch.tell(events);
-        watch.progress(told);
+        watch.deliver(events);
+        watch.progress(delivered);
         if reached {
             watch.passing = None;
             self.cancel(id);
@@ -169,10 +169,11 @@ impl Session {
         }
     }
 
-    /// History that some watches would have needed is gone; the others go on.
+    /// History that some watches need has been compacted; the other watches continue.
     fn spine_compacted(&mut self, hub: &mut Hub, compacted: Revision) {
         let lost = |watch: &super::Watch| {
-            let reached = if watch.passing.is_none() && watch.established.is_none() { hub.told } else { 0 };
+            let reached =
+                if watch.passing.is_none() && watch.established.is_none() { hub.delivered } else { 0 };
             watch.next.max(reached + 1) < compacted
         };
         let ids: Vec<_> = hub.watches.iter().filter(|(_, watch)| lost(watch)).map(|(id, _)| *id).collect();
@@ -193,7 +194,7 @@ impl Session {
     }
 }
 
-/// The member ended a passing watch: what it was for cannot go on.
+/// The member cancelled a temporary watch: the watches that depend on it end.
 fn passing_ended(hub: &mut Hub, id: i64, compacted: Revision, reason: &str) {
     let found = hub.watches.iter().find(|(_, watch)| watch.passing == Some(id)).map(|(id, _)| *id);
     let Some(watch) = found.and_then(|id| hub.watches.remove(&id)) else { return };

@@ -46,7 +46,7 @@ fn optional_old_self_is_evaluated_on_creation() {
 }
 
 #[test]
-fn messages_reasons_and_paths_are_those_of_the_rule() {
+fn failed_rule_error_has_message_reason_and_path_of_rule() {
     let object = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}});
     for (rule, want) in [
         (json!({"rule": "self.a > 1"}), "field: Invalid value: failed rule: self.a > 1"),
@@ -93,7 +93,7 @@ fn root_rules_refer_to_metadata() {
 }
 
 #[test]
-fn blocking_errors_keep_rules_from_evaluation() {
+fn blocking_errors_skip_rule_evaluation() {
     let mut schema = with_rule(json!({"type": "string"}), json!({"rule": "self == 'x'"}));
     schema["required"] = json!(["must"]);
     assert_eq!(
@@ -106,7 +106,7 @@ fn blocking_errors_keep_rules_from_evaluation() {
 }
 
 #[test]
-fn sets_and_keyed_lists_compare_in_any_order() {
+fn sets_and_keyed_lists_compare_regardless_of_order() {
     let item = json!({"type": "object", "properties": {"k": {"type": "string"}, "v": {"type": "integer"}}});
     let set = json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}});
     let keyed = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
@@ -158,14 +158,14 @@ fn names_and_formats_are_typed() {
     let object = json!({"spec": {"a-b": "x", "namespace": "ns", "at": "2020-01-01T00:00:00Z", "for": "1h",
         "data": "aGk=", "n": 1, "port": "http", "map": {"x-y": 1}}});
     let errors = errors_of(&schema, &object, None);
-    // The last rule names a field that the schema does not have.
+    // The last rule refers to a field that the schema lacks.
     assert_eq!(errors.len(), 1, "{errors:#?}");
     assert!(errors[0].contains("rule compile error: compilation failed"), "{errors:?}");
     assert!(errors[0].contains("absent"), "{errors:?}");
 }
 
 #[test]
-fn costs_are_limited_for_each_rule_and_for_the_object() {
+fn cost_limits_apply_per_rule_and_per_object() {
     let list = json!({"type": "array", "items": {"type": "integer"}});
     let rule = "self.all(x, self.all(y, x + y >= 0))";
     let object = json!({"field": (0..2000).collect::<Vec<i64>>()});

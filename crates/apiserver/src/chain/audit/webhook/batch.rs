@@ -1,10 +1,10 @@
-//! Events on their way to a webhook: what they may take together, and how they are written.
+//! Events queued for a webhook: their memory budget and their encoding.
 
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that events may take while they wait.
+/// Byte budget of queued events.
 pub struct Budget {
     limit: usize,
     taken: AtomicUsize,
@@ -15,28 +15,28 @@ impl Budget {
         Self { limit, taken: AtomicUsize::new(0) }
     }
 
-    /// `None`: there is no room for it.
-    pub fn hold(self: &Arc<Self>, event: Bytes) -> Option<Held> {
+    /// Reserves the event's size; `None` if the budget is exhausted.
+    pub fn hold(self: &Arc<Self>, event: Bytes) -> Option<QueuedEvent> {
         let length = event.len();
         let take = |taken: usize| taken.checked_add(length).filter(|sum| *sum <= self.limit);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        Some(Held { event, budget: Arc::clone(self) })
+        Some(QueuedEvent { event, budget: Arc::clone(self) })
     }
 }
 
-/// An event and its part of the budget.
-pub struct Held {
+/// An event and its share of the budget.
+pub struct QueuedEvent {
     pub event: Bytes,
     budget: Arc<Budget>,
 }
 
-impl Drop for Held {
+impl Drop for QueuedEvent {
     fn drop(&mut self) {
         self.budget.taken.fetch_sub(self.event.len(), Ordering::Relaxed);
     }
 }
 
-/// An EventList.
+/// Encodes an EventList.
 pub fn list<'a>(events: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
     let length: usize = events.clone().map(|event| event.len() + 1).sum();
     let mut body = Vec::with_capacity(length + 128);
@@ -57,7 +57,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn lists_are_json() {
+    fn event_list_is_valid_json() {
         let one = Bytes::from_static(b"{\"level\":\"Metadata\"}");
         let other = Bytes::from_static(b"{\"a\":1}");
         let text = list([&one, &other].into_iter());
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_given_back() {
+    fn budget_is_released_on_drop() {
         let budget = Arc::new(Budget::new(10));
         let first = budget.hold(Bytes::from_static(b"1234567")).expect("room");
         assert!(budget.hold(Bytes::from_static(b"1234")).is_none());

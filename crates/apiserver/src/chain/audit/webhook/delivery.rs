@@ -1,8 +1,9 @@
-//! Gathers events into batches and delivers them, again and again if need be, but not for ever.
+//! Collects events into batches and delivers them, with a limited number of retries.
 
-use super::batch::{self, Held};
+use super::batch::{self, QueuedEvent};
 use super::{Message, Throttle, WebhookConfig};
 use crate::outbound::{CallError, Client};
+use base::backoff::Backoff;
 use base::metrics::IntCounter;
 use base::tasks::TaskGroup;
 use bytes::Bytes;
@@ -12,35 +13,33 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How often a batch is tried, and how the time between grows; as Kubernetes does it.
+/// Attempts per batch, as in Kubernetes.
 const ATTEMPTS: u32 = 5;
-const BACK_OFF_FACTOR: f64 = 1.5;
-const JITTER: f64 = 0.2;
-/// How long one attempt may take.
+/// Time limit of one attempt.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
-/// Batches on their way at the same time. While they are stuck, events wait, and then are lost.
+/// Batches in flight. While all are stuck, events queue, and are lost when the queue is full.
 const IN_FLIGHT: u32 = 8;
 
-/// The other side, and how it is treated.
+/// The webhook server and its delivery settings.
 pub struct Delivery {
     client: Client,
     pub config: WebhookConfig,
     lost: IntCounter,
-    /// The server ends: no waiting for more events, one attempt each.
+    /// Set at shutdown: no waiting for more events, one attempt each.
     pub closing: CancellationToken,
 }
 
-/// Events that go together.
+/// Events sent in one request.
 struct Batch {
-    events: Vec<Held>,
-    /// Who wants to know that everything is delivered.
+    events: Vec<QueuedEvent>,
+    /// Flush requests, notified when everything is delivered.
     flush: Option<oneshot::Sender<()>>,
 }
 
-/// Where events come from, and the one that did not fit into the last batch.
+/// Receiver of events, and the event that did not fit into the last batch.
 struct Source {
     messages: mpsc::Receiver<Message>,
-    left_over: Option<Held>,
+    left_over: Option<QueuedEvent>,
 }
 
 impl Delivery {
@@ -48,7 +47,7 @@ impl Delivery {
         Self { client, config, lost, closing: CancellationToken::new() }
     }
 
-    /// Delivers what comes in until nobody can send any more. Sleeps while there is nothing.
+    /// Delivers events until all senders are dropped. Sleeps while the queue is empty.
     pub async fn run(self: Arc<Self>, messages: mpsc::Receiver<Message>, tasks: TaskGroup) {
         let room = Arc::new(Semaphore::new(IN_FLIGHT as usize));
         let mut bucket = self.config.throttle.map(|throttle| Bucket::new(throttle, Instant::now()));
@@ -57,14 +56,14 @@ impl Delivery {
             if let Some(bucket) = bucket.as_mut().filter(|_| !events.is_empty()) {
                 self.pause(bucket.wait(Instant::now())).await;
             }
-            // Whoever flushes waits for those on their way, too.
+            // A flush waits for batches in flight, too.
             let places = if flush.is_some() { IN_FLIGHT } else { 1 };
             let Ok(place) = Arc::clone(&room).acquire_many_owned(places).await else { return };
             let delivery = Arc::clone(&self);
             tasks.spawn(async move {
                 delivery.deliver_or_lose(&events).await;
                 if let Some(flush) = flush {
-                    // Whoever asked may have lost patience.
+                    // The flush may have timed out and dropped its receiver.
                     let _ = flush.send(());
                 }
                 drop(place);
@@ -72,7 +71,7 @@ impl Delivery {
         }
     }
 
-    /// The next batch; `None` when there will be no more.
+    /// Next batch; `None` when all senders are dropped.
     async fn gather(&self, source: &mut Source) -> Option<Batch> {
         let mut batch = Batch { events: Vec::new(), flush: None };
         let mut size = 0;
@@ -124,7 +123,7 @@ impl Delivery {
         }
     }
 
-    async fn deliver_or_lose(&self, events: &[Held]) {
+    async fn deliver_or_lose(&self, events: &[QueuedEvent]) {
         if events.is_empty() {
             return;
         }
@@ -134,14 +133,16 @@ impl Delivery {
             tracing::error!(
                 error = error.chain(),
                 events = events.len(),
-                "the audit webhook did not take events"
+                "failed to send events to the audit webhook, events are lost"
             );
         }
     }
 
-    /// Whatever went wrong may go better the next time: an audit event is worth another attempt.
+    /// Every kind of error is retried, because a lost audit event cannot be recovered.
     pub async fn deliver(&self, body: Bytes) -> Result<(), CallError> {
-        let mut back_off = self.config.initial_back_off;
+        // Growth and jitter as in Kubernetes.
+        let mut retry =
+            Backoff::new(self.config.initial_back_off, Duration::MAX).growing_by(3, 2).with_jitter(1.0, 1.2);
         let mut attempt = 1;
         loop {
             let last = attempt == ATTEMPTS || self.closing.is_cancelled();
@@ -149,16 +150,19 @@ impl Delivery {
                 Ok(()) => return Ok(()),
                 Err(error) if last => return Err(error),
                 Err(error) => {
-                    tracing::debug!(error = error.chain(), attempt, "the audit webhook is tried again")
+                    tracing::debug!(
+                        error = error.chain(),
+                        attempt,
+                        "failed to send events to the audit webhook, retrying"
+                    )
                 }
             }
-            self.pause(back_off.mul_f64(1.0 + JITTER * rand::random::<f64>())).await;
-            back_off = back_off.mul_f64(BACK_OFF_FACTOR);
+            self.pause(retry.next_delay()).await;
             attempt += 1;
         }
     }
 
-    /// Waits, unless the server ends.
+    /// Sleeps; returns early at shutdown.
     async fn pause(&self, time: Duration) {
         if !time.is_zero() {
             let _ = tokio::time::timeout(time, self.closing.cancelled()).await;
@@ -172,7 +176,7 @@ enum Next {
     Nothing,
 }
 
-/// So many batches per second, and a few at once.
+/// Token bucket: batches per second, with a burst.
 struct Bucket {
     throttle: Throttle,
     tokens: f64,
@@ -186,7 +190,7 @@ impl Bucket {
         Self { throttle: Throttle { per_second, burst }, tokens: f64::from(burst), since: now }
     }
 
-    /// Takes a token, and tells how long to wait for it.
+    /// Takes a token and returns the time to wait for it.
     fn wait(&mut self, now: Instant) -> Duration {
         let Throttle { per_second, burst } = self.throttle;
         let passed = now.saturating_duration_since(self.since).as_secs_f64();
@@ -201,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_are_throttled() {
+    fn token_bucket_throttles_batches() {
         let now = Instant::now();
         let mut bucket = Bucket::new(Throttle { per_second: 10.0, burst: 2 }, now);
         assert_eq!([bucket.wait(now), bucket.wait(now)], [Duration::ZERO; 2]);

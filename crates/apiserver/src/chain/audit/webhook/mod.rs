@@ -1,7 +1,7 @@
-//! Events sent to somebody else's server: many at a time while requests go on, or one by one while they wait.
+//! Webhook backend: sends events in batches in the background, or one by one while the request waits.
 //!
-//! What waits is bounded in number and in bytes; what does not fit, or cannot be delivered after some attempts, is lost
-//! and counted.
+//! The queue is bounded in number and in bytes; events that do not fit, or cannot be delivered after some attempts,
+//! are lost and counted.
 
 mod batch;
 mod delivery;
@@ -13,7 +13,7 @@ use crate::outbound;
 use async_trait::async_trait;
 use base::metrics::IntCounterVec;
 use base::tasks::TaskGroup;
-use batch::{Budget, Held};
+use batch::{Budget, QueuedEvent};
 use delivery::Delivery;
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -22,32 +22,32 @@ use std::time::Duration;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
 
-/// Bytes of events that wait or are on their way, whatever their number.
-const MAX_HELD_BYTES: usize = 128 << 20;
-/// Its name in metrics.
+/// Byte limit of queued and in-flight events, whatever their number.
+const MAX_QUEUED_BYTES: usize = 128 << 20;
+/// Plugin name in metrics.
 const PLUGIN: &str = "webhook";
 
 #[derive(Clone, Debug)]
 pub struct WebhookConfig {
-    /// Says where the server is, and how to reach it.
+    /// Kubeconfig of the webhook server.
     pub kubeconfig: PathBuf,
     pub mode: Mode,
-    /// Events that wait; more are lost.
+    /// Queued events; more are lost.
     pub buffer: usize,
-    /// Events that are sent together, at most.
+    /// Maximum number of events per batch.
     pub max_batch: usize,
-    /// How long an event waits for others.
+    /// Time an event waits for a batch to fill.
     pub max_wait: Duration,
     pub throttle: Option<Throttle>,
-    /// Before the second attempt; each further one waits longer.
+    /// Backoff before the second attempt; it grows with each further one.
     pub initial_back_off: Duration,
-    /// Larger events go without their objects, or not at all.
+    /// Larger events are sent without their objects, or not at all.
     pub max_event_bytes: Option<usize>,
-    /// A batch grows no larger, unless by a single event.
+    /// Maximum size of a batch, unless a single event exceeds it.
     pub max_batch_bytes: usize,
 }
 
-/// How often batches are sent.
+/// Rate limit of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throttle {
     pub per_second: f64,
@@ -55,8 +55,8 @@ pub struct Throttle {
 }
 
 pub(super) enum Message {
-    Event(Held),
-    /// Everything that came before is to be sent; then this is told.
+    Event(QueuedEvent),
+    /// Flush: everything queued before is sent, then the sender is notified.
     Flush(oneshot::Sender<()>),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Webhook {
     delivery: Arc<Delivery>,
     budget: Arc<Budget>,
     sender: mpsc::Sender<Message>,
-    /// Until somebody delivers.
+    /// Taken when delivery starts.
     receiver: Mutex<Option<mpsc::Receiver<Message>>>,
     tasks: TaskGroup,
 }
@@ -76,10 +76,10 @@ impl Webhook {
         let (sender, receiver) = mpsc::channel(config.buffer.max(1));
         Ok(Self {
             delivery: Arc::new(Delivery::new(client, config.clone(), lost)),
-            budget: Arc::new(Budget::new(MAX_HELD_BYTES)),
+            budget: Arc::new(Budget::new(MAX_QUEUED_BYTES)),
             sender,
             receiver: Mutex::new(Some(receiver)),
-            // Its own: events come until the last request of the server has ended.
+            // A separate task group: events arrive until the last request of the server has ended.
             tasks: TaskGroup::new(),
         })
     }
@@ -114,7 +114,7 @@ impl Backend for Webhook {
             Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => {
                 tokio::task::block_in_place(|| runtime.block_on(delivered)).map_err(AuditError::Webhook)
             }
-            _ => Err(AuditError::NowhereToWait),
+            _ => Err(AuditError::SingleThreadedRuntime),
         }
     }
 
@@ -128,7 +128,7 @@ impl Backend for Webhook {
 
     async fn flush(&self, limit: Duration) {
         if self.mode() == Mode::Batch && self.receiver.lock().is_none() {
-            // From now on nobody is patient with the other side.
+            // From now on every batch gets one attempt only.
             self.delivery.closing.cancel();
             let (done, wait) = oneshot::channel();
             let flushed = async {
@@ -137,7 +137,7 @@ impl Backend for Webhook {
                 }
             };
             if tokio::time::timeout(limit, flushed).await.is_err() {
-                tracing::warn!("the audit webhook did not take the last events in time");
+                tracing::warn!("timed out flushing events to the audit webhook");
             }
         }
         self.tasks.abort();

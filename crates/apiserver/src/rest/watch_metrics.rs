@@ -1,0 +1,60 @@
+//! Metrics of watch events, with Kubernetes' names.
+
+use crate::chain::metrics::retain_served;
+use crate::registry::{Catalogue, Served};
+use base::metrics::{HistogramVec, IntCounterVec, Metrics, MetricsError};
+use bytes::Bytes;
+use prometheus::{Histogram, IntCounter};
+
+/// 1 KiB to 128 KiB by powers of two.
+const SIZES: [f64; 8] = [1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
+
+#[derive(Clone)]
+pub struct WatchMetrics {
+    events: IntCounterVec,
+    sizes: HistogramVec,
+}
+
+/// Metrics of one resource.
+pub struct ResourceWatchMetrics {
+    events: IntCounter,
+    sizes: Histogram,
+}
+
+impl WatchMetrics {
+    pub fn new(metrics: &Metrics) -> Result<Self, MetricsError> {
+        let labels = &["group", "version", "resource"];
+        Ok(Self {
+            events: metrics.counters(
+                "apiserver_watch_events_total",
+                "Number of events sent in watch clients",
+                labels,
+            )?,
+            sizes: metrics.histograms(
+                "apiserver_watch_events_sizes",
+                "Watch event size distribution in bytes",
+                labels,
+                &SIZES,
+            )?,
+        })
+    }
+
+    /// Removes the series of resources that are no longer served.
+    pub fn retain_served(&self, catalogue: &Catalogue) {
+        retain_served(&self.events, catalogue);
+        retain_served(&self.sizes, catalogue);
+    }
+
+    pub fn of(&self, served: &Served) -> ResourceWatchMetrics {
+        let labels = [served.kind.group(), served.kind.version(), served.kind.resource()];
+        let (events, sizes) = (self.events.with_label_values(&labels), self.sizes.with_label_values(&labels));
+        ResourceWatchMetrics { events, sizes }
+    }
+}
+
+impl ResourceWatchMetrics {
+    pub fn sent(&self, frames: &[Bytes]) {
+        self.events.inc_by(frames.len() as u64);
+        frames.iter().for_each(|frame| self.sizes.observe(frame.len() as f64));
+    }
+}

@@ -1,0 +1,103 @@
+use std::hint::black_box;
+use std::io::Read as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use flate2::read::GzDecoder;
+use prost::Message as _;
+
+use super::*;
+
+#[inline(never)]
+fn burns_cpu_until(stop: &AtomicBool) -> u64 {
+    let mut sum = 0_u64;
+    while !stop.load(Ordering::Relaxed) {
+        for number in 0..1000_u64 {
+            sum = black_box(sum.wrapping_mul(31).wrapping_add(number));
+        }
+    }
+    sum
+}
+
+fn decoded(bytes: &[u8]) -> encode::Profile {
+    let mut plain = Vec::new();
+    GzDecoder::new(bytes).read_to_end(&mut plain).expect("gzip");
+    encode::Profile::decode(&*plain).expect("a profile")
+}
+
+/// Names of the functions on the stacks of a profile's samples.
+fn names(profile: &encode::Profile) -> Vec<&str> {
+    profile
+        .function
+        .iter()
+        .filter_map(|function| profile.string_table.get(usize::try_from(function.name).ok()?))
+        .map(String::as_str)
+        .collect()
+}
+
+/// A profile; waits for the end of one that another test records.
+async fn when_free(duration: Duration) -> Samples {
+    loop {
+        match cpu::profile(duration).await {
+            Err(Error::Busy) => tokio::time::sleep(Duration::from_millis(20)).await,
+            other => return other.expect("a profile"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cpu_profile_names_the_busy_function_and_is_exclusive() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy = {
+        let stop = Arc::clone(&stop);
+        tokio::task::spawn_blocking(move || burns_cpu_until(&stop))
+    };
+    // A second one begins after the first. Others wait while the test of cancellation records.
+    let (first, second) = tokio::join!(when_free(Duration::from_secs(1)), async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        cpu::profile(Duration::from_millis(1)).await
+    });
+    stop.store(true, Ordering::Relaxed);
+    busy.await.expect("no panic");
+    assert!(matches!(second, Err(Error::Busy)), "{second:?}");
+    let samples = first;
+    let profile = decoded(&samples.encode());
+    assert!(names(&profile).iter().any(|name| name.contains("burns_cpu_until")), "{:?}", names(&profile));
+    assert!(profile.sample.iter().all(|sample| sample.value.len() == 2));
+    // The recording has ended: another one can start.
+    when_free(Duration::from_millis(1)).await;
+}
+
+#[tokio::test]
+async fn cancelled_cpu_profile_can_be_repeated() {
+    let cancelled = tokio::time::timeout(Duration::from_millis(20), when_free(Duration::from_secs(60))).await;
+    assert!(cancelled.is_err());
+    when_free(Duration::from_millis(10)).await;
+}
+
+#[tokio::test]
+async fn heap_profile_has_allocated_and_live_bytes() {
+    assert!(matches!(heap::profile(Duration::from_secs(1)).await, Err(Error::NoAllocator)));
+    heap::install();
+    let record = async {
+        tokio::task::yield_now().await;
+        assert!(heap::recording());
+        // Addresses of no block: the allocator of this test reports nothing itself.
+        for block in 1..=8 {
+            heap::allocated(block * 16, heap::RATE);
+        }
+        for block in 1..=3 {
+            heap::freed(block * 16);
+        }
+        heap::freed(0xdead0);
+        assert!(matches!(heap::profile(Duration::from_secs(1)).await, Err(Error::Busy)));
+    };
+    let (samples, ()) = tokio::join!(heap::profile(Duration::from_millis(300)), record);
+    let samples = samples.expect("a profile");
+    let sum = |at: usize| samples.stacks.iter().map(|(_, values)| values[at]).sum::<u64>();
+    let rate = heap::RATE as u64;
+    assert_eq!([sum(0), sum(1), sum(2), sum(3)], [8, 8 * rate, 5, 5 * rate]);
+    assert!(!heap::recording());
+    let profile = decoded(&samples.encode());
+    assert!(names(&profile).iter().any(|name| name.contains("heap_profile_has_allocated")));
+}

@@ -1,0 +1,11 @@
+//! Support for tests without an async runtime, which start programs and use kubectl.
+
+mod kubectl;
+mod objects;
+mod scenarios;
+mod wait;
+
+pub use kubectl::Kubectl;
+pub use objects::wait_until;
+pub use scenarios::Scenarios;
+pub use wait::{try_until, until};
