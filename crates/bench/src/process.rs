@@ -95,7 +95,7 @@ impl Ferry {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("starting {}", binary.display()))?;
+            .with_context(|| format!("failed to start {}", binary.display()))?;
         Ok(Self { child, data_dir, started })
     }
 
@@ -144,7 +144,7 @@ impl Component {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("starting {} {role:?}", binary.display()))?;
+            .with_context(|| format!("failed to start {} {role:?}", binary.display()))?;
         Ok(Self(child))
     }
 

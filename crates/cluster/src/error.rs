@@ -24,7 +24,7 @@ pub enum ClusterError {
     StoreFailed(String),
     #[error("failed to open the cluster certificates")]
     Pki(#[source] PkiError),
-    #[error("reading {}", .path.display())]
+    #[error("failed to read {}", .path.display())]
     ReadFile { path: PathBuf, source: io::Error },
     #[error("{} is invalid: {reason}", .path.display())]
     BadFile { path: PathBuf, reason: String },

@@ -110,7 +110,7 @@ async fn serve_client(client: &mut UnixStream, passing: &Path, store: &dyn Store
 async fn send(client: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
     match tokio::time::timeout(WRITE_TIMEOUT, client.write_all(bytes)).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "client stopped reading")),
     }
 }
 
@@ -134,13 +134,13 @@ async fn receive(server: UnixStream, target: &Path) -> io::Result<Revision> {
     let (Some("snapshot"), Some(Ok(revision)), Some(Ok(length))) =
         (words.next(), words.next().map(str::parse::<Revision>), words.next().map(str::parse::<u64>))
     else {
-        return Err(invalid("the server did not return a snapshot"));
+        return Err(invalid("server did not return a snapshot"));
     };
     let unfinished = target.with_extension("tmp");
     let mut file = File::create(&unfinished).await?;
     let copied = tokio::io::copy(&mut (&mut server).take(length), &mut file).await?;
     if copied != length {
-        return Err(invalid("the server closed the connection before the end of the snapshot"));
+        return Err(invalid("server closed the connection before the end of the snapshot"));
     }
     file.flush().await?;
     file.sync_all().await?;

@@ -96,10 +96,10 @@ pub async fn run(client: Client, directory: PathBuf, tasks: TaskGroup) {
         informers.of::<StorageClass>(),
     );
     let changed = Arc::new(Notify::new());
-    let told = Arc::clone(&changed);
-    claims.on_event(move |_| told.notify_one());
-    let told = Arc::clone(&changed);
-    volumes.on_event(move |_| told.notify_one());
+    let notify = Arc::clone(&changed);
+    claims.on_event(move |_| notify.notify_one());
+    let notify = Arc::clone(&changed);
+    volumes.on_event(move |_| notify.notify_one());
     claims.synced().await;
     volumes.synced().await;
     classes.synced().await;

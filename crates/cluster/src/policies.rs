@@ -38,13 +38,13 @@ pub(crate) fn start(
     tasks: &TaskGroup,
 ) -> Arc<dyn Gate> {
     let early = Arc::new(PodStartGate::new(on_failure));
-    let (name, group, told) = (name.to_owned(), tasks.clone(), Arc::clone(&early));
+    let (name, group, own) = (name.to_owned(), tasks.clone(), Arc::clone(&early));
     tasks.spawn(async move {
         prepared.await;
         group.supervise_scope("network-policies", move |scope| {
-            let (name, client, told) = (name.clone(), client.clone(), Arc::clone(&told));
+            let (name, client, own) = (name.clone(), client.clone(), Arc::clone(&own));
             async move {
-                let Err(error) = policy::run(&name, client, told, scope, Box::new(|| {})).await else {
+                let Err(error) = policy::run(&name, client, own, scope, Box::new(|| {})).await else {
                     return ControlFlow::Continue(());
                 };
                 tracing::error!(error = chain(&error), ?on_failure, "failed to enforce network policies");

@@ -243,8 +243,8 @@ async fn own_node(config: &ProxyConfig, name: &str, informers: &Informers) -> pr
     }
     let nodes = informers.of::<Node>();
     let changed = Arc::new(tokio::sync::Notify::new());
-    let told = Arc::clone(&changed);
-    nodes.on_event(move |_| told.notify_one());
+    let notify = Arc::clone(&changed);
+    nodes.on_event(move |_| notify.notify_one());
     nodes.synced().await;
     loop {
         let node = nodes.get("", name);

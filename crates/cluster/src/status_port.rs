@@ -200,7 +200,7 @@ impl ComponentPort {
         let listening = match self.port.bind() {
             Ok(listening) => listening,
             Err(error) if !self.needed => {
-                tracing::warn!(component, error = chain(&error), "health and metrics are not served");
+                tracing::warn!(component, error = chain(&error), "failed to listen for health and metrics");
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -213,7 +213,7 @@ impl ComponentPort {
         let (clock, group) = (clock.clone(), tasks.clone());
         tasks.spawn(async move {
             if let Err(error) = listening.serve(client, pages, &clock, &group).await {
-                tracing::error!(component, error = chain(&error), "health and metrics are not served");
+                tracing::error!(component, error = chain(&error), "failed to listen for health and metrics");
             }
         });
         Ok(())

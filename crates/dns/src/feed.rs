@@ -81,7 +81,7 @@ impl Feed {
         };
         let named = Service { namespace: namespace.to_owned(), name: name.to_owned(), target };
         if let Err(error) = self.zone.set_service(&named) {
-            tracing::warn!(namespace, name, %error, "a service whose names cannot be served");
+            tracing::warn!(namespace, name, %error, "service has no valid DNS name, skipping it");
             self.zone.remove_service(namespace, name);
         }
     }

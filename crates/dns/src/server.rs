@@ -21,7 +21,7 @@ const MAX_PENDING: usize = 2048;
 
 /// Error of listening.
 #[derive(Debug, thiserror::Error)]
-#[error("listening on {address} for {protocol}")]
+#[error("failed to listen on {address} for {protocol}")]
 pub struct ListenError {
     address: SocketAddr,
     protocol: &'static str,
@@ -92,7 +92,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, tasks: TaskG
             Ok(received) => received,
             // ICMP error for an earlier reply; the socket itself is fine.
             Err(error) => {
-                tracing::trace!(%error, "receiving");
+                tracing::trace!(%error, "failed to receive a query");
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -141,7 +141,7 @@ async fn serve_tcp(listener: Arc<TcpListener>, resolver: Arc<Resolver>, tasks: T
                 });
             }
             Err(error) => {
-                tracing::debug!(%error, "accepting");
+                tracing::debug!(%error, "failed to accept connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }

@@ -173,7 +173,7 @@ pub fn parse(text: &str, has_bindings: bool) -> Result<(IdedExpr, Positions), Ve
     }
     let language = if has_bindings { &LANGUAGE_WITH_BINDINGS } else { &LANGUAGE };
     let Some(language) = &**language else {
-        return Err(at_start("the language could not be set up".to_owned()));
+        return Err(at_start("failed to set up the parser".to_owned()));
     };
     match language.parser().parse_with_source_info(text) {
         Ok((tree, info)) => Ok((tree, Positions::new(info))),

@@ -42,7 +42,7 @@ impl fmt::Display for Fault {
         match self {
             Self::Message(message) => f.write_str(message),
             Self::Cost => f.write_str("operation cancelled: actual cost limit exceeded"),
-            Self::NeedsDecision(_) => f.write_str("an authorization decision is not there yet"),
+            Self::NeedsDecision(_) => f.write_str("an authorization decision is pending"),
         }
     }
 }
@@ -462,7 +462,7 @@ impl<'a> Value<'a> {
             Self::Int(int) => (*int).into(),
             Self::Uint(uint) => (*uint).into(),
             Self::Double(double) => {
-                Json::Number(Number::from_f64(*double).ok_or("the result is no finite number")?)
+                Json::Number(Number::from_f64(*double).ok_or("the result is not a finite number")?)
             }
             Self::String(text) => Json::String((**text).to_owned()),
             Self::Bytes(bytes) => {

@@ -107,15 +107,15 @@ pub async fn run(arguments: AgentArgs) -> Result<ExitCode> {
         proxy.cluster_cidrs.clone_from(&cluster_ranges);
     }
     std::fs::create_dir_all(&data_dir).with_context(|| format!("failed to create {}", data_dir.display()))?;
-    let traces = MachineRecord {
+    let record = MachineRecord {
         cgroup_root: node.cgroup_root.clone(),
         bridge: bridge(&data_dir),
         runtime: arguments.container_runtime_endpoint.clone(),
         ..MachineRecord::default()
     };
-    traces.write(&data_dir)?;
+    record.write(&data_dir)?;
     node.runtime = match arguments.container_runtime_endpoint {
-        Some(asked) => asked,
+        Some(specified) => specified,
         None => own_runtime(&data_dir, PodRanges::new(&node, &cluster_ranges), &tasks)?,
     };
     let join = Join {

@@ -63,16 +63,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn traces_round_trip_through_file() {
+    fn machine_record_round_trips() {
         let directory = tempfile::tempdir().expect("a directory");
         assert_eq!(MachineRecord::read(directory.path()).expect("read"), None);
-        let traces = MachineRecord {
+        let record = MachineRecord {
             cgroup_root: "/kubepods".into(),
             bridge: "ferry0".into(),
             runtime: Some("unix:///run/x.sock".into()),
             node_bridge: "fnodes0".into(),
         };
-        traces.write(directory.path()).expect("written");
-        assert_eq!(MachineRecord::read(directory.path()).expect("read"), Some(traces));
+        record.write(directory.path()).expect("written");
+        assert_eq!(MachineRecord::read(directory.path()).expect("read"), Some(record));
     }
 }

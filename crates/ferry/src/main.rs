@@ -107,19 +107,19 @@ fn parse() -> Result<Cli> {
     for warning in warnings {
         eprintln!("ferry: {warning}");
     }
-    let said = match &cli.command {
+    let from_file = match &cli.command {
         Command::Kubelet(kubelet) => kubelet.config.as_deref().map(|file| kubelet_file::read(file, &words)),
         Command::Proxy(proxy) => proxy.config.as_deref().map(|file| kubelet_file::read_logging(file, &words)),
         _ => None,
     };
-    let Some(said) = said.transpose().context("--config")? else {
+    let Some(from_file) = from_file.transpose().context("--config")? else {
         set_features(&cli)?;
         return Ok(cli);
     };
-    if !said.without_effect.is_empty() {
-        eprintln!("ferry: --config: no effect in this version: {}", said.without_effect.join(", "));
+    if !from_file.without_effect.is_empty() {
+        eprintln!("ferry: --config: no effect in this version: {}", from_file.without_effect.join(", "));
     }
-    words.extend(said.flags);
+    words.extend(from_file.flags);
     let cli = parsed(&words);
     set_features(&cli)?;
     Ok(cli)

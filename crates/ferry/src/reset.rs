@@ -41,9 +41,9 @@ pub async fn run(arguments: ResetArgs) -> Result<ExitCode> {
         "{} is not the data directory of a cluster; nothing was removed",
         data_dir.display()
     );
-    let traces = MachineRecord::read(&data_dir)?;
+    let record = MachineRecord::read(&data_dir)?;
     ensure!(
-        traces.is_none() || geteuid().is_root(),
+        record.is_none() || geteuid().is_root(),
         "a node ran here: root is required to remove its containers, mounts and network"
     );
     if !arguments.yes && !confirmed(&data_dir)? {
@@ -58,25 +58,25 @@ pub async fn run(arguments: ResetArgs) -> Result<ExitCode> {
         "a container runtime still serves {}: stop it (perhaps `ferry runtime` or `ferry agent`), then reset again",
         socket.display()
     );
-    if let Some(traces) = &traces {
+    if let Some(record) = &record {
         let mut pods =
-            stop_pods::run(&data_dir, traces, Then::Remove).await.context("failed to stop the pods")?;
+            stop_pods::run(&data_dir, record, Then::Remove).await.context("failed to stop the pods")?;
         for directory in nodes::directories(&data_dir) {
-            if let Some(traces) = MachineRecord::read(&directory)? {
-                pods += stop_pods::run(&directory, &traces, Then::Remove)
+            if let Some(record) = MachineRecord::read(&directory)? {
+                pods += stop_pods::run(&directory, &record, Then::Remove)
                     .await
                     .context("failed to stop the pods")?;
-                remove_cgroups(&directory, &traces).context("failed to remove cgroups")?;
+                remove_cgroups(&directory, &record).context("failed to remove cgroups")?;
             }
         }
         say(format_args!("Removed {pods} pods"));
         let mounts = unmount_below(&data_dir)?;
         say(format_args!("Removed {mounts} mounts"));
-        remove_cgroups(&data_dir, traces).context("failed to remove cgroups")?;
-        remove_network(traces).context("failed to remove links and packet rules")?;
+        remove_cgroups(&data_dir, record).context("failed to remove cgroups")?;
+        remove_network(record).context("failed to remove links and packet rules")?;
         say(format_args!("Removed cgroups, links and packet rules"));
     }
-    std::fs::remove_dir_all(&data_dir).with_context(|| format!("removing {}", data_dir.display()))?;
+    std::fs::remove_dir_all(&data_dir).with_context(|| format!("failed to remove {}", data_dir.display()))?;
     say(format_args!("Removed {}", data_dir.display()));
     Ok(ExitCode::SUCCESS)
 }
@@ -106,15 +106,15 @@ fn unmount_below(directory: &Path) -> Result<usize> {
         .collect();
     targets.reverse();
     for target in &targets {
-        sys::mounts::unmount(target).with_context(|| format!("unmounting {}", target.display()))?;
+        sys::mounts::unmount(target).with_context(|| format!("failed to unmount {}", target.display()))?;
     }
     Ok(targets.len())
 }
 
 /// Removes the cgroups of this node's pods, and their ancestors unless another kubelet has pods there.
-fn remove_cgroups(data_dir: &Path, traces: &MachineRecord) -> Result<()> {
+fn remove_cgroups(data_dir: &Path, record: &MachineRecord) -> Result<()> {
     let hierarchy = Hierarchy::detect()?;
-    let root = &traces.cgroup_root;
+    let root = &record.cgroup_root;
     let parents = [format!("{root}/burstable"), format!("{root}/besteffort"), root.clone()];
     let pods = std::fs::read_dir(data_dir.join("kubelet/pods")).ok();
     let uids = pods.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -146,8 +146,8 @@ fn remove_empty(directory: &Path, levels: usize) {
     let _ = std::fs::remove_dir(directory);
 }
 
-fn remove_network(traces: &MachineRecord) -> Result<()> {
-    for bridge in [&traces.bridge, &traces.node_bridge] {
+fn remove_network(record: &MachineRecord) -> Result<()> {
+    for bridge in [&record.bridge, &record.node_bridge] {
         if !bridge.is_empty() {
             Netlink::open()?.remove(bridge)?;
         }
@@ -155,7 +155,7 @@ fn remove_network(traces: &MachineRecord) -> Result<()> {
     network::routes::remove()?;
     cluster::clean_up_services();
     let Ok(socket) = Socket::open() else { return Ok(()) };
-    let own = network::table(&traces.bridge);
+    let own = network::table(&record.bridge);
     for table in TABLES.iter().copied().chain([own.as_str()]) {
         for family in [Family::Ipv4.into(), Family::Ipv6.into(), TableFamily::Bridge] {
             let mut batch = Batch::new(family, table);

@@ -100,9 +100,9 @@ pub async fn proxy(arguments: ProxyArgs) -> Result<ExitCode> {
     let name = name.unwrap_or_default();
     ensure!(!name.is_empty(), "this machine has no hostname; set --hostname-override");
     let usual = ProxyConfig::default();
-    let asked = Some(arguments.cluster_cidr).filter(|ranges| !ranges.is_empty());
+    let specified = Some(arguments.cluster_cidr).filter(|ranges| !ranges.is_empty());
     let config = ProxyConfig {
-        cluster_cidrs: asked.unwrap_or(file.cluster_cidrs),
+        cluster_cidrs: specified.unwrap_or(file.cluster_cidrs),
         masquerade_all: arguments.masquerade_all.unwrap_or(file.masquerade_all),
         mode: arguments.proxy_mode.or(file.mode),
         healthz: bind(arguments.healthz_bind_address.as_deref(), file.healthz, usual.healthz)?,

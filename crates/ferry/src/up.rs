@@ -80,20 +80,20 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let mut config = configure(arguments.serve, Role::Server)?;
     let data_dir = config.data_dir.clone();
     let lock = claim_data_dir(&data_dir)?;
-    let mut beside = NodeConfig::new(&data_dir);
-    beside.cluster_domain.clone_from(&config.cluster_domain);
-    beside.clock = config.clock.clone();
-    beside.pages = config.api.chain.pages;
-    node::configure(&mut beside, arguments.node)?;
-    beside.service_network.policy_failure = arguments.network_policy.on_failure;
-    beside.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
-    let nodes = other_nodes(&config, &mut beside, arguments.nodes, arguments.node_network)?;
-    serve_services(&mut config, &mut beside, &disabled);
+    let mut node_config = NodeConfig::new(&data_dir);
+    node_config.cluster_domain.clone_from(&config.cluster_domain);
+    node_config.clock = config.clock.clone();
+    node_config.pages = config.api.chain.pages;
+    node::configure(&mut node_config, arguments.node)?;
+    node_config.service_network.policy_failure = arguments.network_policy.on_failure;
+    node_config.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
+    let nodes = other_nodes(&config, &mut node_config, arguments.nodes, arguments.node_network)?;
+    configure_services(&mut config, &mut node_config, &disabled);
     let cluster_ranges = config.components.cluster_cidrs.clone();
     let for_agents = flags_for_agents(&config, &disabled);
-    let cgroup_root = beside.cgroup_root.clone();
+    let cgroup_root = node_config.cgroup_root.clone();
     let plane = ControlPlane::build(config, tasks.clone()).await?;
-    let Local { node, proxy, record } = Local::build(&plane, beside, endpoint, &cluster_ranges, &tasks)?;
+    let Local { node, proxy, record } = Local::build(&plane, node_config, endpoint, &cluster_ranges, &tasks)?;
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     say(format_args!("Listening on {}; creating the bootstrap objects ...", plane.address()));
     let starting = tasks.clone();
@@ -138,7 +138,7 @@ fn claim_data_dir(data_dir: &Path) -> Result<DataDirLock> {
 /// Sets the node's addresses and creates the other nodes of this machine, which requires root.
 fn other_nodes(
     config: &Config,
-    beside: &mut NodeConfig,
+    node_config: &mut NodeConfig,
     count: Option<u16>,
     range: NodeRange,
 ) -> Result<Option<Nodes>> {
@@ -148,7 +148,7 @@ fn other_nodes(
             "several nodes on one machine require root: run `sudo ferry up --nodes {}`",
             count.unwrap_or_default()
         );
-        find_addresses(beside);
+        find_addresses(node_config);
         return Ok(None);
     }
     let count = count.map_or_else(|| nodes::count(&config.data_dir), usize::from);
@@ -157,8 +157,8 @@ fn other_nodes(
         "other nodes cannot reach an API server that listens on {}",
         config.listen
     );
-    let both = config.components.cluster_cidrs.iter().any(|range| range.contains(':'));
-    prepare_nodes(beside, count, range, both)
+    let dual_stack = config.components.cluster_cidrs.iter().any(|range| range.contains(':'));
+    prepare_nodes(node_config, count, range, dual_stack)
 }
 
 /// The part of the cluster on this machine: a node with root, otherwise a service proxy.
@@ -172,30 +172,30 @@ struct Local {
 impl Local {
     fn build(
         plane: &ControlPlane,
-        mut beside: NodeConfig,
+        mut node_config: NodeConfig,
         endpoint: Option<String>,
         cluster_ranges: &[String],
         tasks: &TaskGroup,
     ) -> Result<Self> {
         if !geteuid().is_root() {
-            let config = beside.service_network.proxy.take();
+            let config = node_config.service_network.proxy.take();
             let proxy = config.map(|config| plane.proxy(without_root(config))).transpose()?;
             print_root_notes(plane.certificates().advertised(), proxy.is_some());
             return Ok(Self { proxy, ..Self::default() });
         }
-        let data_dir = beside.data_dir.clone();
+        let data_dir = node_config.data_dir.clone();
         let record = MachineRecord {
-            cgroup_root: beside.cgroup_root.clone(),
+            cgroup_root: node_config.cgroup_root.clone(),
             bridge: bridge(&data_dir),
             runtime: endpoint.clone(),
             node_bridge: nodes::bridge(fingerprint(&data_dir)),
         };
         record.write(&data_dir)?;
-        beside.runtime = match endpoint {
+        node_config.runtime = match endpoint {
             Some(endpoint) => endpoint,
-            None => own_runtime(&data_dir, PodRanges::new(&beside, cluster_ranges), tasks)?,
+            None => own_runtime(&data_dir, PodRanges::new(&node_config, cluster_ranges), tasks)?,
         };
-        Ok(Self { node: Some(plane.node(beside)?), record: Some(record), ..Self::default() })
+        Ok(Self { node: Some(plane.node(node_config)?), record: Some(record), ..Self::default() })
     }
 }
 
@@ -220,50 +220,50 @@ fn print_root_notes(advertised: std::net::SocketAddr, services: bool) {
 }
 
 /// Addresses of the machine, if none are configured.
-fn find_addresses(beside: &mut NodeConfig) {
-    if beside.ips.is_empty() {
-        beside.ips.extend(cluster::node_ips().into_iter().filter(|ip| !ip.is_loopback()));
+fn find_addresses(node_config: &mut NodeConfig) {
+    if node_config.ips.is_empty() {
+        node_config.ips.extend(cluster::node_ips().into_iter().filter(|ip| !ip.is_loopback()));
     }
 }
 
 /// Sets the node's address and creates the other nodes of this machine, if any.
 fn prepare_nodes(
-    beside: &mut NodeConfig,
+    node_config: &mut NodeConfig,
     count: usize,
     range: NodeRange,
-    both: bool,
+    dual_stack: bool,
 ) -> Result<Option<Nodes>> {
     if count == 1 {
-        find_addresses(beside);
-        if !beside.ips.is_empty() {
+        find_addresses(node_config);
+        if !node_config.ips.is_empty() {
             return Ok(None);
         }
         say(format_args!("This machine has no address; one is added for the cluster"));
     }
-    let bridge = nodes::bridge(fingerprint(&beside.data_dir));
-    let nodes = Nodes::prepare(&beside.data_dir, &beside.name, count, range, &bridge, both)?;
-    if beside.ips.is_empty() {
-        beside.ips.clone_from(&nodes.addresses);
+    let bridge = nodes::bridge(fingerprint(&node_config.data_dir));
+    let nodes = Nodes::prepare(&node_config.data_dir, &node_config.name, count, range, &bridge, dual_stack)?;
+    if node_config.ips.is_empty() {
+        node_config.ips.clone_from(&nodes.addresses);
     }
     Ok(Some(nodes))
 }
 
 /// Configures the service proxy and cluster DNS, and the DNS settings of pods.
-fn serve_services(config: &mut Config, beside: &mut NodeConfig, disabled: &[String]) {
+fn configure_services(config: &mut Config, node_config: &mut NodeConfig, disabled: &[String]) {
     if config.listen.ip().is_unspecified() && config.advertise.is_none() {
-        config.advertise = beside.ips.first().copied();
+        config.advertise = node_config.ips.first().copied();
     }
     if let Some(dns) = &mut config.components.dns {
-        dns.addresses.clone_from(&beside.ips);
-        if beside.cluster_dns.is_empty() {
-            beside.cluster_dns.clone_from(&dns.service_ips);
+        dns.addresses.clone_from(&node_config.ips);
+        if node_config.cluster_dns.is_empty() {
+            node_config.cluster_dns.clone_from(&dns.service_ips);
         }
     }
-    without(&mut beside.service_network, disabled);
+    without(&mut node_config.service_network, disabled);
     if let Some(load_balancers) = &config.components.load_balancers {
-        beside.service_network.load_balancer_ranges.clone_from(&load_balancers.ranges);
+        node_config.service_network.load_balancer_ranges.clone_from(&load_balancers.ranges);
     }
-    if let Some(proxy) = &mut beside.service_network.proxy {
+    if let Some(proxy) = &mut node_config.service_network.proxy {
         proxy.cluster_cidrs.clone_from(&config.components.cluster_cidrs);
     }
 }
@@ -325,7 +325,7 @@ fn print_summary(begin: Instant, url: &str, kubeconfig: &Path, command: &str) {
 }
 
 /// Leaves or stops the pods after the cluster has stopped.
-async fn finish_pods(data_dir: &Path, traces: &MachineRecord, stop_pods: bool) -> Result<()> {
+async fn finish_pods(data_dir: &Path, record: &MachineRecord, stop_pods: bool) -> Result<()> {
     if !stop_pods {
         say(format_args!(
             "Stopped; containers keep running. `ferry up` resumes them, `ferry reset` removes the cluster."
@@ -333,11 +333,11 @@ async fn finish_pods(data_dir: &Path, traces: &MachineRecord, stop_pods: bool) -
         return Ok(());
     }
     say(format_args!("Stopping the pods ..."));
-    let mut ended = stop_pods::run(data_dir, traces, Then::Keep).await.context("failed to stop the pods")?;
+    let mut ended = stop_pods::run(data_dir, record, Then::Keep).await.context("failed to stop the pods")?;
     for directory in nodes::directories(data_dir) {
-        if let Some(traces) = MachineRecord::read(&directory)? {
+        if let Some(record) = MachineRecord::read(&directory)? {
             ended +=
-                stop_pods::run(&directory, &traces, Then::Keep).await.context("failed to stop the pods")?;
+                stop_pods::run(&directory, &record, Then::Keep).await.context("failed to stop the pods")?;
         }
     }
     say(format_args!("Stopped, with {ended} pods. `ferry up` starts them again."));
@@ -371,8 +371,8 @@ pub async fn down(arguments: DownArgs) -> Result<ExitCode> {
         say(format_args!("No cluster is running in {}", data_dir.display()));
     }
     match MachineRecord::read(data_dir)? {
-        Some(traces) if stopped || arguments.stop_pods => {
-            finish_pods(data_dir, &traces, arguments.stop_pods).await?
+        Some(record) if stopped || arguments.stop_pods => {
+            finish_pods(data_dir, &record, arguments.stop_pods).await?
         }
         None if stopped => say(format_args!("Stopped.")),
         _ => {}

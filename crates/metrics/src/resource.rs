@@ -29,7 +29,7 @@ pub enum DecodeError {
 }
 
 /// Reports whether a pod, by its namespace and name, is bound to the node whose page is decoded. A kubelet that reports
-/// other pods, or pods that do not exist, takes no memory for them.
+/// other pods, or pods that do not exist, costs no memory for them.
 pub type IsBound<'a> = &'a (dyn Fn(&str, &str) -> bool + Sync);
 
 /// A page being decoded.

@@ -156,7 +156,7 @@ impl NodeStats {
         #[expect(clippy::cast_precision_loss, reason = "rates are approximate")]
         let rates = |now: &mut ObjectStats, before: &ObjectStats| {
             if let (Some(now), Some(before)) = (&mut now.traffic, &before.traffic) {
-                // A counter that began anew counts from zero.
+                // A counter that was reset counts from zero.
                 let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now) as f64;
                 let seconds = milliseconds as f64 / 1000.0;
                 let received = grown(now.received, before.received) / seconds;

@@ -237,11 +237,11 @@ fn for_bridges() {
             Ok(value) if value.trim() == "1" => {}
             Ok(_) => {
                 if let Err(error) = std::fs::write(file, "1") {
-                    tracing::warn!(%error, file, "policies do not hold between pods of one bridge");
+                    tracing::warn!(%error, file, "failed to enable bridge-nf-call, network policies are not enforced between pods of one node");
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, file, "policies may not hold between pods of one bridge: is br_netfilter there?");
+                tracing::warn!(%error, file, "br_netfilter is not loaded, network policies may not be enforced between pods of one node");
             }
         }
     }

@@ -48,7 +48,7 @@ pub enum BackendError {
     Ipvs(#[from] IpvsError),
     #[error("userspace")]
     Userspace(#[from] UserspaceError),
-    #[error("no backend works on this machine")]
+    #[error("no proxy mode is available on this node")]
     None,
 }
 
@@ -71,8 +71,11 @@ pub fn open(requested: Option<Mode>, node: &Node) -> Result<Box<dyn Backend>, Ba
         match attempt(mode, node) {
             Ok(backend) => return Ok(backend),
             Err(error) => {
-                let cause = causes(&error);
-                tracing::warn!(mode = mode.name(), cause, "this way to serve services does not work here");
+                tracing::warn!(
+                    mode = mode.name(),
+                    error = causes(&error),
+                    "proxy mode unavailable, trying the next"
+                );
             }
         }
     }

@@ -206,7 +206,7 @@ impl Driver {
         }
         match std::mem::take(&mut self.answers).forget_others() {
             Ok(count) => self.metrics.forgotten_flows.inc_by(count as u64),
-            Err(error) => tracing::debug!(%error, "flows cannot be looked at"),
+            Err(error) => tracing::debug!(%error, "failed to list conntrack entries"),
         }
     }
 }

@@ -82,7 +82,7 @@ impl Health {
         let (readiness, health) = (Readiness::new(), Arc::clone(self));
         readiness.register("ping", Probes::ALL, || Ok(()));
         readiness.register_extra("proxier", Probes::ALL, move || {
-            if health.is_healthy() { Ok(()) } else { Err("changes of services are pending".to_owned()) }
+            if health.is_healthy() { Ok(()) } else { Err("service changes are pending".to_owned()) }
         });
         readiness
     }
@@ -314,12 +314,12 @@ pub fn serve_to(
                                 .header_read_timeout(HEAD)
                                 .serve_connection(TokioIo::new(stream), handler);
                             if let Err(error) = serving.await {
-                                tracing::trace!(%error, "a connection ended");
+                                tracing::trace!(%error, "connection failed");
                             }
                         });
                     }
                     Err(error) => {
-                        tracing::debug!(%error, "accepting");
+                        tracing::debug!(%error, "failed to accept connection");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }

@@ -70,7 +70,7 @@ impl Drop for Held {
         if *count == 0 {
             links.held.remove(&self.address);
             if let Err(error) = links.netlink.remove_address(LINK, self.address, alone(self.address)) {
-                tracing::debug!(address = %self.address, %error, "an address stays on the link of services");
+                tracing::debug!(address = %self.address, %error, "failed to remove a service address from the link");
             }
         }
     }

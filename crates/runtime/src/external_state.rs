@@ -51,7 +51,7 @@ pub async fn reconcile(mut state: impl ExternalState, tasks: &TaskGroup) {
                 retry.reset();
                 None
             }
-            // Something else may have changed the state: apply it completely.
+            // Another process may have changed the state: apply it completely.
             Err(error) => {
                 tracing::warn!(error = chain(&error), "failed to apply {}, retrying", state.name());
                 whole = true;

@@ -149,7 +149,7 @@ pub fn boot_id() -> io::Result<String> {
 }
 
 /// Sends a signal by number; a missing process is no error.
-#[expect(unsafe_code, reason = "signals are given by number, real-time ones too")]
+#[expect(unsafe_code, reason = "signals are passed by number, real-time ones included")]
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     if pid <= 1 {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));

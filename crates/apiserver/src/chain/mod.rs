@@ -324,13 +324,14 @@ impl Chain {
     /// Timeout of the request: its own `timeout` parameter, capped by the server's limit.
     fn allowed_time(&self, context: &Context) -> Result<Duration, Status> {
         let most = self.config.request_timeout;
-        let said = context.query.get("timeout").filter(|text| !text.is_empty() && !context.is_long_running());
-        let Some(said) = said else { return Ok(most) };
-        let nanos = parse_duration(said).map_err(|why| {
+        let requested =
+            context.query.get("timeout").filter(|text| !text.is_empty() && !context.is_long_running());
+        let Some(requested) = requested else { return Ok(most) };
+        let nanos = parse_duration(requested).map_err(|why| {
             Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))
         })?;
-        let said = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
-        Ok(said.map_or(most, |said| said.min(most)))
+        let requested = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
+        Ok(requested.map_or(most, |requested| requested.min(most)))
     }
 
     async fn identify(

@@ -137,8 +137,8 @@ async fn definition_deletion_waiting_for_webhook_does_not_block_others() {
     changed["spec"]["conversion"]["webhook"]["clientConfig"]["url"] = json!(format!("https://{address}/"));
     assert_eq!(cluster.ask(Method::PUT, &own, &changed).await.0, 200);
     assert_eq!(cluster.ask(Method::DELETE, &own, &Value::Null).await.0, 200);
-    let asked = tokio::time::timeout(WAIT_LIMIT, silent.accept()).await.expect("asked in time");
-    let (_connection, _) = asked.expect("a connection");
+    let accepted = tokio::time::timeout(WAIT_LIMIT, silent.accept()).await.expect("asked in time");
+    let (_connection, _) = accepted.expect("a connection");
 
     let mut other = definition();
     other["metadata"]["name"] = json!("zebras.example.org");

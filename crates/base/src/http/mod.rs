@@ -29,9 +29,9 @@ pub enum HttpError {
     Exchange(#[source] hyper::Error),
     #[error("no response within {0:?}")]
     NoResponse(Duration),
-    #[error("protocols were not switched")]
+    #[error("server did not switch protocols")]
     Upgrade(#[source] hyper::Error),
-    #[error("response broke off")]
+    #[error("connection closed before the response was complete")]
     Body(#[source] hyper::Error),
     #[error("no data for {0:?}")]
     Silence(Duration),

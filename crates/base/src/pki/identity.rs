@@ -136,7 +136,7 @@ pub fn certificates_from_pem(text: &str) -> Result<Vec<CertificateDer<'static>>,
         .collect::<Result<_, _>>()
         .map_err(|error| error.to_string())?;
     if chain.is_empty() {
-        return Err("it holds no certificate".to_owned());
+        return Err("it contains no certificate".to_owned());
     }
     for certificate in &chain {
         x509_parser::parse_x509_certificate(certificate).map_err(|error| error.to_string())?;

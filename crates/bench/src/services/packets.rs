@@ -40,7 +40,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
             let _ = echo.send_to(&buffer[..length], peer);
         }
     });
-    let backend = Nftables::open(Node::default()).context("talking to the kernel")?;
+    let backend = Nftables::open(Node::default()).context("failed to open nftables")?;
     let (mut few, mut many) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         for (services, times) in [(10, &mut few), (arguments.services, &mut many)] {
@@ -49,7 +49,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
             flows(times)?;
         }
     }
-    backend.remove().context("removing all rules")?;
+    backend.remove().context("failed to remove all rules")?;
     let (few, many) = (median(&mut few), median(&mut many));
     let line =
         |name: String, unit, ferry: f64| Line { name, unit, ferry, other: None, more_is_better: false };

@@ -44,11 +44,11 @@ impl Credential {
 
     /// Requests a new certificate with the identity of `client`.
     pub async fn renew(&self, client: &Client) -> Result<Identity, JoinError> {
-        let asked = match &self.names {
+        let purpose = match &self.names {
             None => Purpose::Client,
             Some(names) => Purpose::Serving(names),
         };
-        let text = certificate::request(client, &self.node, asked).await?;
+        let text = certificate::request(client, &self.node, purpose).await?;
         let identity = Identity::from_pem(&text).map_err(JoinError::Certificate)?;
         if let Some(directory) = self.file.parent() {
             std::fs::create_dir_all(directory)

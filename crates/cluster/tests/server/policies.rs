@@ -193,7 +193,7 @@ fn network_policies_become_nftables_rules() -> Result<()> {
             eprintln!("skipped: needs the right to make a network namespace");
             return Ok(());
         }
-        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().context("running ip")?;
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().context("failed to run ip")?;
         anyhow::ensure!(up.success(), "no loopback");
         // Its threads are created by this one, so they share its namespace.
         tokio::runtime::Builder::new_multi_thread()

@@ -450,11 +450,11 @@ mod tests {
                 Ok::<_, std::convert::Infallible>(refuse(StatusCode::NOT_FOUND, "no"))
             });
             let serving = http().serve_connection(TokioIo::new(server), service);
-            let asking = async {
+            let requests = async {
                 client.write_all(sent).await.unwrap();
                 let _ = client.read_to_end(&mut Vec::new()).await;
             };
-            let closed = tokio::time::timeout(HEAD * 2, async { tokio::join!(serving, asking) }).await;
+            let closed = tokio::time::timeout(HEAD * 2, async { tokio::join!(serving, requests) }).await;
             assert!(closed.is_ok(), "{sent:?}");
         }
     }

@@ -146,7 +146,7 @@ fn wants(job: &Job, pod: &Pod) -> bool {
 impl Loop for Jobs {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let job = self.jobs.get_key(key);
-        self.release_strangers(key, job.as_deref(), ctx).await?;
+        self.release_unowned(key, job.as_deref(), ctx).await?;
         let Some(job) = job else {
             self.memory.forget(key);
             self.backoffs.forget(&key.to_string());
@@ -176,12 +176,17 @@ impl Loop for Jobs {
         let released = self.memory.released.lock().get(key).cloned().unwrap_or_default();
         let backoff = self.backoffs.get(&key.to_string());
         let observed = ObservedJob { job, pods, released, backoff, settled, now: ctx.clock.now() };
-        self.pass(key, ctx, &observed).await
+        self.decide_and_apply(key, ctx, &observed).await
     }
 }
 
 impl Jobs {
-    async fn pass(&self, key: &Key, ctx: &Context, observed: &ObservedJob) -> Result<Action, LoopError> {
+    async fn decide_and_apply(
+        &self,
+        key: &Key,
+        ctx: &Context,
+        observed: &ObservedJob,
+    ) -> Result<Action, LoopError> {
         let decision = plan::decide(observed);
         let (outcome, trouble) = self.act(key, ctx, observed, &decision).await;
         let account = account::account(observed, &decision, outcome);
@@ -327,9 +332,9 @@ impl Jobs {
     }
 
     /// Removes the finalizer of pods whose job is deleted, or that have none: no job will count them.
-    async fn release_strangers(&self, key: &Key, job: Option<&Job>, ctx: &Context) -> Result<(), LoopError> {
+    async fn release_unowned(&self, key: &Key, job: Option<&Job>, ctx: &Context) -> Result<(), LoopError> {
         let uid_now = job.and_then(|job| job.metadata.uid.as_deref());
-        let strangers: Vec<_> = if key.name.is_empty() {
+        let unowned: Vec<_> = if key.name.is_empty() {
             let unowned = orphans(&self.pods, &key.namespace).into_iter().filter(|pod| has_finalizer(pod));
             unowned.filter(|pod| !self.jobs.list(&key.namespace).iter().any(|job| wants(job, pod))).collect()
         } else {
@@ -337,7 +342,7 @@ impl Jobs {
             let owner = |pod: &Pod| controller_of(&pod.metadata).map(|owner| owner.uid.clone());
             tracked.filter(|pod| owner(pod).as_deref() != uid_now).collect()
         };
-        if strangers.is_empty() {
+        if unowned.is_empty() {
             return Ok(());
         }
         if !key.name.is_empty() {
@@ -349,12 +354,12 @@ impl Jobs {
                 Err(error) => return Err(error.into()),
             };
             let owner = |pod: &Pod| controller_of(&pod.metadata).map(|owner| owner.uid.clone());
-            for pod in strangers.iter().filter(|pod| owner(pod) != live_uid) {
+            for pod in unowned.iter().filter(|pod| owner(pod) != live_uid) {
                 ignore_missing(remove_finalizer(ctx, pod).await)?;
             }
             return Ok(());
         }
-        for pod in &strangers {
+        for pod in &unowned {
             ignore_missing(remove_finalizer(ctx, pod).await)?;
         }
         Ok(())

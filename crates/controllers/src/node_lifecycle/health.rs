@@ -33,12 +33,17 @@ const TAINTS_BY_CONDITION: [(&str, &str, &str); 6] = [
 ];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Time left until the grace period since the last heartbeat `heard` ends.
+/// Time left until the grace period since the last heartbeat `last_heartbeat` ends.
 #[must_use]
-pub fn silence_left(node: &Node, heard: Timestamp, now: Timestamp, settings: &Settings) -> SignedDuration {
+pub fn silence_left(
+    node: &Node,
+    last_heartbeat: Timestamp,
+    now: Timestamp,
+    settings: &Settings,
+) -> SignedDuration {
     let is_known = condition(node, "Ready").is_some();
     let grace = if is_known { settings.node_monitor_grace } else { settings.node_startup_grace };
-    time_left(grace, heard, now)
+    time_left(grace, last_heartbeat, now)
 }
 
 /// Conditions of a node past its grace period; `None` if they are up to date.

@@ -39,7 +39,7 @@ struct NodeLifecycle {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
     /// Time of each node's last heartbeat by the local clock: clocks of nodes may differ.
-    heard: Arc<Mutex<HashMap<String, Timestamp>>>,
+    last_heartbeat: Arc<Mutex<HashMap<String, Timestamp>>>,
     zones: Mutex<HashMap<String, EvictionLimiter>>,
 }
 
@@ -52,11 +52,11 @@ pub fn index_by_node(pods: &Cache<Pod>) {
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
-    let heard: Arc<Mutex<HashMap<String, Timestamp>>> = Arc::default();
+    let last_heartbeat: Arc<Mutex<HashMap<String, Timestamp>>> = Arc::default();
     let nodes = ctx.cache::<Node>();
-    let (times, clock, all) = (Arc::clone(&heard), ctx.clock.clone(), nodes.clone());
+    let (times, clock, all) = (Arc::clone(&last_heartbeat), ctx.clock.clone(), nodes.clone());
     ctx.watch::<Node>(move |change| node_changed(change, &times, clock.now(), &all));
-    let (times, clock, all) = (Arc::clone(&heard), ctx.clock.clone(), nodes.clone());
+    let (times, clock, all) = (Arc::clone(&last_heartbeat), ctx.clock.clone(), nodes.clone());
     ctx.watch::<Lease>(move |change| {
         let meta = &change.object().metadata;
         if meta.namespace.as_deref() != Some(LEASES) || matches!(change, Change::Deleted(_)) {
@@ -79,25 +79,25 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
             node.and_then(|name| all.get("", &name)).filter(|node| health::eviction_taint(node).is_some());
         node.map(|node| Key::of(&*node)).into_iter().collect()
     });
-    Box::new(NodeLifecycle { nodes, pods, heard, zones: Mutex::default() })
+    Box::new(NodeLifecycle { nodes, pods, last_heartbeat, zones: Mutex::default() })
 }
 
 fn node_changed(
     change: &Change<Node>,
-    heard: &Mutex<HashMap<String, Timestamp>>,
+    last_heartbeat: &Mutex<HashMap<String, Timestamp>>,
     now: Timestamp,
     nodes: &Cache<Node>,
 ) -> Vec<Key> {
     let node = change.object();
     let name = node_facts::name(node).to_owned();
-    let mut heard = heard.lock();
+    let mut last_heartbeat = last_heartbeat.lock();
     match change {
         Change::Deleted(_) => {
-            heard.remove(&name);
+            last_heartbeat.remove(&name);
             Vec::new()
         }
         Change::Added(_) => {
-            heard.entry(name).or_insert(now);
+            last_heartbeat.entry(name).or_insert(now);
             vec![Key::of(&**node)]
         }
         Change::Updated { old, new } => {
@@ -105,7 +105,7 @@ fn node_changed(
                 node_facts::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.clone())
             };
             if beat(old) != beat(new) || old.metadata.uid != new.metadata.uid {
-                heard.insert(name, now);
+                last_heartbeat.insert(name, now);
             }
             let state = |node: &Node| {
                 let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -132,8 +132,8 @@ impl Loop for NodeLifecycle {
         let mut node = node.as_ref().clone();
         let now = ctx.clock.now();
         self.mirror_labels(&node, ctx).await?;
-        let heard = *self.heard.lock().entry(key.name.to_string()).or_insert(now);
-        let left = health::silence_left(&node, heard, now, Settings::of(ctx));
+        let last_heartbeat = *self.last_heartbeat.lock().entry(key.name.to_string()).or_insert(now);
+        let left = health::silence_left(&node, last_heartbeat, now, Settings::of(ctx));
         let was_ready = node_facts::is_ready(&node);
         if let Some(conditions) = health::silenced(&node, now).filter(|_| !left.is_positive()) {
             node.status.get_or_insert_default().conditions = Some(conditions);

@@ -137,9 +137,9 @@ impl Binder {
         if let Some(volume) = plan::best(claim, &volumes, waits) {
             return Ok(bind(volume, claim, ctx).await?);
         }
-        let asks_for_none = claim.spec.as_ref().is_some_and(|spec| spec.storage_class_name.is_none())
+        let has_no_class = claim.spec.as_ref().is_some_and(|spec| spec.storage_class_name.is_none())
             && claim_class(claim).is_empty();
-        if let Some(default) = plan::default_class(&self.classes.all()).filter(|_| asks_for_none) {
+        if let Some(default) = plan::default_class(&self.classes.all()).filter(|_| has_no_class) {
             let mut updated = claim.clone();
             updated.spec.get_or_insert_default().storage_class_name.clone_from(&default.metadata.name);
             ctx.client.update(&updated).await?;

@@ -223,15 +223,20 @@ mod tests {
         sets.apply(ReplicaSet { metadata: meta("web"), ..ReplicaSet::default() });
         let mine = Arc::new(controlled_by(pod("a", "Pending"), "ReplicaSet", "web"));
         expectations.expect_creations(&key, 1);
-        let heard = |change: Change<Pod>| pod_changed::<ReplicaSet>(&change, &sets, &expectations);
-        assert!(heard(Change::Added(Arc::new(controlled_by(pod("b", "Pending"), "Job", "web")))).is_empty());
+        let keys_of = |change: Change<Pod>| pod_changed::<ReplicaSet>(&change, &sets, &expectations);
+        assert!(
+            keys_of(Change::Added(Arc::new(controlled_by(pod("b", "Pending"), "Job", "web")))).is_empty()
+        );
         assert!(!expectations.satisfied(&key));
-        assert_eq!(heard(Change::Added(Arc::clone(&mine))), std::slice::from_ref(&key));
+        assert_eq!(keys_of(Change::Added(Arc::clone(&mine))), std::slice::from_ref(&key));
         assert!(expectations.satisfied(&key));
         expectations.expect_deletions(&key, ["uid-a"]);
         let mut leaving = (*mine).clone();
         leaving.metadata.deletion_timestamp = Some(time(1));
-        assert_eq!(heard(Change::Updated { old: mine, new: Arc::new(leaving) }), std::slice::from_ref(&key));
+        assert_eq!(
+            keys_of(Change::Updated { old: mine, new: Arc::new(leaving) }),
+            std::slice::from_ref(&key)
+        );
         assert!(expectations.satisfied(&key));
     }
 }

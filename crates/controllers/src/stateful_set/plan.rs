@@ -66,8 +66,8 @@ pub fn plan(observed: &ObservedStatefulSet) -> StatefulSetPlan {
             None => Replica { pod: Arc::new(steps.new_pod(start + place)), created: false },
         });
     }
-    let strangers = observed.pods.iter().filter(|pod| ordinal(pod).is_some() && !in_range(set, pod));
-    let mut condemned: Vec<Arc<Pod>> = strangers.cloned().collect();
+    let out_of_range = observed.pods.iter().filter(|pod| ordinal(pod).is_some() && !in_range(set, pod));
+    let mut condemned: Vec<Arc<Pod>> = out_of_range.cloned().collect();
     condemned.sort_by_key(|pod| std::cmp::Reverse(ordinal(pod)));
 
     steps.plan.status = steps.status(&replicas, &condemned);

@@ -33,7 +33,7 @@ pub enum QueryError {
     Ignore,
     #[error("a malformed query")]
     Malformed { id: u16, flags: u16 },
-    #[error("an operation other than a standard query")]
+    #[error("unsupported opcode")]
     Operation { id: u16, flags: u16 },
 }
 

@@ -293,9 +293,9 @@ fn serves_alone(machine: &Machine) {
         .stderr(fs::File::create(machine.directory.path().join("metrics-server-log")).expect("a file"))
         .spawn()
         .expect("ferry runs");
-    let said = server.stdout.take().map(BufReader::new).and_then(|lines| lines.lines().next());
-    let said = said.expect("it says where").expect("a line");
-    let url = said.split_whitespace().last().expect("an address").to_owned();
+    let printed = server.stdout.take().map(BufReader::new).and_then(|lines| lines.lines().next());
+    let printed = printed.expect("it says where").expect("a line");
+    let url = printed.split_whitespace().last().expect("an address").to_owned();
     let get = |path: &str, more: &[&str]| {
         let own = ["--server", &url, "--insecure-skip-tls-verify", "get", "--raw", path];
         machine.try_kubectl(&[&own, more].concat())

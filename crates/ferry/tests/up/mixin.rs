@@ -403,9 +403,9 @@ fn query(text: &str) -> Result<String, String> {
     let output = programs::command("promtool", &["query", "instant", &format!("http://{PORT}"), text])
         .output()
         .map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let error = || String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() { Ok(said) } else { Err(error()) }
+    if output.status.success() { Ok(printed) } else { Err(error()) }
 }
 
 fn targets_are_up() -> Result<(), String> {

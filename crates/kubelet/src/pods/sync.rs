@@ -127,7 +127,7 @@ impl Worker {
         };
         let Some(sandbox) = sandbox else { return Ok(ActOutcome::Some { retry_at: None }) };
         if !next.start.is_empty() && !self.passes_gate(pod, &sandbox).await {
-            let text = "network is not ready: the network policies of the pod are not in force yet";
+            let text = "network is not ready: the network policies of the pod are not enforced yet";
             self.shared.recorder.pod(pod, Kind::Warning, "NetworkNotReady", text.to_owned());
             return Ok(ActOutcome::Some { retry_at: None });
         }

@@ -50,13 +50,13 @@ impl Dropped {
         let counter = self.counters.with_label_values(&[&*self.name, "dropped"]);
         counter.inc_by(u64::try_from(number).unwrap_or(0));
         if !self.is_dropping.swap(true, Ordering::Relaxed) {
-            tracing::warn!(sink = &*self.name, payloads = number, reason, "dropping payloads of a sink");
+            tracing::warn!(sink = &*self.name, payloads = number, reason, "dropping sink payloads");
         }
     }
 
     fn ended(&self) {
         if self.is_dropping.swap(false, Ordering::Relaxed) {
-            tracing::info!(sink = &*self.name, "payloads of a sink are no longer dropped");
+            tracing::info!(sink = &*self.name, "sink payloads are accepted again");
         }
     }
 }
@@ -109,7 +109,7 @@ impl Sinks {
         for part in snapshot.parts(BATCH) {
             for sink in self.0.iter() {
                 if sink.sender.try_send(encode(&sink.config.kind, &part)).is_err() {
-                    sink.dropped.add(1, "the sink is behind");
+                    sink.dropped.add(1, "sink queue is full");
                 }
             }
         }
@@ -183,7 +183,7 @@ impl Worker {
                 self.dropped.add(dropped, "the queue is full");
             }
             Some(Err(error)) => {
-                self.dropped.add(1, "the queue cannot be written");
+                self.dropped.add(1, "failed to write the sink queue");
                 tracing::warn!(sink = &*self.name, %error, "failed to queue a payload");
             }
             None => self.dropped.add(1, "the process ends"),
@@ -192,7 +192,7 @@ impl Worker {
 
     async fn drain_one(&mut self) {
         let Some((payload, dropped)) = self.on_disk(DiskQueue::front).await else { return };
-        self.dropped.add(dropped, "a queued payload cannot be read");
+        self.dropped.add(dropped, "failed to read a queued payload");
         let Some(payload) = payload else { return };
         if self.attempt(&payload).await {
             match self.on_disk(DiskQueue::pop).await {
@@ -217,7 +217,7 @@ impl Worker {
                         sink = &*self.name,
                         waiting = self.queue.lock().len(),
                         bytes = self.queue.lock().size(),
-                        "the sink accepts payloads again"
+                        "sink is available again"
                     );
                 }
                 self.retry.reset();

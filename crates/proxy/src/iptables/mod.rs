@@ -13,9 +13,9 @@ use crate::state::{Difference, State};
 /// Error of iptables.
 #[derive(Debug, thiserror::Error)]
 pub enum IptablesError {
-    #[error("running {program}")]
+    #[error("failed to run {program}")]
     Run { program: &'static str, source: io::Error },
-    #[error("{program} refused the rules: {message}")]
+    #[error("{program} rejected the rules: {message}")]
     Refused { program: &'static str, message: String },
 }
 

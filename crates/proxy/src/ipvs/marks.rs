@@ -9,7 +9,7 @@ use crate::model::Node;
 use crate::nftables::entries::{FRONT, GUARDED, HAIRPINS, NODE_PORT, guarded, hairpin, lookup_key};
 use crate::nftables::rules::{self, R0};
 use crate::nftables::{TABLE, of};
-use crate::plan::{Entry, Front, Pick, Source};
+use crate::plan::{Entry, Frontend, Pick, Source};
 use crate::state::Difference;
 
 /// Frontends whose clients are masqueraded unless they are pods, and those whose clients always are.
@@ -98,7 +98,7 @@ fn element(entry: &Entry) -> Option<(&'static str, Element)> {
 }
 
 /// Source addresses are preserved where the policy restricts clients to this node.
-fn set_of(front: &Front, pick: &Pick) -> Option<&'static str> {
+fn set_of(front: &Frontend, pick: &Pick) -> Option<&'static str> {
     match pick.source {
         Source::Inside => Some(INSIDE),
         Source::Outside if front.is_node_port() => Some(OUTSIDE_PORTS),
@@ -125,7 +125,7 @@ mod tests {
             let pod_cidrs = vec!["10.1.0.0/16".parse().expect("a range")];
             let marks = Marks::open(Node { pod_cidrs, ..Node::default() }).expect("a socket");
             let front =
-                |address: [u8; 4]| Front { address: address.into(), protocol: Protocol::Tcp, port: 80 };
+                |address: [u8; 4]| Frontend { address: address.into(), protocol: Protocol::Tcp, port: 80 };
             let service = |address, source| Entry::Service {
                 front: front(address),
                 pick: Pick { source, node_port: address == [0; 4], count: 1, affinity_seconds: None },

@@ -20,7 +20,7 @@ use sys::nftables::NftError;
 use self::marks::Marks;
 use self::virtuals::{Virtuals, wanted};
 use crate::backend::{Backend, BackendError, Mode};
-use crate::fronts::{Table, Touched};
+use crate::frontends::{ChangedFrontends, Table};
 use crate::link::{Held, LINK, ServiceLink, own_addresses, remove_link};
 use crate::model::Node;
 use crate::state::{Difference, State};
@@ -28,17 +28,17 @@ use crate::state::{Difference, State};
 /// Error of IPVS.
 #[derive(Debug, thiserror::Error)]
 pub enum IpvsError {
-    #[error("reaching the kernel's load balancer")]
+    #[error("failed to open the IPVS netlink family")]
     Open(#[source] io::Error),
-    #[error("preparing the link {LINK}")]
+    #[error("failed to create link {LINK}")]
     Link(#[source] io::Error),
-    #[error("letting answers be translated back ({path})")]
+    #[error("failed to enable IPVS connection tracking ({path})")]
     Setting { path: &'static str, source: io::Error },
-    #[error("finding this machine's addresses")]
+    #[error("failed to list the node's addresses")]
     Addresses(#[source] io::Error),
-    #[error("{step:?}")]
+    #[error("failed to {step}")]
     Refused { step: Step, source: io::Error },
-    #[error("setting the rules beside it")]
+    #[error("failed to apply nftables rules for IPVS")]
     Rules(#[from] NftError),
 }
 
@@ -70,16 +70,16 @@ impl IpvsBackend {
         Ok(Self { marks, link, serving: Mutex::new(Serving { ipvs, table, held, virtuals }) })
     }
 
-    fn bring(&self, serving: &mut Serving, touched: &Touched) -> Result<(), IpvsError> {
+    fn sync(&self, serving: &mut Serving, changed: &ChangedFrontends) -> Result<(), IpvsError> {
         let own = own_addresses().map_err(IpvsError::Addresses)?;
         let Serving { ipvs, table, held, virtuals } = serving;
-        for address in &touched.addresses {
+        for address in &changed.addresses {
             if table.has_address(*address) && !own.contains(address) && !held.contains_key(address) {
                 held.insert(*address, self.link.hold(*address).map_err(IpvsError::Link)?);
             }
         }
         let mut steps = Vec::new();
-        for front in &touched.fronts {
+        for front in &changed.frontends {
             let wanted = wanted(front, table.get(front), own.iter().copied());
             steps.extend(virtuals.set(front, wanted, Instant::now()));
         }
@@ -87,7 +87,7 @@ impl IpvsBackend {
         for step in steps {
             make(ipvs, step)?;
         }
-        for address in touched.addresses.iter().filter(|address| !table.has_address(**address)) {
+        for address in changed.addresses.iter().filter(|address| !table.has_address(**address)) {
             held.remove(address);
         }
         Ok(())
@@ -133,15 +133,15 @@ impl Backend for IpvsBackend {
         serving.held.clear();
         let whole = state.whole();
         self.marks.replace(&whole).map_err(IpvsError::Rules)?;
-        let touched = serving.table.apply(&whole);
-        Ok(self.bring(&mut serving, &touched)?)
+        let changed = serving.table.apply(&whole);
+        Ok(self.sync(&mut serving, &changed)?)
     }
 
     fn apply(&self, difference: &Difference, _: &State) -> Result<(), BackendError> {
         let mut serving = self.serving.lock();
         self.marks.apply(difference).map_err(IpvsError::Rules)?;
-        let touched = serving.table.apply(difference);
-        Ok(self.bring(&mut serving, &touched)?)
+        let changed = serving.table.apply(difference);
+        Ok(self.sync(&mut serving, &changed)?)
     }
 
     fn remove(&self) -> Result<(), BackendError> {

@@ -38,7 +38,7 @@ fn service(endpoints: Vec<Endpoint>) -> Service {
 }
 
 fn text(service: &Service) -> Vec<String> {
-    let front = |front: &Front| format!("{}:{}", front.address, front.port);
+    let front = |front: &Frontend| format!("{}:{}", front.address, front.port);
     let line = |entry: &Entry| match entry {
         Entry::Service { front: at, pick } => {
             format!(

@@ -13,7 +13,7 @@ use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::front::OpenFront;
+use super::frontend::OpenFrontend;
 use crate::link::Held;
 
 /// Buffer of one direction.
@@ -37,12 +37,12 @@ pub struct Shared {
 }
 
 /// Accepts connections until the task is dropped.
-pub async fn serve(listener: TcpListener, front: Arc<OpenFront>, held: Option<Held>, shared: Shared) {
+pub async fn serve(listener: TcpListener, front: Arc<OpenFrontend>, held: Option<Held>, shared: Shared) {
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(%error, "accepting a connection to a service");
+                tracing::debug!(%error, "failed to accept connection");
                 tokio::time::sleep(AGAIN).await;
                 continue;
             }
@@ -61,7 +61,7 @@ pub async fn serve(listener: TcpListener, front: Arc<OpenFront>, held: Option<He
 }
 
 struct Connection {
-    front: Arc<OpenFront>,
+    front: Arc<OpenFrontend>,
     /// The service's address is retained as long as a connection uses it.
     _held: Option<Held>,
     _permit: OwnedSemaphorePermit,
@@ -82,7 +82,7 @@ impl Connection {
         match copied {
             Ok(_) => confirmed(&client).await,
             Err(error) => {
-                tracing::trace!(%error, "a connection broke");
+                tracing::trace!(%error, "connection failed");
                 reset(&client);
                 reset(&endpoint);
             }
@@ -97,9 +97,9 @@ impl Connection {
             match tokio::time::timeout(CONNECT, TcpStream::connect(endpoint)).await {
                 Ok(Ok(stream)) => return Some(stream),
                 Ok(Err(error)) => {
-                    tracing::debug!(%endpoint, %error, "an endpoint does not take a connection")
+                    tracing::debug!(%endpoint, %error, "failed to connect to endpoint")
                 }
-                Err(_) => tracing::debug!(%endpoint, "an endpoint does not answer"),
+                Err(_) => tracing::debug!(%endpoint, "connection to endpoint timed out"),
             }
             in_vain.push(endpoint);
         }

@@ -164,7 +164,7 @@ impl World {
         if backend.mode() == mode {
             return Some(backend.into());
         }
-        eprintln!("skipped: {} does not work here", mode.name());
+        eprintln!("skipped: {} is not available on this machine", mode.name());
         assert!(!matches!(mode, Mode::Nftables | Mode::Userspace), "these have to work");
         None
     }

@@ -152,7 +152,7 @@ impl Writer {
         });
     }
 
-    /// Writes the reason to the pod's status, unless it is there.
+    /// Writes the reason to the pod's status, unless it is already set.
     pub fn set_status(self: &Arc<Self>, info: Arc<PodInfo>, condition: Condition, nomination: Nomination) {
         let mut status = serde_json::Map::new();
         if let Some(condition) = self.unscheduled(&info.pod, &condition) {

@@ -116,7 +116,7 @@ struct Shared {
     /// Revision up to which all sinks have been notified.
     revision: AtomicU64,
     /// A commit is readable, but not all sinks have been notified of it.
-    telling: AtomicBool,
+    reporting: AtomicBool,
     clock: Clock,
     /// The failure that stopped all writes.
     failure: Mutex<Option<StoreError>>,
@@ -157,7 +157,7 @@ impl Embedded {
         let directory = options.directory.clone();
         let shared = Arc::new(Shared {
             revision: AtomicU64::new(recovered.state.revision),
-            telling: AtomicBool::new(false),
+            reporting: AtomicBool::new(false),
             failure: Mutex::default(),
             quota_exceeded: AtomicBool::new(false),
             state: RwLock::new(recovered.state),
@@ -261,7 +261,7 @@ impl Store for Embedded {
     }
 
     async fn barrier(&self) -> Result<Revision> {
-        if self.shared.telling.load(Ordering::Acquire) {
+        if self.shared.reporting.load(Ordering::Acquire) {
             // Its changes may have been read already.
             drop(self.shared.watchers.lock());
         }

@@ -3,7 +3,7 @@
 
 const ACCEPTED: &[&str] = &[
     // Kernel modules and mount options.
-    "ipvs does not work here",
+    "ipvs is not available on this machine",
     "no device to try with",
     "cannot mount a file system",
     "on-line resizing required",
