@@ -43,7 +43,6 @@ const OWN: &[&str] = &[
     "ferry",
     "kubelet",
     "metrics",
-    "network",
     "policy",
     "proxy",
     "runtime",
@@ -212,6 +211,7 @@ impl Sink {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a named thread with a small stack")]
     fn start(self: &Arc<Self>) -> Thread {
         let sink = Arc::clone(self);
         let run = move || loop {

@@ -52,7 +52,7 @@ impl Target {
     }
 
     pub async fn connect(&self) -> Result<Connection> {
-        let stream = TcpStream::connect(self.address).await.context("connecting")?;
+        let stream = TcpStream::connect(self.address).await.context("failed to connect")?;
         stream.set_nodelay(true)?;
         let name = ServerName::IpAddress(self.address.ip().into());
         let stream = self.connector.connect(name, stream).await.context("TLS handshake")?;

@@ -37,7 +37,9 @@ pub async fn run(arguments: &FloodArguments) -> Result<()> {
         cores.start(|| Ferry::spawn(&binary, &["apiserver", &tokens_flag, &fair_flag, "-v=0"]))??;
     let ferry = starting.has_kubeconfig().await?;
     if !cores::set_priority(cores::FIRST) {
-        eprintln!("not allowed to run before others: latencies include time in which the clients were not scheduled");
+        eprintln!(
+            "not allowed to run before others: latencies include time in which the clients were not scheduled"
+        );
     }
     crate::api::wait_ready(&ferry).await?;
     let access = ferry.access()?;

@@ -22,7 +22,6 @@ const SOCKET: &str = "backup.sock";
 /// Temporary snapshot in the data directory.
 const TEMPORARY_SNAPSHOT: &str = "backup.passing";
 /// Delay after a failed accept.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Write timeout of a client.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Copy buffer size.
@@ -68,16 +67,12 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
 
 /// Serves one client at a time; others wait.
 async fn accept(listener: &UnixListener, passing: &Path, store: &dyn Store) {
+    let mut acceptor = base::accept::Acceptor::new(listener);
     loop {
-        match listener.accept().await {
-            Ok((mut client, _)) => match serve_client(&mut client, passing, store).await {
-                Ok(revision) => tracing::info!(revision, "served a backup"),
-                Err(error) => tracing::warn!(%error, "failed to serve a backup"),
-            },
-            Err(error) => {
-                tracing::warn!(%error, "failed to accept a backup request");
-                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
-            }
+        let (mut client, _) = acceptor.accept().await;
+        match serve_client(&mut client, passing, store).await {
+            Ok(revision) => tracing::info!(revision, "served a backup"),
+            Err(error) => tracing::warn!(%error, "failed to serve a backup"),
         }
     }
 }

@@ -266,14 +266,15 @@ impl LocalNode {
             });
             node.gate = Some(policies::start(&node.name, policies, on_failure, prepared, tasks));
         }
-        let volumes = node.data_dir.join("volumes");
+        let (volumes, clock) = (node.data_dir.join("volumes"), node.clock.clone());
         tasks.supervise_scope("local-path-provisioner", move |scope| {
             let (administrator, provisioner) = (administrator.clone(), provisioner.clone());
-            let volumes = volumes.clone();
+            let (volumes, clock) = (volumes.clone(), clock.clone());
             async move {
-                match local_path::install(&administrator).await {
-                    Ok(()) => local_path::run(provisioner, volumes, scope).await,
-                    Err(error) => tracing::error!(%error, "failed to install the storage class of the node"),
+                if let Err(error) = local_path::install(&administrator).await {
+                    tracing::error!(%error, "failed to install the storage class of the node");
+                } else if let Err(error) = local_path::run(provisioner, volumes, clock, &scope).await {
+                    tracing::error!(%error, "failed to provision volumes of the node");
                 }
                 ControlFlow::Continue(())
             }

@@ -53,11 +53,9 @@ pub(crate) fn followed_authorities(
                     let error = chain(&error);
                     tracing::error!(error, "failed to reload the client CA file, keeping the current authorities");
                 }
-                tokio::select! {
-                    () = group.stopping() => return,
-                    changed = changes.changed() => if let Err(error) = changed {
-                        return tracing::warn!(%error, path = %path.display(), "failed to watch the client CA file");
-                    }
+                let Some(changed) = group.until_stopped(changes.changed()).await else { return };
+                if let Err(error) = changed {
+                    return tracing::warn!(%error, path = %path.display(), "failed to watch the client CA file");
                 }
             }
         }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn services_of_each_kind() {
+    fn service_type_determines_target() {
         let ports = json!([{"name": "dns", "protocol": "UDP", "port": 53}]);
         let port = Port { name: "dns".to_owned(), protocol: "udp", number: 53 };
         for (spec, want) in [

@@ -150,6 +150,7 @@ fn end_of_string(bytes: &[u8], at: usize) -> usize {
 }
 
 /// Runs a function that recurses as deep as its text is nested, on a thread with a large stack if necessary.
+#[expect(clippy::disallowed_methods, reason = "a thread with a large stack; this crate cannot use `base`")]
 pub fn with_stack<T: Send>(text: &str, work: impl FnOnce() -> T + Send) -> Option<T> {
     if text.len() <= SMALL && estimated_depth(text) <= SHALLOW {
         return Some(work());

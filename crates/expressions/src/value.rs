@@ -2,9 +2,9 @@
 
 use crate::functions::authorizer::Check;
 use crate::functions::formats::Format;
-use crate::functions::semver::Semver;
 use crate::functions::url::Url;
 use crate::typing::{self, Identity, Typing};
+use machinery::names::SemanticVersion;
 use machinery::quantity::Quantity;
 use serde_json::{Number, Value as Json};
 use std::cmp::Ordering;
@@ -126,7 +126,7 @@ pub enum Value<'a> {
     Url(Arc<Url>),
     Ip(IpAddr),
     Cidr(ipnet::IpNet),
-    Semver(Arc<Semver>),
+    Semver(Arc<SemanticVersion>),
     Format(&'static Format),
     /// The authorizer with the attributes of a check, as far as they are set.
     Check(Arc<Check>),
@@ -401,7 +401,7 @@ impl<'a> Value<'a> {
             (Self::Url(a), Value::Url(b)) => a == b,
             (Self::Ip(a), Value::Ip(b)) => a == b,
             (Self::Cidr(a), Value::Cidr(b)) => a == b,
-            (Self::Semver(a), Value::Semver(b)) => a.compare(b) == Ordering::Equal,
+            (Self::Semver(a), Value::Semver(b)) => a == b,
             (Self::Format(a), Value::Format(b)) => a.name == b.name,
             (a, b) => matches!(a.compare_numbers(b), Some(Some(Ordering::Equal))),
         }

@@ -1,16 +1,47 @@
 //! `ferry images`: images of the container runtime.
 
 use std::io::IsTerminal as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use clap::{Args, Subcommand};
 use cri::v1::{
     AuthConfig, Image, ImageSpec, ImageStatusRequest, ListImagesRequest, PullImageRequest, RemoveImageRequest,
 };
 
-use crate::cli::{ImagesArgs, ImagesVerb};
+use crate::cli::DataDir;
+
+#[derive(Args, Debug)]
+pub struct ImagesArgs {
+    #[command(subcommand)]
+    pub verb: ImagesVerb,
+
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Path of the runtime's socket; by default `runtime.sock` in the data directory.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ImagesVerb {
+    /// Import images from an archive in the format of `docker save` or the OCI layout.
+    Import { archive: PathBuf },
+    /// Pull an image from its registry.
+    Pull {
+        image: String,
+        /// User name for the registry; the password is read from standard input.
+        #[arg(long, value_name = "NAME")]
+        username: Option<String>,
+    },
+    /// List images.
+    List,
+    /// Remove images.
+    Remove { images: Vec<String> },
+}
 
 pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
     let data_dir = &arguments.data_dir.data_dir;

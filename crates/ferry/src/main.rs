@@ -39,6 +39,7 @@ mod runtime;
 mod scheduler;
 mod secrets;
 mod serve;
+mod serve_flags;
 mod services;
 mod serving_flags;
 mod signing_flags;
@@ -103,7 +104,7 @@ fn main() -> ExitCode {
 /// Parses the command line; the kubelet's configuration file and the proxy's logging settings are merged as flags.
 fn parse() -> Result<Cli> {
     let CommandLine { mut words, warnings } = CommandLine::new(std::env::args_os());
-    let cli = parsed(&words);
+    let cli = parsed(&words, |_| None);
     for warning in warnings {
         eprintln!("ferry: {warning}");
     }
@@ -120,16 +121,22 @@ fn parse() -> Result<Cli> {
         eprintln!("ferry: --config: no effect in this version: {}", from_file.without_effect.join(", "));
     }
     words.extend(from_file.flags);
-    let cli = parsed(&words);
+    let cli = parsed(&words, kubelet_file::field_of);
     set_features(&cli)?;
     Ok(cli)
 }
 
-/// Parses words and keeps the flags for `/flagz`. Prints usage and exits on errors.
-fn parsed(words: &[OsString]) -> Cli {
+/// Parses words and keeps the flags for `/flagz`. Prints usage and exits on errors; `field_of` returns the field of the
+/// configuration file that an error is about.
+fn parsed(words: &[OsString], field_of: fn(&clap::Error) -> Option<String>) -> Cli {
     let mut command = Cli::command();
     let matches = command.try_get_matches_from_mut(words.iter().cloned());
-    let mut matches = matches.unwrap_or_else(|error| error.exit());
+    let mut matches = matches.unwrap_or_else(|error| {
+        if let Some(field) = field_of(&error) {
+            eprintln!("ferry: --config: invalid field {field}");
+        }
+        error.exit()
+    });
     flagz::set(&command, &matches);
     Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }

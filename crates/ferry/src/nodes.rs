@@ -340,9 +340,9 @@ async fn supervise_agent(name: String, command: Arc<Mutex<Command>>, tasks: Task
             Ok(child) => child,
             Err(error) => {
                 tracing::error!(node = name, %error, "failed to start the agent, retrying");
-                tokio::select! {
-                    () = tokio::time::sleep(RESTART_DELAY) => continue,
-                    () = tasks.stopping() => return,
+                match tasks.until_stopped(tokio::time::sleep(RESTART_DELAY)).await {
+                    Some(()) => continue,
+                    None => return,
                 }
             }
         };

@@ -11,13 +11,14 @@ use cluster::{Config, ControlPlane, LocalNode, LocalProxy, NodeConfig, PodRanges
 use rustix::process::geteuid;
 
 use crate::check;
-use crate::cli::{DataDir, ServeArgs};
+use crate::cli::DataDir;
 use crate::data_dir_lock::{self, DataDirLock};
 use crate::flags::NetworkPolicyArgs;
 use crate::machine_record::MachineRecord;
 use crate::node::{self, NodeArgs};
 use crate::nodes::{self, NodeRange, Nodes};
 use crate::serve::{Role, configure, say, stop_on_signal, without};
+use crate::serve_flags::ServeArgs;
 use crate::stop_pods::{self, Then};
 
 pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/ferry";

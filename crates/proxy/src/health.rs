@@ -294,35 +294,31 @@ pub fn serve_to(
     Box::pin(async move {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let accepting = async {
+            let mut acceptor = base::accept::Acceptor::new(&*listener);
             loop {
                 let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
-                match listener.accept().await {
-                    Ok((_, client)) if !admits(client.ip()) => {}
-                    Ok((stream, _)) => {
-                        let answer = Arc::clone(&answer);
-                        tasks.spawn_until_stopped(async move {
-                            let _permit = permit;
-                            let handler = service_fn(move |request: Request<Incoming>| {
-                                let answer = Arc::clone(&answer);
-                                async move {
-                                    let (head, _) = request.into_parts();
-                                    Ok::<_, Infallible>(answer.respond(&head).await)
-                                }
-                            });
-                            let serving = http1::Builder::new()
-                                .timer(TokioTimer::new())
-                                .header_read_timeout(HEAD)
-                                .serve_connection(TokioIo::new(stream), handler);
-                            if let Err(error) = serving.await {
-                                tracing::trace!(%error, "connection failed");
-                            }
-                        });
-                    }
-                    Err(error) => {
-                        tracing::debug!(%error, "failed to accept connection");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
+                let (stream, client) = acceptor.accept().await;
+                if !admits(client.ip()) {
+                    continue;
                 }
+                let answer = Arc::clone(&answer);
+                tasks.spawn_until_stopped(async move {
+                    let _permit = permit;
+                    let handler = service_fn(move |request: Request<Incoming>| {
+                        let answer = Arc::clone(&answer);
+                        async move {
+                            let (head, _) = request.into_parts();
+                            Ok::<_, Infallible>(answer.respond(&head).await)
+                        }
+                    });
+                    let serving = http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .header_read_timeout(HEAD)
+                        .serve_connection(TokioIo::new(stream), handler);
+                    if let Err(error) = serving.await {
+                        tracing::trace!(%error, "connection failed");
+                    }
+                });
             }
         };
         tasks.until_stopped(accepting).await;

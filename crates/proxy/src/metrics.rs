@@ -40,12 +40,12 @@ impl ProxyMetrics {
             )?,
             full_sync_seconds: metrics.histogram(
                 "kubeproxy_sync_full_proxy_rules_duration_seconds",
-                "Duration of setting all rules anew.",
+                "SyncProxyRules latency in seconds for full resyncs",
                 &BUCKETS,
             )?,
             partial_sync_seconds: metrics.histogram(
                 "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-                "Duration of setting the rules that changed.",
+                "SyncProxyRules latency in seconds for partial resyncs",
                 &BUCKETS,
             )?,
             network_programming: metrics.histograms(

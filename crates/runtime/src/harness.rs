@@ -281,12 +281,11 @@ impl Harness {
             stopping.await;
             queue.stop();
         });
-        let (tasks, stopping) = (self.tasks.clone(), self.tasks.stopping());
+        let tasks = self.tasks.clone();
         self.tasks.spawn(async move {
             let waits = std::mem::take(&mut *ctx.waits.lock());
-            tokio::select! {
-                () = stopping => return,
-                _ = futures_util::future::join_all(waits) => {}
+            if tasks.until_stopped(futures_util::future::join_all(waits)).await.is_none() {
+                return;
             }
             tracing::debug!(controller = ctx.descriptor.name, "caches synced");
             let configured = ctx

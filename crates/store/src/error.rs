@@ -62,11 +62,6 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True if the call had no effect and may succeed later.
-    pub fn is_retriable(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::NoSpace)
-    }
-
     pub(crate) fn corrupt(path: impl Into<PathBuf>, reason: impl Into<Arc<str>>) -> Self {
         Self::Corrupt { path: path.into(), reason: reason.into() }
     }

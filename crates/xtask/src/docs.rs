@@ -97,7 +97,9 @@ fn from_crate(folder: &Path) -> Result<Texts> {
     let mut texts = Texts::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).with_context(|| format!("failed to list {}", folder.display()))? {
+        for entry in
+            std::fs::read_dir(&folder).with_context(|| format!("failed to list {}", folder.display()))?
+        {
             let path = entry?.path();
             if path.is_dir() {
                 folders.push(path);

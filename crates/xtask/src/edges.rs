@@ -11,7 +11,8 @@ type Edges = BTreeMap<String, BTreeSet<String>>;
 /// Fails when a crate has a dependency that the list does not allow, or the list has an unused one.
 pub fn check(root: &Path) -> Result<()> {
     let list = root.join("crates/xtask/edges.txt");
-    let text = std::fs::read_to_string(&list).with_context(|| format!("failed to read {}", list.display()))?;
+    let text =
+        std::fs::read_to_string(&list).with_context(|| format!("failed to read {}", list.display()))?;
     let allowed = parse(&text)?;
     let actual = actual(root)?;
     let mut problems = Vec::new();

@@ -5,15 +5,21 @@ mod docs;
 #[cfg(test)]
 mod docs_index;
 mod edges;
+#[cfg(test)]
+mod function_length;
 mod package;
 mod reference;
 mod rpc;
 mod schema;
 #[cfg(test)]
+mod sources;
+#[cfg(test)]
 mod tables;
 mod test;
 #[cfg(test)]
 mod untested;
+#[cfg(test)]
+mod unused_dependencies;
 #[cfg(test)]
 mod vocabulary;
 

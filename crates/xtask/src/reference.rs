@@ -22,7 +22,8 @@ pub fn generate(root: &Path) -> Result<()> {
 fn write(root: &Path, area: Area, records: Vec<(String, Value)>) -> Result<()> {
     ensure!(!records.is_empty(), "{}: no records", area.file);
     let path = root.join("crates/reference/data").join(area.file);
-    std::fs::write(&path, reference::encode(&records)?).with_context(|| format!("failed to write {}", path.display()))
+    std::fs::write(&path, reference::encode(&records)?)
+        .with_context(|| format!("failed to write {}", path.display()))
 }
 
 fn read(path: &Path) -> Result<Value> {
@@ -32,7 +33,8 @@ fn read(path: &Path) -> Result<Value> {
 
 /// Files of a folder with one extension, sorted.
 fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
     let mut files: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     files.retain(|file| file.extension().is_some_and(|found| found == extension));
     files.sort();

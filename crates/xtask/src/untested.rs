@@ -1,23 +1,12 @@
 //! Tests that no command would run: doc tests of libraries with `doctest = false`, and unit tests of targets with
 //! `test = false`.
 
+use crate::sources;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Packages whose library or program has `test = false`.
 const WITHOUT_TESTS: &[&str] = &["bench", "testkit"];
-
-/// All Rust sources below a directory.
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).expect("a directory of sources") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
 
 /// True for the first line of a code block in a doc comment.
 fn opens_code_block(line: &str) -> bool {
@@ -30,7 +19,7 @@ fn opens_code_block(line: &str) -> bool {
 fn find(packages: impl Iterator<Item = PathBuf>, matches: impl Fn(&str) -> bool) -> Vec<String> {
     let mut files = Vec::new();
     for package in packages {
-        sources(&package.join("src"), &mut files);
+        sources::files(&package.join("src"), "rs", &mut files);
     }
     assert!(!files.is_empty(), "no sources");
     let mut found = Vec::new();

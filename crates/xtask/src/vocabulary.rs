@@ -1,7 +1,9 @@
 //! Checks comments, messages and identifiers against the words that `docs/glossary.md` excludes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::sources::{files, is_test_file, repository, tests_start};
 
 /// Heading of the table in the glossary.
 const HEADING: &str = "## Words not used";
@@ -27,6 +29,7 @@ const ALLOWED: &[(&str, &str)] = &[
     // The flag `--audit-trail`.
     ("ferry/src/audit_flags.rs", "trail"),
     ("docs/audit.md", "trail"),
+    ("docs/flag-reference.md", "trail"),
     // Texts of Kubernetes.
     ("controllers/src/horizontal_pod_autoscaler/metrics.rs", "asked"),
     ("api/src/tables/doc.rs", "tells"),
@@ -118,31 +121,16 @@ fn opens_with_question(comment: &str) -> bool {
 
 /// True for an error that opens with its operation instead of the failure.
 fn opens_with_gerund(literal: &str) -> bool {
-    let text = literal.trim_start_matches(|c: char| !c.is_alphabetic());
+    let (_, text) = literal.split_once('"').unwrap_or_default();
     let first = text.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
     first.ends_with("ing") && first.starts_with(char::is_lowercase) && !NO_GERUNDS.contains(&first)
 }
 
 /// True for a string literal that reads as a sentence.
 fn is_sentence(literal: &str) -> bool {
-    let words = literal.split_whitespace().filter(|word| word.chars().filter(|c| c.is_alphabetic()).count() > 1);
+    let words =
+        literal.split_whitespace().filter(|word| word.chars().filter(|c| c.is_alphabetic()).count() > 1);
     words.count() >= SENTENCE
-}
-
-/// Start of the tests in a source file, whose literals are data.
-fn tests_start(source: &str) -> usize {
-    let tests = source.match_indices("#[cfg(test)]").map(|(at, _)| at);
-    let mut modules = tests.filter(|at| {
-        let item = source[*at..].lines().map(str::trim).find(|line| !line.starts_with("#["));
-        item.is_some_and(|item| item.contains("mod ") && item.ends_with('{'))
-    });
-    modules.next().unwrap_or(source.len())
-}
-
-/// True for a file of tests, whose literals are data.
-fn is_test_file(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    path.contains("/tests/") || name == "tests.rs" || name.ends_with("_tests.rs")
 }
 
 fn words_of(text: &str) -> Vec<String> {
@@ -243,28 +231,14 @@ fn parts(source: &str, tests: usize) -> Vec<(usize, Part, &str)> {
     found
 }
 
-fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).expect("a directory of sources") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            files(&path, extension, found);
-        } else if path.extension().is_some_and(|other| other == extension) {
-            found.push(path);
-        }
-    }
-}
-
 /// Markdown documents of the repository and its `docs` folder.
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     files(&repository().join("docs"), "md", &mut found);
-    let top = fs::read_dir(repository()).expect("the repository").filter_map(Result::ok).map(|entry| entry.path());
+    let top =
+        fs::read_dir(repository()).expect("the repository").filter_map(Result::ok).map(|entry| entry.path());
     found.extend(top.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
     found
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn glossary() -> Vocabulary {

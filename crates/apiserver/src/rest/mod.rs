@@ -68,6 +68,11 @@ impl Route<'_> {
     fn subresource(&self) -> Option<&Subresource> {
         self.served.subresources.get(self.subresource?)
     }
+
+    /// Facts of the subresource, if the route has one with a handler.
+    fn facts(&self) -> Option<&'static api::subresources::Subresource> {
+        self.subresource()?.facts
+    }
 }
 
 impl Route<'_> {
@@ -141,12 +146,12 @@ impl Rest {
         };
         let offers = Offers {
             cbor: self.limits.cbor,
-            forms: if has_rows(&route) { Forms::All } else { Forms::Metadata },
+            forms: if route.facts().is_none_or(|facts| facts.tabular) { Forms::All } else { Forms::Metadata },
             streams: matches!(context.info.verb, Verb::List | Verb::Watch) && route.subresource.is_none(),
         };
         // The backend of a connection negotiates for itself.
         let none = http::HeaderMap::new();
-        let connects = route.subresource().is_some_and(|row| row.streams);
+        let connects = route.facts().is_some_and(|facts| facts.streaming);
         let headers = if connects { &none } else { &context.headers };
         let mut accepted = match accept(headers, context.query.get("pretty"), offers) {
             Ok(accepted) => accepted,
@@ -318,16 +323,6 @@ fn reaches_scope(context: &Context) -> bool {
         .iter()
         .find(|row| (row.group, row.version, row.resource) == (&*info.group, &*info.version, &*info.resource))
         .is_some_and(|row| row.scope == Scope::Cluster || info.in_namespace)
-}
-
-/// Reports whether the response has a table form; those of some subresources have none.
-fn has_rows(route: &Route<'_>) -> bool {
-    let Some(subresource) = route.subresource() else { return true };
-    !matches!(
-        (route.served.kind.resource(), &*subresource.name),
-        (_, "token" | "eviction" | "binding" | "ephemeralcontainers" | "resize" | "approval" | "finalize")
-            | ("resourceclaims", "status")
-    )
 }
 
 /// A binding sent to `bindings` instead of the pod.

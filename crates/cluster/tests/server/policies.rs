@@ -85,7 +85,7 @@ async fn policies_apply_before_pod_starts(
     early: &Arc<policy::PodStartGate>,
 ) -> Result<()> {
     let address: IpAddr = "10.1.0.7".parse()?;
-    let telling = {
+    let reporting = {
         let early = Arc::clone(early);
         tokio::spawn(async move { early.register("default", "early", &[address]).await })
     };
@@ -94,7 +94,7 @@ async fn policies_apply_before_pod_starts(
         "spec": { "nodeName": "here", "containers": [{ "name": "main", "image": "i" }] },
     });
     create::<Pod>(administrator, "default", object).await?;
-    tokio::time::timeout(PATIENCE, telling).await.context("the address was not reported in time")??;
+    tokio::time::timeout(PATIENCE, reporting).await.context("the address was not reported in time")??;
     assert!(table().contains("10.1.0.7 : goto ingress-group"), "{}", table());
     // The API's later report of the same address changes nothing; a different one applies.
     let status = |address: &str| {
@@ -121,19 +121,19 @@ async fn session() -> Result<()> {
     let client = driver(&server, &administrator, directory.path()).await?;
     assert!(client.list::<Secret>("", &ListOptions::default()).await.expect_err("secrets").is_forbidden());
     let tasks = TaskGroup::new();
-    let (told, ready) = tokio::sync::oneshot::channel();
+    let (received, ready) = tokio::sync::oneshot::channel();
     let early = Arc::new(policy::PodStartGate::default());
     let running = {
         let (early, tasks) = (Arc::clone(&early), tasks.clone());
         let ready = Box::new(move || {
-            let _ = told.send(());
+            let _ = received.send(());
         });
         tokio::spawn(async move { policy::run("here", client, early, tasks, ready).await })
     };
     tokio::time::timeout(PATIENCE, ready).await.context("ready without any policy")??;
     let nobody: IpAddr = "10.1.0.99".parse()?;
-    let told = tokio::time::timeout(PATIENCE, early.register("default", "nobody", &[nobody])).await;
-    told.context("no wait without policies")?;
+    let received = tokio::time::timeout(PATIENCE, early.register("default", "nobody", &[nobody])).await;
+    received.context("no wait without policies")?;
 
     pod(&administrator, "web", "here", "10.1.0.1").await?;
     pod(&administrator, "db", "here", "10.1.0.2").await?;

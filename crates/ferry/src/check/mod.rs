@@ -3,15 +3,27 @@
 mod kernel;
 mod limits;
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
+use clap::Args;
 use rustix::process::geteuid;
 
-use crate::cli::CheckArgs;
+use crate::cli::DataDir;
+use crate::flags::parse_listen;
+
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Address that the API server will listen on.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:6443", value_parser = parse_listen)]
+    pub listen: SocketAddr,
+}
 
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]

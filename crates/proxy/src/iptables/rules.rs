@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_with_two_endpoints() {
+    fn service_with_two_endpoints_renders_chains() {
         let front = Frontend { address: [10, 96, 0, 9].into(), protocol: Protocol::Tcp, port: 80 };
         let pick = Pick { source: Source::Inside, node_port: false, count: 2, affinity_seconds: None };
         let endpoint = |index, last| Entry::Endpoint {

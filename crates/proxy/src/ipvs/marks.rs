@@ -114,7 +114,7 @@ mod tests {
 
     /// The kernel accepts the rules, their changes and their removal, in a separate network namespace.
     #[test]
-    fn kernel_accepts_the_rules() {
+    fn kernel_accepts_ipvs_rules() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
             return;

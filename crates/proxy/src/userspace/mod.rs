@@ -86,6 +86,7 @@ struct Relay {
 }
 
 impl Relay {
+    #[expect(clippy::disallowed_methods, reason = "a named thread in the network namespace of the caller")]
     fn start() -> io::Result<Self> {
         let executor = Builder::new_current_thread().enable_all().build()?;
         let (handle, tasks) = (executor.handle().clone(), TaskGroup::new());

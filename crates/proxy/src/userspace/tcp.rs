@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::accept::Acceptor;
 use base::backoff::Backoff;
 use base::tasks::TaskGroup;
 use rustix::net::sockopt;
@@ -21,7 +22,6 @@ const BUFFER: usize = 16 << 10;
 /// Number of endpoints to try, and the time limit of each.
 const ATTEMPTS: usize = 4;
 const CONNECT: Duration = Duration::from_secs(5);
-const AGAIN: Duration = Duration::from_millis(100);
 /// First and later intervals of the check for unacknowledged data, and its time limit.
 const CONFIRM: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_secs(1));
 const FAREWELL: Duration = Duration::from_secs(60);
@@ -38,15 +38,9 @@ pub struct Shared {
 
 /// Accepts connections until the task is dropped.
 pub async fn serve(listener: TcpListener, front: Arc<OpenFrontend>, held: Option<Held>, shared: Shared) {
+    let mut acceptor = Acceptor::new(&listener);
     loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(%error, "failed to accept connection");
-                tokio::time::sleep(AGAIN).await;
-                continue;
-            }
-        };
+        let (stream, peer) = acceptor.accept().await;
         // Beyond the limit, connections wait in the kernel's backlog.
         let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
         let to_virtual = held.is_none()

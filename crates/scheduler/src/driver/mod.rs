@@ -101,9 +101,8 @@ impl Scheduler {
             let stopping = self.ctx.tasks.stopping();
             tokio::pin!(stopping);
             let synced = inbox::follow(&self.ctx.informers, &self.inbox);
-            tokio::select! {
-                () = &mut stopping => return,
-                () = synced => {}
+            if self.ctx.tasks.until_stopped(synced).await.is_none() {
+                return;
             }
             tracing::info!("caches synced");
             let mut tried = 0;

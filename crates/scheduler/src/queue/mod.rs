@@ -181,8 +181,8 @@ impl Queue {
         Some(pod)
     }
 
-    #[must_use]
-    pub fn has_ready(&self) -> bool {
+    #[cfg(test)]
+    fn has_ready(&self) -> bool {
         !self.ready.is_empty() || !self.early.is_empty()
     }
 

@@ -269,6 +269,7 @@ impl Committer {
         lease.into_iter().chain(trim).min()
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a named thread; this crate cannot use `base`")]
     fn checkpoint_if_due(&mut self) {
         let due = self.shared.options.checkpoint_bytes.max(self.checkpoint_bytes);
         if self.log_bytes < due || self.checkpointing.is_some() || self.poisoned.is_some() {

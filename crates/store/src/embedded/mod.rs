@@ -150,6 +150,7 @@ impl Clock {
 
 impl Embedded {
     /// Opens the store in `options.directory`, or creates one there. Blocks while it reads.
+    #[expect(clippy::disallowed_methods, reason = "a named thread; this crate cannot use `base`")]
     pub fn open(options: EmbeddedOptions) -> Result<Self> {
         let mut options = options;
         options.segment_bytes = options.segment_bytes.max(SMALLEST_SEGMENT);

@@ -13,8 +13,9 @@ use std::path::Path;
 
 /// Fails on a licence or source that is not allowed, a banned crate, a duplicate crate, or an advisory.
 pub fn check(root: &Path) -> Result<()> {
-    let read =
-        |name: &str| std::fs::read_to_string(root.join(name)).with_context(|| format!("failed to read {name}"));
+    let read = |name: &str| {
+        std::fs::read_to_string(root.join(name)).with_context(|| format!("failed to read {name}"))
+    };
     let rules = Rules::parse(&read("deny.toml")?);
     let mut problems = rules.gaps();
     let mut used = BTreeSet::new();

@@ -27,7 +27,8 @@ impl Archive {
 
     /// Adds the file at `source`.
     pub fn copy(&mut self, path: &str, mode: u32, source: &Path) -> Result<()> {
-        let content = std::fs::read(source).with_context(|| format!("failed to read {}", source.display()))?;
+        let content =
+            std::fs::read(source).with_context(|| format!("failed to read {}", source.display()))?;
         self.file(path, mode, &content)
     }
 

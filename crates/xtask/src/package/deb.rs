@@ -38,7 +38,8 @@ pub fn write(root: &Path, options: &Options) -> Result<PathBuf> {
     let mut file = File::create(&path).with_context(|| format!("failed to create {}", path.display()))?;
     let members: &[(&str, &[u8])] =
         &[("debian-binary", b"2.0\n"), ("control.tar.gz", &gzip(&control)?), ("data.tar.gz", &gzip(&data)?)];
-    write_ar(&mut file, timestamp(), members).with_context(|| format!("failed to write {}", path.display()))?;
+    write_ar(&mut file, timestamp(), members)
+        .with_context(|| format!("failed to write {}", path.display()))?;
     Ok(path)
 }
 
@@ -60,7 +61,8 @@ fn data(root: &Path, binary: &Path) -> Result<Vec<u8>> {
         .collect::<Result<_>>()?;
     names.sort_unstable();
     for name in names {
-        let page = std::fs::read(pages.path().join(&name)).with_context(|| format!("failed to read {name}"))?;
+        let page =
+            std::fs::read(pages.path().join(&name)).with_context(|| format!("failed to read {name}"))?;
         archive.file(&format!("usr/share/man/man1/{name}.gz"), 0o644, &gzip(&page)?)?;
     }
     archive.finish()

@@ -52,7 +52,8 @@ pub fn write(_root: &Path, options: &Options) -> Result<PathBuf> {
     });
     archive.file("index.json", 0o644, index.to_string().as_bytes())?;
     let path = options.output.join(format!("ferry-image_{}_{}.tar", version(), architecture()));
-    std::fs::write(&path, archive.finish()?).with_context(|| format!("failed to write {}", path.display()))?;
+    std::fs::write(&path, archive.finish()?)
+        .with_context(|| format!("failed to write {}", path.display()))?;
     Ok(path)
 }
 
