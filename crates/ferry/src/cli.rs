@@ -444,6 +444,11 @@ pub struct SimulateArgs {
     /// Run time of pods that run to completion.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub run_time: Duration,
+
+    /// Port at which the kubelets of all nodes serve /metrics/resource and /stats/summary, on loopback addresses: 0 is any
+    /// free port; by default they are not served.
+    #[arg(long, value_name = "PORT")]
+    pub kubelet_port: Option<u16>,
 }
 
 #[derive(Args, Debug)]

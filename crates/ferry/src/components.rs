@@ -129,6 +129,7 @@ pub async fn simulate(arguments: SimulateArgs) -> Result<ExitCode> {
         memory: arguments.memory,
         zones: arguments.zones,
         run_time: arguments.run_time,
+        kubelet_port: arguments.kubelet_port,
     };
     cluster::run_simulation(fleet, &arguments.kubeconfig, &Clock::system(), &tasks).await?;
     Ok(ExitCode::SUCCESS)
