@@ -118,7 +118,6 @@ async fn cost(processes: &Processes, work: impl Future<Output = Result<()>>) -> 
     let (before, begin) = (processes.cpu(), Instant::now());
     work.await?;
     let spent = processes.cpu().saturating_sub(before).as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^52 bytes")]
     let memory = processes.proportional_memory() as f64;
     Ok(Cost { cpu: spent * 60.0 / begin.elapsed().as_secs_f64(), memory })
 }
@@ -137,7 +136,6 @@ async fn control_plane(binary: &Path, arguments: &MetricsArguments) -> Result<(C
         connection.get("/metrics", &[]).await?;
     }
     let spent = processes.cpu().saturating_sub(before).as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     let scrape = Cost { cpu: spent * 1000.0 / arguments.scrapes as f64, memory: page.len() as f64 };
     Ok((with, scrape))
 }

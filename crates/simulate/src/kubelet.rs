@@ -260,7 +260,6 @@ fn names(pod: &Pod) -> (&str, &str) {
     (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts of floats saturate")]
 fn whole_number(value: f64) -> u64 {
     value as u64
 }
