@@ -1,14 +1,15 @@
 //! Prometheus metrics of this process, in a separate registry.
 
+mod text;
+
 use std::fs;
 use std::sync::Arc;
 
 pub use prometheus::core::{Collector, Desc};
 pub use prometheus::proto::{LabelPair, MetricFamily};
-use prometheus::{Encoder, Gauge, TextEncoder};
 pub use prometheus::{
-    Error as MetricsError, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-    IntGauge, IntGaugeVec, Opts, Registry,
+    Error as MetricsError, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter,
+    IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use crate::clock::Clock;
@@ -88,9 +89,7 @@ impl Metrics {
     pub fn encode_where(&self, keep: impl Fn(&mut MetricFamily) -> bool) -> Result<Vec<u8>, MetricsError> {
         let mut families = self.registry.gather();
         families.retain_mut(|family| keep(family) && !family.get_metric().is_empty());
-        let mut text = Vec::with_capacity(16 * 1024);
-        TextEncoder::new().encode(&families, &mut text)?;
-        Ok(text)
+        Ok(text::encode(&families))
     }
 
     /// All metrics in the Prometheus text format.

@@ -304,7 +304,7 @@ pub fn run_simulation<'a>(
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
         let client = Client::connect(kubeconfig, "ferry simulate").map_err(ClusterError::Client)?;
-        simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Client)?;
+        simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Simulation)?;
         tasks.stopping().await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
             tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");

@@ -46,6 +46,8 @@ pub enum ClusterError {
     Controllers(#[source] controllers::UnknownController),
     #[error("failed to connect to the API server")]
     Client(#[source] client::ClientError),
+    #[error("failed to start the simulated nodes")]
+    Simulation(#[source] simulate::FleetError),
     #[error("failed to start the exporter of traces")]
     Tracing(#[source] base::trace::ExporterError),
     #[error("failed to register metrics")]

@@ -48,6 +48,11 @@ pub struct SimulateArgs {
     /// Run time of pods that run to completion.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub run_time: Duration,
+
+    /// Port at which the kubelets of all nodes serve /metrics/resource and /stats/summary, on loopback addresses: 0 is any
+    /// free port; by default they are not served.
+    #[arg(long, value_name = "PORT")]
+    pub kubelet_port: Option<u16>,
 }
 
 #[derive(Args, Debug)]
@@ -219,6 +224,7 @@ pub async fn simulate(arguments: SimulateArgs) -> Result<ExitCode> {
         memory: arguments.memory,
         zones: arguments.zones,
         run_time: arguments.run_time,
+        kubelet_port: arguments.kubelet_port,
     };
     cluster::run_simulation(fleet, &arguments.kubeconfig, &Clock::system(), &tasks).await?;
     Ok(ExitCode::SUCCESS)

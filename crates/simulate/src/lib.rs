@@ -6,6 +6,7 @@
 
 mod addresses;
 mod heartbeat;
+mod kubelet;
 mod node;
 mod pods;
 
@@ -17,6 +18,8 @@ use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError};
 use runtime::{Harness, Row};
+
+pub use kubelet::KubeletError;
 
 /// Properties of the nodes.
 #[derive(Clone, Debug)]
@@ -30,6 +33,18 @@ pub struct Fleet {
     pub zones: usize,
     /// Run time of pods that run to completion.
     pub run_time: Duration,
+    /// Port of the kubelets, which then answer `/metrics/resource` and `/stats/summary` on loopback addresses; 0 is any
+    /// free port. They are not served without one.
+    pub kubelet_port: Option<u16>,
+}
+
+/// Reason why a fleet was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Kubelet(#[from] KubeletError),
 }
 
 impl Default for Fleet {
@@ -42,6 +57,7 @@ impl Default for Fleet {
             memory: "256Gi".to_owned(),
             zones: 3,
             run_time: Duration::from_secs(1),
+            kubelet_port: None,
         }
     }
 }
@@ -63,11 +79,15 @@ impl Fleet {
 /// Registers the nodes of a fleet and runs them in `tasks`.
 pub fn start<'a>(
     client: &'a Client,
-    fleet: Fleet,
+    mut fleet: Fleet,
     clock: &'a Clock,
     tasks: &'a TaskGroup,
-) -> BoxFuture<'a, Result<(), ClientError>> {
+) -> BoxFuture<'a, Result<(), FleetError>> {
     Box::pin(async move {
+        if let Some(port) = fleet.kubelet_port {
+            let shared = Arc::new(fleet.clone());
+            fleet.kubelet_port = Some(kubelet::serve(client, &shared, port, clock, tasks).await?);
+        }
         for number in 0..fleet.nodes {
             node::register(client, &fleet, number, clock.now()).await?;
         }

@@ -10,7 +10,7 @@ mod origin;
 mod tests;
 mod trust;
 
-pub use client::{Client, Limits, Response};
+pub use client::{Client, Limits, READ_BUFFER, Response};
 pub use origin::{Address, Origin, OriginError};
 pub use trust::{Authorities, Trust, TrustError};
 

@@ -1,6 +1,7 @@
 //! Writes the status of a pod to the API server when it has changed.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use client::Patch;
 use objects::core::v1::{Pod, PodStatus};
@@ -43,14 +44,17 @@ impl Worker {
             },
         );
         if shown == self.written_to && current.status.as_ref() == Some(&reported) {
-            self.written = Some(reported);
+            (self.written, self.status_changed) = (Some(reported), None);
             return;
         }
+        let changed = *self.status_changed.get_or_insert_with(Instant::now);
         let (namespace, name) =
             (pod.metadata.namespace.as_deref().unwrap_or(""), pod.metadata.name.as_deref().unwrap_or(""));
         let patch = Patch::Strategic(patch(pod, &reported));
         match self.shared.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {
             Ok(_) => {
+                self.status_changed = None;
+                self.shared.metrics.pods.status_sync.observe(changed.elapsed().as_secs_f64());
                 self.startup.published(pod, &reported, observed, &self.shared);
                 (self.written, self.written_to) = (Some(reported), shown);
             }

@@ -160,6 +160,9 @@ impl Worker {
         let span = spans::call(spans::RUN_POD_SANDBOX);
         let made = self.create_calls.run(async move { engine.run_sandbox(config, &handler).await }).await;
         spans::end(span, &made);
+        if users::wanted(pod) {
+            self.shared.metrics.pods.user_namespace(made.is_ok());
+        }
         let id = match made {
             Ok(id) => id,
             Err(error) => {

@@ -107,6 +107,8 @@ pub struct Worker {
     /// Limits of the pod's cgroup.
     pub(super) applied_to_pod: Option<LinuxContainerResources>,
     pub(super) startup: Startup,
+    /// Time at which the status began to differ from the written one.
+    pub(super) status_changed: Option<Instant>,
 }
 
 /// Outcome of a sync.
@@ -159,12 +161,14 @@ impl Worker {
             resizing: None,
             applied_to_pod: None,
             startup: Startup::new(seen_before),
+            status_changed: None,
         }
     }
 
     /// Runs until the pod is removed or the kubelet stops; true if the pod is removed.
     pub async fn run(mut self) -> bool {
         let mut operation = "create";
+        self.shared.metrics.pods.worker_start.observe(self.startup.since_seen().as_secs_f64());
         loop {
             let order = self.orders.borrow_and_update().clone();
             let begun = Instant::now();

@@ -17,6 +17,8 @@ struct Entry {
     news: Arc<Notify>,
     /// Pod with a deferred resize.
     deferred: Option<Arc<Pod>>,
+    /// The pod was created again while it terminates.
+    recreated: bool,
 }
 
 /// A pod that has a worker.
@@ -39,7 +41,10 @@ impl Workers {
     pub fn put(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let mut entries = self.entries.lock();
-        if entries.contains_key(&uid) {
+        if let Some(entry) = entries.get_mut(&uid) {
+            if entry.orders.borrow().gone && !std::mem::replace(&mut entry.recreated, true) {
+                self.shared.metrics.pods.recreated(&pod);
+            }
             self.change(&mut entries, &uid, pod);
             return;
         }
@@ -57,6 +62,10 @@ impl Workers {
         } else {
             None
         };
+        if new {
+            let reason = rejected.as_ref().map(|(reason, _)| reason.as_str());
+            self.shared.metrics.pods.added(&pod, reason);
+        }
         if let Some((reason, message)) = &rejected {
             tracing::info!(pod = uid, reason, message, "pod rejected");
         }
@@ -95,6 +104,12 @@ impl Workers {
             None
         };
         let Some(entry) = entries.get_mut(uid) else { return };
+        // A pod that waits for resources is checked again with the same resources.
+        let is_checked_again =
+            entry.deferred.as_ref().is_some_and(|waiting| !admit::resources_changed(waiting, &pod));
+        if !is_checked_again {
+            self.shared.metrics.pods.resize_requested(entry.deferred.as_ref().unwrap_or(&before), &pod);
+        }
         entry.deferred = pending.is_some().then(|| Arc::clone(&pod));
         let pod = if pending.is_some() { Arc::new(admit::with_resources_of(&pod, &before)) } else { pod };
         entry.orders.send_if_modified(|order| {
@@ -113,6 +128,9 @@ impl Workers {
             .collect();
         for (uid, pod) in waiting {
             self.change(entries, &uid, pod);
+            if entries.get(&uid).is_some_and(|entry| entry.deferred.is_none()) {
+                self.shared.metrics.pods.resize_accepted();
+            }
         }
     }
 
@@ -194,7 +212,7 @@ impl Workers {
                 () = stopping => {}
             }
         });
-        Entry { orders: sender, news, deferred: None }
+        Entry { orders: sender, news, deferred: None, recreated: false }
     }
 }
 

@@ -37,6 +37,7 @@ pub use base::zpages::PageSettings;
 use client_authorities::AcceptedChain;
 pub use client_authorities::ClientAuthorities;
 use limits::{CONNECTIONS, CONNECTIONS_PER_ADDRESS, HANDSHAKE};
+pub use machine::booted;
 pub use tls::{ServeError, Serving};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
