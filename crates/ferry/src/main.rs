@@ -73,6 +73,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     if let Some(words) = kubectl::words(std::env::args_os()) {
+    base::version::set_build(version::BUILD);
         return kubectl::main(words);
     }
     let cli = match parse() {
