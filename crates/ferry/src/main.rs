@@ -49,6 +49,7 @@ mod top;
 mod tracing_flags;
 mod up;
 mod upstream_flags;
+mod upstream_node_flags;
 mod version;
 
 use std::ffi::OsString;
@@ -72,8 +73,8 @@ fn main() -> ExitCode {
         Some(container::network::SUBCOMMAND) => return network::cni::main(),
         _ => {}
     }
-    if let Some(words) = kubectl::words(std::env::args_os()) {
     base::version::set_build(version::BUILD);
+    if let Some(words) = kubectl::words(std::env::args_os()) {
         return kubectl::main(words);
     }
     let cli = match parse() {
