@@ -286,7 +286,7 @@ fn start_components(
         .root_ca
         .get_or_insert_with(|| certificates.pki.server_authority.certificate_pem.clone());
     if components.signing.is_none() && components.signers.is_empty() {
-        components.signing = certificates.client_authority_pem();
+        components.signing = certificates.client_authority_pem().map(Into::into);
     }
     if components.legacy_tokens.is_none() {
         let root_ca = components.settings.root_ca.clone().unwrap_or_default();

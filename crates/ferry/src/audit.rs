@@ -242,7 +242,9 @@ fn time(event: &Value) -> &str {
 impl Search<'_> {
     fn matches(&self, event: &Value) -> bool {
         let code = event["responseStatus"]["code"].as_u64().unwrap_or(0);
-        let done = matches!(text(event, "stage"), "ResponseComplete") && (200..300).contains(&code);
+        // Connections switch protocols.
+        let succeeded = code == 101 || (200..300).contains(&code);
+        let done = matches!(text(event, "stage"), "ResponseComplete") && succeeded;
         let recent = || {
             self.after.is_none_or(|after| time(event).parse::<Timestamp>().is_ok_and(|time| time >= after))
         };

@@ -15,6 +15,7 @@ pub const CONCURRENCY: &[(&str, &str)] = &[
     ("concurrent-cron-job-syncs", "cronjob-controller"),
     ("concurrent-daemonset-syncs", "daemonset-controller"),
     ("concurrent-deployment-syncs", "deployment-controller"),
+    ("concurrent-device-taint-eviction-syncs", "device-taint-eviction-controller"),
     ("concurrent-endpoint-syncs", "endpoints-controller"),
     ("concurrent-ephemeralvolume-syncs", "ephemeral-volume-controller"),
     ("concurrent-gc-syncs", "garbage-collector-controller"),
@@ -22,8 +23,10 @@ pub const CONCURRENCY: &[(&str, &str)] = &[
     ("concurrent-job-syncs", "job-controller"),
     ("concurrent-namespace-syncs", "namespace-controller"),
     ("concurrent-rc-syncs", "replicationcontroller-controller"),
+    ("concurrent_rc_syncs", "replicationcontroller-controller"),
     ("concurrent-replicaset-syncs", "replicaset-controller"),
     ("concurrent-resource-quota-syncs", "resourcequota-controller"),
+    ("concurrent-resourceclaim-syncs", "resourceclaim-controller"),
     ("concurrent-service-endpoint-syncs", "endpointslice-controller"),
     ("concurrent-serviceaccount-token-syncs", "serviceaccount-token-controller"),
     ("concurrent-statefulset-syncs", "statefulset-controller"),
@@ -72,6 +75,15 @@ pub struct ControllerArgs {
     #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = parse_duration)]
     pub cluster_signing_duration: Duration,
 
+    /// The period of time since the last usage of an legacy service account token before it can be deleted.
+    #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = parse_duration)]
+    pub legacy_service_account_token_clean_up_period: Duration,
+
+    /// The maximum number of endpoints that will be added to an EndpointSlice. More endpoints per slice will result in less
+    /// endpoint slices, but larger resources.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_endpoints_per_slice: u16,
+
     #[command(flatten)]
     pub autoscaler: AutoscalerArgs,
 
@@ -118,6 +130,8 @@ impl ControllerArgs {
         let threshold = usize::try_from(self.terminated_pod_gc_threshold).ok();
         settings.terminated_pods = threshold.filter(|threshold| *threshold > 0);
         settings.signing_duration = signed(self.cluster_signing_duration)?;
+        settings.legacy_token_cleanup = signed(self.legacy_service_account_token_clean_up_period)?;
+        settings.endpoints_per_slice = usize::from(self.max_endpoints_per_slice);
         self.autoscaler.apply(settings)?;
         components.workers.0.extend(self.concurrency);
         Ok(())
@@ -165,6 +179,8 @@ mod tests {
                 "--node-monitor-grace-period=20s",
                 "--terminated-pod-gc-threshold=0",
                 "--cluster-signing-duration=1h",
+                "--legacy-service-account-token-clean-up-period=48h",
+                "--max-endpoints-per-slice=1000",
                 "--horizontal-pod-autoscaler-sync-period=5s",
                 "--horizontal-pod-autoscaler-tolerance=0.2",
                 "--concurrency=deployment-controller=10",
@@ -176,6 +192,8 @@ mod tests {
         assert_eq!(components.settings.node_monitor_grace.as_secs(), 20);
         assert_eq!(components.settings.terminated_pods, None);
         assert_eq!(components.settings.signing_duration.as_secs(), 3600);
+        assert_eq!(components.settings.legacy_token_cleanup.as_hours(), 48);
+        assert_eq!(components.settings.endpoints_per_slice, 1000);
         assert_eq!(components.settings.autoscaler.period, Duration::from_secs(5));
         assert_eq!(components.workers.0["deployment-controller"], 10);
         let none = configured(&["10.0.0.0/16"], &["--allocate-node-cidrs=false"]).expect("valid");
@@ -190,6 +208,8 @@ mod tests {
             (&[], "--allocate-node-cidrs=true"),
             (&[], "--concurrency=deployment-controller=0"),
             (&[], "--concurrency=nonsense=1"),
+            (&[], "--max-endpoints-per-slice=0"),
+            (&[], "--max-endpoints-per-slice=1001"),
         ] {
             assert!(configured(cidrs, &[flag]).is_err(), "{flag}");
         }

@@ -50,6 +50,7 @@ mod top;
 mod tracing_flags;
 mod up;
 mod upstream_flags;
+mod upstream_node_flags;
 mod version;
 
 use std::ffi::OsString;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         Some(container::network::SUBCOMMAND) => return network::cni::main(),
         _ => {}
     }
+    base::version::set_build(version::BUILD);
     if let Some(words) = kubectl::words(std::env::args_os()) {
         return kubectl::main(words);
     }

@@ -525,7 +525,11 @@ pub(crate) async fn service_and_slices(
 
 /// The `Available` condition of an APIService.
 fn condition(availability: &Availability) -> Condition {
-    let status = if availability.available { "True" } else { "False" };
+    let status = match availability.reason {
+        "ServiceAccessError" => "Unknown",
+        _ if availability.available => "True",
+        _ => "False",
+    };
     Condition::new("Available", status, availability.reason, availability.message.clone())
 }
 

@@ -456,7 +456,7 @@ impl Chain {
         let known = info.group.is_empty()
             || offered.discovery.has_group(&info.group)
             || context.catalogue.served(&info.group, &info.version, &info.resource).is_some();
-        if !known {
+        if !known || crate::rest::is_out_of_scope(context) {
             return reply::page_not_found();
         }
         let (outcome, accepted) = self.rest.handle(context, body).await;
@@ -468,7 +468,8 @@ impl Chain {
     }
 
     fn refuse(&self, context: &Context, status: &Status) -> Reply {
-        let offers = Offers { cbor: self.rest.limits.cbor, forms: Forms::All, streams: false };
+        let offers =
+            Offers { cbor: self.rest.limits.cbor, forms: Forms::All, streams: false, protobuf: true };
         let accepted = accept(&context.headers, context.query.get("pretty"), offers).ok();
         reply::status(status, accepted.as_ref())
     }

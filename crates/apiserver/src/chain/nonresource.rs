@@ -125,7 +125,7 @@ fn json(value: &Value, context: &Context) -> Reply {
 
 /// A discovery document in the encoding the client accepts.
 fn negotiated(value: &Value, context: &Context) -> Reply {
-    let offers = Offers { cbor: false, forms: Forms::None, streams: false };
+    let offers = Offers { cbor: false, forms: Forms::None, streams: false, protobuf: true };
     let outcome = accept(&context.headers, context.query.get("pretty"), offers)
         .and_then(|accepted| reply::value(200, value, &accepted, context));
     outcome.unwrap_or_else(|status| reply::status(&status, None))

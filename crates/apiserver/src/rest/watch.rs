@@ -36,7 +36,7 @@ impl Rest {
         }
         if accepted.encoding == Encoding::Yaml {
             // YAML has no stream form: the error lists the encodings that have one.
-            let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: true };
+            let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: true, protobuf: true };
             return Err(offers.only_streams());
         }
         let selection = Selection::read(&route.served, &options)?;

@@ -14,6 +14,7 @@
 mod authority;
 mod identity;
 mod kubelet;
+mod sec1;
 mod service_account;
 mod subject;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use objects::core::v1::{Node, Pod, Service};
 use objects::discovery::v1::EndpointSlice;
 use runtime::{Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError};
 
+use crate::Settings;
 use crate::shared::services;
 use crate::shared::trigger_times::TriggerTimes;
 
@@ -129,6 +130,7 @@ impl Loop for EndpointSlices {
             existing: &existing,
             shares: shares.as_ref(),
             since,
+            full: Settings::of(ctx).endpoints_per_slice,
         });
         for sharing in &plan.sharing {
             record_hints_event(sharing, &service, ctx);
