@@ -145,7 +145,7 @@ impl Kubelets {
     }
 
     /// Running pods of a node, sorted by namespace and name, with the usage of each container.
-    fn containers(&self, node: &str) -> Vec<(Arc<Pod>, Vec<(String, Usage)>)> {
+    fn containers(&self, node: &str) -> Vec<PodUsage> {
         let is_here = |pod: &Arc<Pod>| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             phase == Some("Running")
@@ -219,7 +219,7 @@ impl Kubelets {
             serde_json::json!({"time": now.to_string(), "name": "eth0", "rxBytes": whole_number(seconds * 1e4),
                 "txBytes": whole_number(seconds * 2e4)})
         };
-        let of_pod = |(pod, containers): &(Arc<Pod>, Vec<(String, Usage)>)| {
+        let of_pod = |(pod, containers): &PodUsage| {
             let (namespace, name) = names(pod);
             let start = pod.status.as_ref().and_then(|status| status.start_time.clone());
             let age = start.as_ref().map_or(0.0, |start| now.duration_since(start.0).as_secs_f64());
@@ -251,6 +251,9 @@ impl Kubelets {
         body.to_string()
     }
 }
+
+/// A pod with the usage of each container.
+type PodUsage = (Arc<Pod>, Vec<(String, Usage)>);
 
 /// Name, type and value of a metric of containers.
 type Family = (&'static str, &'static str, fn(&Usage) -> f64);
@@ -292,7 +295,7 @@ impl Usage {
     }
 
     /// The sum of all pods of a node, and some of its own.
-    fn whole(node: &str, pods: &[(Arc<Pod>, Vec<(String, Self)>)], start: Timestamp, now: Timestamp) -> Self {
+    fn whole(node: &str, pods: &[PodUsage], start: Timestamp, now: Timestamp) -> Self {
         let own = Self::of(node, "", start, now);
         let all = pods.iter().flat_map(|(_, containers)| containers);
         all.fold(own, |sum, (_, one)| Self { cpu: sum.cpu + one.cpu, memory: sum.memory + one.memory, ..sum })

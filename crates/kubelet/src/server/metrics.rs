@@ -277,10 +277,13 @@ pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
     page.reply()
 }
 
+/// Condition of the pods that a family counts.
+type Predicate = fn(&Pod) -> bool;
+
 /// Numbers of pods by what they are and what happens to them.
 fn counts(page: &mut Page, pods: &[Arc<Pod>]) {
     let number = |is: &dyn Fn(&Pod) -> bool| pods.iter().filter(|pod| is(pod)).count();
-    let families: [(&str, &str, fn(&Pod) -> bool); 2] = [
+    let families: [(&str, &str, Predicate); 2] = [
         (
             "kubelet_desired_pods",
             "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",

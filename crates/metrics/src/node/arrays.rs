@@ -5,6 +5,9 @@ use std::path::Path;
 use super::page::Page;
 use super::read;
 
+/// Value of a family for an array.
+type Value = fn(&Array) -> u64;
+
 /// An array of the `md` driver.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Array {
@@ -39,7 +42,7 @@ pub fn of_disks(proc: &Path, page: &mut Page) {
             page.sample("node_md_state", &labels, u8::from(array.state == state));
         }
     }
-    let families: [(&str, &str, fn(&Array) -> u64); 3] = [
+    let families: [(&str, &str, Value); 3] = [
         ("node_md_disks_required", "Total number of disks of device.", |array| array.required),
         ("node_md_blocks", "Total number of blocks on device.", |array| array.blocks),
         ("node_md_blocks_synced", "Number of blocks synced on device.", |array| array.synced),
