@@ -69,7 +69,7 @@ impl ScrapeMetrics {
                 &["type"],
             )?,
             nodes: metrics.gauge(
-                "metrics_server_scraped_nodes",
+                "ferry_metrics_scraped_nodes",
                 "Number of nodes that the last cycle collected metrics from.",
             )?,
         })
