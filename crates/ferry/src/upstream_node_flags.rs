@@ -12,7 +12,7 @@ const DEAD: &str = "dead containers are kept as by default";
 const FILES: &str = "use --data-dir";
 const HEALTH: &str = "health is served at the port of the API";
 const IPVS: &str = "IPVS has its default settings";
-const LISTEN: &str = "use --listen";
+const LISTEN: &str = "use --kubelet-listen";
 const MANAGERS: &str = "CPUs and memory are not pinned";
 const MANIFESTS: &str = "static pods are read from files";
 const MARK: &str = "packets have Kubernetes' default mark";
@@ -79,7 +79,6 @@ pub const KUBELET: &[Row] = &[
     ("node-status-max-images", Value, "50 images are reported"),
     ("node-status-update-frequency", Value, "the node status has Kubernetes' default interval"),
     ("oom-score-adj", Value, "the score of the process is not changed"),
-    ("pod-manifest-path", Value, "set staticPodPath in the file of --config"),
     ("pods-per-core", Value, "use --max-pods"),
     ("port", Value, LISTEN),
     ("protect-kernel-defaults", Switch, "kernel parameters are not changed"),

@@ -351,4 +351,20 @@ async fn extension_server_openapi_v2_is_merged_while_available() {
     assert_eq!(code, 200);
     running.until(EXTENSION, |_, found| reason(found) == "FailedDiscoveryCheck").await;
     running.until("/openapi/v2", |_, document| !has(document)).await;
+
+    // Its resources are still listed, as stale ones.
+    let request = Request::get("/apis")
+        .header("authorization", format!("Bearer {ADMIN}"))
+        .header("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+        .body(RequestBody::default())
+        .expect("a request");
+    let body = running.server.send(request).await.into_body().collect().await.expect("a body").to_bytes();
+    let groups: Value = serde_json::from_slice(&body).expect("JSON");
+    let mut items = groups["items"].as_array().expect("groups").iter();
+    let group = items.find(|group| group["metadata"]["name"] == "example.com").expect("the group");
+    let version = &group["versions"][0];
+    assert_eq!(
+        (&version["freshness"], &version["resources"][0]["resource"]),
+        (&json!("Stale"), &json!("flunders"))
+    );
 }

@@ -395,9 +395,38 @@ impl Watch {
         (text(&event["type"]), text(&object["metadata"]["name"]), object["spec"].clone())
     }
 
+    /// Waits for the end of the watch.
+    async fn ended(&mut self) {
+        let end = async { while let Some(Ok(_)) = self.body.frame().await {} };
+        tokio::time::timeout(WAIT_LIMIT, end).await.expect("the watch ends in time");
+    }
+
     fn has_event(&mut self) -> bool {
         !self.received.is_empty() || self.body.frame().now_or_never().is_some()
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watch_ends_when_its_definition_changes_and_the_next_one_has_the_new_schema() {
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 1}))).await.0, 201);
+    let mut watch = Watch::open(&cluster, WIDGETS).await;
+    assert_eq!(watch.next().await.1, "a");
+    let mut changed = cluster.get(OWN).await.1;
+    let properties = &mut changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+    properties["spec"]["properties"]["shape"] = json!({"type": "string", "default": "round"});
+    let (code, answer) = cluster.ask(Method::PUT, OWN, &changed).await;
+    assert_eq!(code, 200, "{answer}");
+    watch.ended().await;
+    let mut watch = Watch::open(&cluster, WIDGETS).await;
+    assert_eq!(watch.next().await.2, json!({"size": 1, "color": "red", "shape": "round"}));
+    // A definition that is deleted and created again at once serves none of the old objects.
+    assert_eq!(cluster.ask(Method::DELETE, OWN, &Value::Null).await.0, 200);
+    watch.ended().await;
+    cluster.until(OWN, |code, _| code == 404).await;
+    cluster.define(&definition()).await;
+    assert_eq!(cluster.until(WIDGETS, |code, _| code == 200).await["items"], json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -166,6 +166,14 @@ async fn custom_resources_are_pruned_defaulted_validated_and_versioned() {
             "{spec}: {refused}"
         );
     }
+    let unknown = widget("warned", json!({"size": 1, "unknown": 1})).to_string();
+    let request = http::Request::post(format!("{WIDGETS}?fieldValidation=Warn&dryRun=All"))
+        .header("authorization", format!("Bearer {ADMIN}"))
+        .header("content-type", JSON);
+    let reply = cluster.server.send(request.body(unknown.into_bytes().into()).expect("a request")).await;
+    let warning =
+        reply.headers().get("warning").and_then(|warning| warning.to_str().ok()).unwrap_or_default();
+    assert_eq!((reply.status().as_u16(), warning), (201, "299 - \"unknown field \\\"spec.unknown\\\"\""));
     let (code, _) =
         cluster.ask(Method::POST, WIDGETS, &widget("b", json!({"size": 5, "color": "blue"}))).await;
     assert_eq!(code, 201);

@@ -10,6 +10,7 @@ mod certificates;
 mod cloud;
 mod component_ports;
 mod component_status;
+mod custom_consumers;
 mod custom_resources;
 #[path = "../../examples/embedded.rs"]
 #[expect(dead_code, reason = "the main function of an example")]
