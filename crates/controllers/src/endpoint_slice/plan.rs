@@ -1,6 +1,6 @@
 //! Desired slices of a service, given its existing ones, with as few writes as possible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -42,6 +42,11 @@ pub struct EndpointSlicePlan {
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<Arc<EndpointSlice>>,
     pub sharing: Vec<Sharing>,
+    /// Endpoints added and removed, by address family.
+    pub moved: Vec<(usize, usize)>,
+    /// Endpoints, and slices that they would need with perfect allocation.
+    pub endpoints: usize,
+    pub desired: usize,
 }
 
 pub fn zone(node: &Node) -> Option<&String> {
@@ -137,6 +142,7 @@ fn plan_family(observed: &ObservedEndpoints<'_>, family: &'static str, plan: &mu
         wanted.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
     }
     plan.sharing.extend(hint(observed, family, &own, &mut wanted));
+    count(&by_ports, &wanted, plan);
     let (mut create, mut kept) = (Vec::new(), 0);
     for (key, (ports, endpoints)) in wanted {
         let slices = by_ports.remove(&key).map(|(_, slices)| slices).unwrap_or_default();
@@ -167,6 +173,28 @@ fn plan_family(observed: &ObservedEndpoints<'_>, family: &'static str, plan: &mu
     }
     plan.create.extend(create);
     plan.delete.extend(doomed);
+}
+
+/// Adds the numbers of a family to the plan.
+fn count(
+    known: &BTreeMap<String, (Vec<EndpointPort>, Vec<Arc<EndpointSlice>>)>,
+    wanted: &BTreeMap<String, (Vec<EndpointPort>, Vec<Endpoint>)>,
+    plan: &mut EndpointSlicePlan,
+) {
+    let before: BTreeSet<_> = known
+        .iter()
+        .flat_map(|(ports, (_, slices))| {
+            slices.iter().flat_map(|slice| endpoints_of(slice)).map(move |endpoint| (ports, identity(endpoint)))
+        })
+        .collect();
+    let after: BTreeSet<_> = wanted
+        .iter()
+        .flat_map(|(ports, (_, endpoints))| endpoints.iter().map(move |endpoint| (ports, identity(endpoint))))
+        .collect();
+    plan.moved.push((after.difference(&before).count(), before.difference(&after).count()));
+    plan.endpoints += after.len();
+    let slices: usize = wanted.values().map(|(_, endpoints)| endpoints.len().div_ceil(FULL)).sum();
+    plan.desired += slices.max(1);
 }
 
 #[derive(Default)]
