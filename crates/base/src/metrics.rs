@@ -101,12 +101,7 @@ impl Metrics {
     }
 
     /// Gauges whose rows are computed when they are scraped.
-    pub fn computed(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-    ) -> Result<ComputedGauges, MetricsError> {
+    pub fn computed(&self, name: &str, help: &str, labels: &[&str]) -> Result<ComputedGauges, MetricsError> {
         self.add(ComputedGauges::new(name, help, labels)?)
     }
 
@@ -155,6 +150,15 @@ impl Metrics {
     pub fn encode(&self) -> Result<Vec<u8>, MetricsError> {
         self.encode_where(|_| true)
     }
+}
+
+/// Rows of collectors that no registry has, in the Prometheus text format.
+pub fn encode_collectors(collectors: &[&dyn Collector]) -> Result<Vec<u8>, MetricsError> {
+    let mut families: Vec<_> = collectors.iter().flat_map(|collector| collector.collect()).collect();
+    families.retain(|family| !family.get_metric().is_empty());
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&families, &mut text)?;
+    Ok(text)
 }
 
 /// Reads `/proc/self` when scraped.
@@ -290,7 +294,10 @@ mod tests {
         let families = metrics.families();
         let found = |name: &str| families.iter().find(|family| family.name == name).expect(name).clone();
         let seconds = found("seconds");
-        assert_eq!((seconds.kind, &*seconds.labels), ("histogram", &["code".to_owned(), "verb".to_owned()][..]));
+        assert_eq!(
+            (seconds.kind, &*seconds.labels),
+            ("histogram", &["code".to_owned(), "verb".to_owned()][..])
+        );
         assert_eq!(seconds.buckets.as_deref(), Some(&[1.0, 2.0][..]));
         assert_eq!(found("apiserver_request_total").kind, "counter");
         let text = String::from_utf8(metrics.encode().expect("encodes")).expect("text");

@@ -1,5 +1,7 @@
 //! The Kubernetes version that the components implement.
 
+use std::sync::OnceLock;
+
 use serde_json::{Value, json};
 
 use crate::metrics::{Metrics, MetricsError};
@@ -7,9 +9,25 @@ use crate::metrics::{Metrics, MetricsError};
 /// The Kubernetes release whose API and behaviour Ferry implements.
 pub const GIT_VERSION: &str = "v1.36.4";
 
+/// Commit and date of the build.
+static BUILD: OnceLock<(&str, &str)> = OnceLock::new();
+
+/// Sets the commit and its date that `/version` and metrics report; empty ones are unknown. The first call counts.
+pub fn set_build(commit: &'static str, date: &'static str) {
+    let _ = BUILD.set((commit, date));
+}
+
+/// Commit and date; those of an unstamped build of Kubernetes if unknown.
+fn build() -> (&'static str, &'static str) {
+    let (commit, date) = BUILD.get().copied().unwrap_or_default();
+    let known = |text: &'static str, otherwise| if text.is_empty() { otherwise } else { text };
+    (known(commit, "$Format:%H$"), known(date, "1970-01-01T00:00:00Z"))
+}
+
 /// Response of `/version`: that of the Kubernetes release, since clients select features by it.
 #[must_use]
 pub fn version() -> Value {
+    let (commit, date) = build();
     json!({
         "major": "1",
         "minor": "36",
@@ -18,9 +36,9 @@ pub fn version() -> Value {
         "minCompatibilityMajor": "1",
         "minCompatibilityMinor": "35",
         "gitVersion": GIT_VERSION,
-        "gitCommit": "$Format:%H$",
+        "gitCommit": commit,
         "gitTreeState": "",
-        "buildDate": "1970-01-01T00:00:00Z",
+        "buildDate": date,
         "goVersion": "go1.26.6",
         "compiler": "gc",
         "platform": platform(),

@@ -14,8 +14,8 @@ use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
 use crate::node_lifecycle::{BY_NODE, index_by_node};
-use crate::shared::{metrics, pod_facts};
 use crate::shared::pod_facts::claims_of;
+use crate::shared::{metrics, pod_facts};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "persistentvolume-attach-detach-controller",
@@ -100,18 +100,17 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
             users.filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).filter(|node| !node.is_empty());
         nodes.map(|node| Key::new("", &node)).collect()
     });
-    let work =
-        AttachDetach { nodes, pods, claims, volumes: ctx.cache(), drivers: ctx.cache(), attachments };
+    let work = AttachDetach { nodes, pods, claims, volumes: ctx.cache(), drivers: ctx.cache(), attachments };
     if let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.volumes) {
         let all = work.clone();
         metrics.attachable.compute(&ctx.tasks, move |rows| {
-            let row = |volume: &AttachableVolume, state| rows.with_label_values(&[&*volume.plugin(), state]).inc();
+            let row =
+                |volume: &AttachableVolume, state| rows.with_label_values(&[&*volume.plugin(), state]).inc();
             for (_, wanted) in all.wanted_by_node() {
                 wanted.values().for_each(|volume| row(volume, "desired_state_of_world"));
             }
-            let is_attached = |known: &&Arc<VolumeAttachment>| {
-                known.status.as_ref().is_some_and(|status| status.attached)
-            };
+            let is_attached =
+                |known: &&Arc<VolumeAttachment>| known.status.as_ref().is_some_and(|status| status.attached);
             for volume in all.attachments.all().iter().filter(is_attached).filter_map(|a| all.volume_of(a)) {
                 row(&volume, "actual_state_of_world");
             }
@@ -208,6 +207,9 @@ impl Loop for AttachDetach {
 impl AttachDetach {
     /// Attachments that pods need, by node.
     fn wanted_by_node(&self) -> Vec<(String, BTreeMap<String, AttachableVolume>)> {
+        if self.volumes.count() == 0 {
+            return Vec::new();
+        }
         let names = self.nodes.all().into_iter().filter_map(|node| node.metadata.name.clone());
         names.map(|name| (name.clone(), self.wanted(&name))).collect()
     }

@@ -147,9 +147,7 @@ struct MovedEndpoints {
 }
 
 fn moved(wanted: &[EndpointSlice], known: &[Arc<EndpointSlice>]) -> MovedEndpoints {
-    fn by_address<'a>(
-        slices: impl Iterator<Item = &'a EndpointSlice>,
-    ) -> BTreeMap<&'a str, &'a Endpoint> {
+    fn by_address<'a>(slices: impl Iterator<Item = &'a EndpointSlice>) -> BTreeMap<&'a str, &'a Endpoint> {
         let endpoints = slices.flat_map(|slice| slice.endpoints.iter().flatten());
         endpoints.filter_map(|endpoint| Some((endpoint.addresses.first()?.as_str(), endpoint))).collect()
     }

@@ -222,8 +222,7 @@ impl PodGarbage {
 fn record(ctx: &Context, pod: &Pod, reason: &str, is_error: bool) {
     let Some(metrics) = metrics::of(ctx) else { return };
     let namespace = metrics.names.bound(pod.metadata.namespace.as_deref().unwrap_or_default());
-    let counters =
-        if is_error { &metrics.others.pod_deletion_errors } else { &metrics.others.pod_deletions };
+    let counters = if is_error { &metrics.others.pod_deletion_errors } else { &metrics.others.pod_deletions };
     counters.with_label_values(&[namespace, reason]).inc();
 }
 

@@ -134,7 +134,8 @@ impl Claims {
                     let claim = from_template(pod, &entry.name, &template);
                     let created = ctx.client.create(namespace, &claim).await;
                     if let Some(metrics) = metrics::of(ctx) {
-                        let labels = [if created.is_ok() { "success" } else { "failure" }, admin_access(&claim)];
+                        let labels =
+                            [if created.is_ok() { "success" } else { "failure" }, admin_access(&claim)];
                         metrics.others.claim_creations.with_label_values(&labels).inc();
                     }
                     let created = created?;
@@ -233,7 +234,8 @@ impl Claims {
 /// Label of claims with administrative access.
 fn admin_access(claim: &ResourceClaim) -> &'static str {
     let mut requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
-    let is_admin = requests.any(|request| request.exactly.as_ref().is_some_and(|one| one.admin_access == Some(true)));
+    let is_admin =
+        requests.any(|request| request.exactly.as_ref().is_some_and(|one| one.admin_access == Some(true)));
     if is_admin { "true" } else { "false" }
 }
 

@@ -15,7 +15,9 @@ const LISTS: [&str; 2] = ["testdata/stable-metrics-list.yaml", "documentation/do
 type Metric = BTreeMap<String, Vec<String>>;
 
 pub fn generate(root: &Path, arguments: &[String]) -> Result<()> {
-    let [directory] = arguments else { bail!("name the directory test/instrumentation of a Kubernetes source tree") };
+    let [directory] = arguments else {
+        bail!("name the directory test/instrumentation of a Kubernetes source tree")
+    };
     let mut facts: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
     for list in LISTS {
         let path = Path::new(directory).join(list);
@@ -75,12 +77,15 @@ fn name(metric: &Metric) -> Result<String> {
 fn fields(metric: &Metric) -> Result<Vec<(String, Value)>> {
     let mut fields = Vec::new();
     let values = |field: &str| metric.get(field).filter(|values| !values.is_empty());
-    for (field, fact) in [("type", "type"), ("stabilityLevel", "stability"), ("deprecatedVersion", "deprecated")] {
+    for (field, fact) in
+        [("type", "type"), ("stabilityLevel", "stability"), ("deprecatedVersion", "deprecated")]
+    {
         if let Some(value) = values(field) {
             fields.push((fact.to_owned(), json!(value[0])));
         }
     }
-    let mut labels: Vec<&String> = ["labels", "constLabels"].into_iter().filter_map(values).flatten().collect();
+    let mut labels: Vec<&String> =
+        ["labels", "constLabels"].into_iter().filter_map(values).flatten().collect();
     labels.sort();
     if !labels.is_empty() {
         fields.push(("labels".to_owned(), json!(labels)));

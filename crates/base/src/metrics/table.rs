@@ -2,6 +2,8 @@
 
 /// A struct with one metric per row, and a constructor that registers them.
 ///
+/// With `shared` before the struct, its metrics can be added to several registries.
+///
 /// A row is the field, the method of [`Metrics`](crate::metrics::Metrics) that registers it with its arguments except for
 /// the help text, and the help text.
 ///
@@ -38,6 +40,27 @@ macro_rules! metric_table {
             }
         }
     };
+    (shared $(#[$doc:meta])* $visibility:vis struct $name:ident {
+        $($field:ident: $method:ident($metric:literal $(, $argument:expr)* $(,)?) $help:literal;)*
+    }) => {
+        $crate::metric_table! {
+            $(#[$doc])* $visibility struct $name { $($field: $method($metric $(, $argument)*) $help;)* }
+        }
+
+        impl $name {
+            /// Adds the metrics to a further registry, which shares them.
+            pub fn register(
+                &self,
+                metrics: &$crate::metrics::Metrics,
+            ) -> ::std::result::Result<(), $crate::metrics::MetricsError> {
+                $(metrics.add_shared(&self.$field, $crate::metric_table!(@buckets $method $(, $argument)*))?;)*
+                Ok(())
+            }
+        }
+    };
+    (@buckets histogram, $buckets:expr) => { $buckets };
+    (@buckets histograms, $labels:expr, $buckets:expr) => { $buckets };
+    (@buckets $method:ident $(, $argument:expr)*) => { &[] };
     (@new $metrics:ident $method:ident $metric:literal, $help:literal $(, $argument:expr)*) => {
         $metrics.$method($metric, $help $(, $argument)*)?
     };

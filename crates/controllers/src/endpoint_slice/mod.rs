@@ -15,8 +15,8 @@ use objects::discovery::v1::EndpointSlice;
 use runtime::{Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError};
 
 use crate::shared::slice_figures::{SliceFigures, SliceFiguresByService};
-use crate::shared::{metrics, services};
 use crate::shared::trigger_times::TriggerTimes;
+use crate::shared::{metrics, services};
 
 pub use plan::{EndpointSlicePlan, MANAGED_BY, MANAGER, ObservedEndpoints, SERVICE_NAME, Sharing, plan};
 
@@ -166,20 +166,12 @@ impl EndpointSlices {
         }
     }
 
-    fn count(
-        &self,
-        key: &Key,
-        service: &Service,
-        plan: &EndpointSlicePlan,
-        existing: usize,
-        ctx: &Context,
-    ) {
+    fn count(&self, key: &Key, service: &Service, plan: &EndpointSlicePlan, existing: usize, ctx: &Context) {
         let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.slices) else { return };
         let (created, updated, deleted) = (plan.create.len(), plan.update.len(), plan.delete.len());
         let zones = hints::wants_zones(service);
         let spec = service.spec.as_ref();
-        let traffic_distribution =
-            spec.and_then(|spec| spec.traffic_distribution.clone()).filter(|_| !zones);
+        let traffic_distribution = spec.and_then(|spec| spec.traffic_distribution.clone()).filter(|_| !zones);
         for (added, removed) in &plan.moved {
             metrics.added.observe(*added as f64);
             metrics.removed.observe(*removed as f64);

@@ -184,7 +184,10 @@ fn count(
     let before: BTreeSet<_> = known
         .iter()
         .flat_map(|(ports, (_, slices))| {
-            slices.iter().flat_map(|slice| endpoints_of(slice)).map(move |endpoint| (ports, identity(endpoint)))
+            slices
+                .iter()
+                .flat_map(|slice| endpoints_of(slice))
+                .map(move |endpoint| (ports, identity(endpoint)))
         })
         .collect();
     let after: BTreeSet<_> = wanted
@@ -420,12 +423,15 @@ mod tests {
         assert_eq!(sizes, [100, 100, 50]);
         let quiet = planned(&service(), &all, &slices);
         assert!(quiet.create.is_empty() && quiet.update.is_empty() && quiet.delete.is_empty());
+        assert_eq!((&*quiet.moved, quiet.endpoints, quiet.desired), (&[(0, 0)][..], 250, 3));
         let more = pods(260);
         let grown = planned(&service(), &more, &slices);
         assert_eq!((grown.create.len(), grown.update.len()), (0, 1));
+        assert_eq!((&*grown.moved, grown.endpoints), (&[(10, 0)][..], 260));
         let slices = after(&slices, grown);
         let fewer = planned(&service(), &more[..100], &slices);
         assert_eq!((fewer.create.len(), fewer.update.len(), fewer.delete.len()), (0, 0, 2));
+        assert_eq!((&*fewer.moved, fewer.endpoints, fewer.desired), (&[(0, 160)][..], 100, 1));
         let slices = after(&slices, fewer);
         let none = after(&slices, planned(&service(), &[], &slices));
         assert_eq!((none.len(), endpoints_of(&none[0]).len()), (1, 0));

@@ -142,8 +142,14 @@ pub fn judged_pods(
 pub fn finished(metrics: &ControllerMetrics, job: &Job, condition: &JobCondition) {
     let result = if condition.type_ == "Complete" { "succeeded" } else { "failed" };
     let reason = match condition.reason.as_deref().unwrap_or_default() {
-        reason @ ("BackoffLimitExceeded" | "DeadlineExceeded" | "PodFailurePolicy" | "FailedIndexes"
-        | "MaxFailedIndexesExceeded" | "SuccessPolicy" | "CompletionsReached" | "") => reason,
+        reason @ ("BackoffLimitExceeded"
+        | "DeadlineExceeded"
+        | "PodFailurePolicy"
+        | "FailedIndexes"
+        | "MaxFailedIndexesExceeded"
+        | "SuccessPolicy"
+        | "CompletionsReached"
+        | "") => reason,
         _ => "other",
     };
     metrics.jobs.finished.with_label_values(&[mode(job), result, reason]).inc();
@@ -180,13 +186,8 @@ mod tests {
             ..JobStatus::default()
         };
         counted_pods(&metrics, &observed, &status("0", "", 1), &status("0-2", "4", 3));
-        let condition = super::super::observed::new_condition(
-            "Failed",
-            "True",
-            "of a client",
-            "",
-            Clock::system().now(),
-        );
+        let condition =
+            super::super::observed::new_condition("Failed", "True", "of a client", "", Clock::system().now());
         finished(&metrics, &job, &condition);
         let text = String::from_utf8(registry.encode().expect("encoded")).expect("text");
         for line in [

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::metrics::ComputedGauges;
 use client::{ClientError, Patch};
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -35,6 +36,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const LEASES: &str = "kube-node-lease";
 /// Index of pods by node.
 pub const BY_NODE: &str = "node";
+
+/// A number of a zone.
+type ZoneFigure = fn(ZoneNodes) -> f64;
 
 struct NodeLifecycle {
     nodes: Cache<Node>,
@@ -81,7 +85,7 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         node.map(|node| Key::of(&*node)).into_iter().collect()
     });
     if let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.nodes) {
-        let gauges: [(_, fn(ZoneNodes) -> f64); 3] = [
+        let gauges: [(&ComputedGauges, ZoneFigure); 3] = [
             (&metrics.zone_health, ZoneNodes::health),
             (&metrics.zone_size, |zone| zone.size() as f64),
             (&metrics.unhealthy, |zone| zone.unhealthy as f64),

@@ -260,6 +260,21 @@ mod tests {
     }
 
     #[test]
+    fn age_ratios_are_those_of_ready_pods_to_the_youngest() {
+        let created = |name: &str, since| {
+            let mut pod = ready_at(pod(name, "Running"), since);
+            pod.metadata.creation_timestamp = Some(Time(at(since)));
+            Arc::new(pod)
+        };
+        let mut unready = pod("unready", "Running");
+        unready.metadata.creation_timestamp = Some(Time(at(999)));
+        let pods = [created("old", 0), created("young", 900), Arc::new(unready)];
+        assert_eq!(age_ratios(&pods, 3, at(1000)), [10.0, 1.0]);
+        assert_eq!(age_ratios(&pods, 1, at(1000)), [10.0]);
+        assert!(age_ratios(&pods[2..], 1, at(1000)).is_empty());
+    }
+
+    #[test]
     fn status_has_counts_and_requeue_time() {
         let mut set = set(3);
         set.metadata.generation = Some(4);
