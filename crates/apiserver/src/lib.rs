@@ -15,6 +15,7 @@ mod custom;
 pub mod discovery;
 pub mod encryption;
 mod memory_limit;
+mod metrics;
 mod openapi;
 pub mod outbound;
 mod registry;

@@ -117,11 +117,13 @@ impl Driver {
         let of_service = Arc::clone(&changed);
         services.on_event(move |change| {
             of_service.metrics.service_changes.inc();
+            of_service.metrics.services_pending.inc();
             of_service.add(name_of(change.object()));
         });
         let of_slice = Arc::clone(&changed);
         slices.on_event(move |change| {
             of_slice.metrics.endpoint_changes.inc();
+            of_slice.metrics.endpoints_pending.inc();
             if !matches!(change, Change::Deleted(_)) {
                 of_slice.note_trigger(change.old().map(AsRef::as_ref), change.object());
             }
@@ -204,8 +206,12 @@ impl Driver {
         if self.answers.is_empty() {
             return;
         }
+        let begun = Instant::now();
         match std::mem::take(&mut self.answers).forget_others() {
-            Ok(count) => self.metrics.forgotten_flows.inc_by(count as u64),
+            Ok(counts) => {
+                self.metrics.forgotten_flows.add(counts);
+                self.metrics.conntrack_seconds.observe(begun.elapsed().as_secs_f64());
+            }
             Err(error) => tracing::debug!(%error, "failed to list conntrack entries"),
         }
     }
@@ -234,6 +240,7 @@ impl<R: FnOnce() + Send> ExternalState for Running<R> {
         let driver = &mut self.driver;
         driver.look_at_node();
         let begun = Instant::now();
+        let pending = (driver.metrics.services_pending.get(), driver.metrics.endpoints_pending.get());
         let triggers = std::mem::take(&mut *driver.changed.triggers.lock());
         let difference = driver.plan_changed(&mut self.ports);
         let outcome = if whole { driver.backend.replace(&driver.state) } else { driver.apply(&difference) };
@@ -249,6 +256,9 @@ impl<R: FnOnce() + Send> ExternalState for Running<R> {
                 if whole { &driver.metrics.full_sync_seconds } else { &driver.metrics.partial_sync_seconds };
             of_kind.observe(seconds);
         }
+        // Changes that arrived during the sync remain pending.
+        driver.metrics.services_pending.sub(pending.0);
+        driver.metrics.endpoints_pending.sub(pending.1);
         let now = driver.health.now();
         for (family, at) in triggers {
             let seconds = now.duration_since(at).as_secs_f64().max(0.0);

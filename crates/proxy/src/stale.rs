@@ -54,14 +54,14 @@ impl Answers {
         })
     }
 
-    /// Deletes flows to other endpoints from connection tracking; returns their number.
-    pub fn forget_others(&self) -> io::Result<usize> {
+    /// Deletes flows to other endpoints from connection tracking; returns their numbers: IPv4, then IPv6.
+    pub fn forget_others(&self) -> io::Result<[usize; 2]> {
         let mut conntrack = Conntrack::open()?;
-        let mut forgotten = 0;
-        for ipv4 in [true, false] {
+        let mut forgotten = [0; 2];
+        for (ipv4, forgotten) in [true, false].into_iter().zip(&mut forgotten) {
             for flow in conntrack.udp_flows(ipv4)?.iter().filter(|flow| self.is_stale(flow)) {
                 conntrack.forget(flow)?;
-                forgotten += 1;
+                *forgotten += 1;
             }
         }
         Ok(forgotten)

@@ -19,7 +19,7 @@ pub fn generate(root: &Path) -> Result<()> {
     write(root, reference::TYPES, members(&read(&reference.join("api-schema.json"))?["types"])?)
 }
 
-fn write(root: &Path, area: Area, records: Vec<(String, Value)>) -> Result<()> {
+pub fn write(root: &Path, area: Area, records: Vec<(String, Value)>) -> Result<()> {
     ensure!(!records.is_empty(), "{}: no records", area.file);
     let path = root.join("crates/reference/data").join(area.file);
     std::fs::write(&path, reference::encode(&records)?)

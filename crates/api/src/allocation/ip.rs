@@ -90,6 +90,11 @@ impl IpRange {
         Family::of(self.net.addr())
     }
 
+    /// Reports whether an address may be allocated from the range.
+    pub fn includes(&self, ip: IpAddr) -> bool {
+        self.family == Family::of(ip) && self.contains(number(ip))
+    }
+
     fn contains(&self, ip: u128) -> bool {
         self.first <= ip && ip <= self.last
     }
@@ -131,6 +136,15 @@ impl IpAllocator {
 
     pub fn used(&self) -> usize {
         self.used.len()
+    }
+
+    /// Service CIDRs with their numbers of allocated and of usable addresses.
+    pub fn usage(&self) -> Vec<(&IpRange, usize, u128)> {
+        let used = |range: &IpRange| self.used.iter().filter(|ip| range.contains(**ip)).count();
+        self.ranges
+            .iter()
+            .map(|range| (range, used(range), range.last.saturating_sub(range.first) + 1))
+            .collect()
     }
 
     pub fn has(&self, ip: IpAddr) -> bool {

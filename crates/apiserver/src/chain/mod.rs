@@ -54,7 +54,7 @@ use jiff::Timestamp;
 use machinery::codec::time::parse_duration;
 use machinery::status::Status;
 use memory::{Exhausted, Memory};
-use metrics::{AuthenticationMetrics, CatalogueChanges, StoredObjects};
+use metrics::{AuthenticationMetrics, CatalogueChanges, RequestFilter, StoredObjects};
 use offload::Offload;
 use seat_guard::HeldSeat;
 use std::panic::AssertUnwindSafe;
@@ -189,6 +189,7 @@ impl Chain {
         let request_metrics = RequestMetrics::new(&metrics)?;
         let authentication_metrics = AuthenticationMetrics::new(&metrics)?;
         metrics.register(StoredObjects::new(Arc::clone(&rest.registry))?)?;
+        crate::metrics::register(&metrics)?;
         let health_metrics = HealthMetrics::new(&clock)?;
         let (reading, mutating) = (config.max_requests_in_flight, config.max_mutating_in_flight);
         let concurrency = if config.priority_and_fairness {
@@ -273,6 +274,7 @@ impl Chain {
                 drop(span);
                 drop(queued);
                 context.record.add_wait(now.elapsed());
+                self.authentication_metrics.filtered(RequestFilter::PriorityAndFairness, now.elapsed());
                 let mut reply = match outcome {
                     Ok(seat) => {
                         let watched =

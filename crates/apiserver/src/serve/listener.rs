@@ -14,6 +14,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::metrics;
+
 use super::driver::drive;
 use super::stream::GuardedStream;
 use super::{Connection, Peer, ServerConfig, Service, Tls};
@@ -127,8 +129,14 @@ async fn connect<S: Service>(
     });
     let mut io = match timeout(config.handshake_timeout, handshake).await {
         Ok(Ok(io)) => io,
-        Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake error"),
-        Err(_) => return tracing::debug!(%peer, "TLS handshake timed out"),
+        Ok(Err(error)) => {
+            count_handshake_error();
+            return tracing::debug!(%peer, %error, "TLS handshake error");
+        }
+        Err(_) => {
+            count_handshake_error();
+            return tracing::debug!(%peer, "TLS handshake timed out");
+        }
     };
     let (guarded, session) = io.get_mut();
     let certificates = session
@@ -137,6 +145,12 @@ async fn connect<S: Service>(
     let connection = Arc::new(Connection::new(Peer::Remote(peer), certificates));
     guarded.observe(Arc::clone(&connection));
     drive(io, connection, service, config, group).await;
+}
+
+fn count_handshake_error() {
+    if let Some(metrics) = metrics::process() {
+        metrics.handshake_errors.inc();
+    }
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Desired slices of a service, given its existing ones, with as few writes as possible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -42,6 +42,11 @@ pub struct EndpointSlicePlan {
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<Arc<EndpointSlice>>,
     pub sharing: Vec<Sharing>,
+    /// Endpoints added and removed, by address family.
+    pub moved: Vec<(usize, usize)>,
+    /// Endpoints, and slices that they would need with perfect allocation.
+    pub endpoints: usize,
+    pub desired: usize,
 }
 
 pub fn zone(node: &Node) -> Option<&String> {
@@ -137,6 +142,7 @@ fn plan_family(observed: &ObservedEndpoints<'_>, family: &'static str, plan: &mu
         wanted.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
     }
     plan.sharing.extend(hint(observed, family, &own, &mut wanted));
+    count(&by_ports, &wanted, plan);
     let (mut create, mut kept) = (Vec::new(), 0);
     for (key, (ports, endpoints)) in wanted {
         let slices = by_ports.remove(&key).map(|(_, slices)| slices).unwrap_or_default();
@@ -167,6 +173,31 @@ fn plan_family(observed: &ObservedEndpoints<'_>, family: &'static str, plan: &mu
     }
     plan.create.extend(create);
     plan.delete.extend(doomed);
+}
+
+/// Adds the numbers of a family to the plan.
+fn count(
+    known: &BTreeMap<String, (Vec<EndpointPort>, Vec<Arc<EndpointSlice>>)>,
+    wanted: &BTreeMap<String, (Vec<EndpointPort>, Vec<Endpoint>)>,
+    plan: &mut EndpointSlicePlan,
+) {
+    let before: BTreeSet<_> = known
+        .iter()
+        .flat_map(|(ports, (_, slices))| {
+            slices
+                .iter()
+                .flat_map(|slice| endpoints_of(slice))
+                .map(move |endpoint| (ports, identity(endpoint)))
+        })
+        .collect();
+    let after: BTreeSet<_> = wanted
+        .iter()
+        .flat_map(|(ports, (_, endpoints))| endpoints.iter().map(move |endpoint| (ports, identity(endpoint))))
+        .collect();
+    plan.moved.push((after.difference(&before).count(), before.difference(&after).count()));
+    plan.endpoints += after.len();
+    let slices: usize = wanted.values().map(|(_, endpoints)| endpoints.len().div_ceil(FULL)).sum();
+    plan.desired += slices.max(1);
 }
 
 #[derive(Default)]
@@ -392,12 +423,15 @@ mod tests {
         assert_eq!(sizes, [100, 100, 50]);
         let quiet = planned(&service(), &all, &slices);
         assert!(quiet.create.is_empty() && quiet.update.is_empty() && quiet.delete.is_empty());
+        assert_eq!((&*quiet.moved, quiet.endpoints, quiet.desired), (&[(0, 0)][..], 250, 3));
         let more = pods(260);
         let grown = planned(&service(), &more, &slices);
         assert_eq!((grown.create.len(), grown.update.len()), (0, 1));
+        assert_eq!((&*grown.moved, grown.endpoints), (&[(10, 0)][..], 260));
         let slices = after(&slices, grown);
         let fewer = planned(&service(), &more[..100], &slices);
         assert_eq!((fewer.create.len(), fewer.update.len(), fewer.delete.len()), (0, 0, 2));
+        assert_eq!((&*fewer.moved, fewer.endpoints, fewer.desired), (&[(0, 160)][..], 100, 1));
         let slices = after(&slices, fewer);
         let none = after(&slices, planned(&service(), &[], &slices));
         assert_eq!((none.len(), endpoints_of(&none[0]).len()), (1, 0));

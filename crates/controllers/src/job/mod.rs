@@ -4,6 +4,7 @@
 
 pub mod account;
 pub mod backoff;
+mod counted;
 pub mod indexes;
 pub mod observed;
 pub mod plan;
@@ -24,6 +25,7 @@ use runtime::{
     Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError, controller_of,
 };
 use serde_json::json;
+use tokio::time::Instant;
 
 use self::account::JobOutcome;
 use self::backoff::Backoffs;
@@ -31,7 +33,7 @@ use self::observed::{FINALIZER, ObservedJob, has_finalizer, uid};
 use crate::requeue;
 use crate::shared::adoption::{claim, controller_reference, index_orphans, orphans};
 use crate::shared::slow_start::slow_start;
-use crate::shared::{pod_facts, selector};
+use crate::shared::{metrics, pod_facts, selector};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "job-controller",
@@ -89,7 +91,16 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let jobs = ctx.watch_self::<Job>();
     let memory = Arc::new(Memory::default());
     let (seen, all_jobs) = (Arc::clone(&memory), jobs.clone());
-    let pods = ctx.watch::<Pod>(move |change| pod_changed(change, &seen, &all_jobs));
+    let counters = metrics::of(ctx).cloned();
+    let pods = ctx.watch::<Pod>(move |change| {
+        if let Some(metrics) = &counters {
+            counted::tracked_pod(metrics, change);
+        }
+        pod_changed(change, &seen, &all_jobs)
+    });
+    if let Some(metrics) = metrics::of(ctx).cloned() {
+        jobs.on_event(move |change| counted::added_job(&metrics, change));
+    }
     index_orphans(&pods);
     pods.add_index(
         TRACKED,
@@ -170,31 +181,42 @@ impl Loop for Jobs {
             ctx.recorder.warning(&*job, "UnknownCompletionMode", note);
             return Ok(Action::Done);
         }
+        let (started, mode) = (Instant::now(), counted::mode(&job));
         let settled = self.memory.expectations.satisfied(key);
         let wanted = spec.selector.clone().unwrap_or_default();
         let pods = claim(&ctx.client, &self.pods, &*job, &wanted, |_| true).await.map_err(JobError::Claim)?;
         let released = self.memory.released.lock().get(key).cloned().unwrap_or_default();
         let backoff = self.backoffs.get(&key.to_string());
         let observed = ObservedJob { job, pods, released, backoff, settled, now: ctx.clock.now() };
-        self.decide_and_apply(key, ctx, &observed).await
+        let decision = plan::decide(&observed);
+        let outcome = self.carry_out(key, ctx, &observed, &decision).await;
+        if let Some(metrics) = metrics::of(ctx) {
+            counted::sync(metrics, mode, &observed, &decision, outcome.is_ok(), started.elapsed());
+        }
+        outcome
     }
 }
 
 impl Jobs {
-    async fn decide_and_apply(
+    async fn carry_out(
         &self,
         key: &Key,
         ctx: &Context,
         observed: &ObservedJob,
+        decision: &plan::Decision,
     ) -> Result<Action, LoopError> {
-        let decision = plan::decide(observed);
-        let (outcome, trouble) = self.act(key, ctx, observed, &decision).await;
-        let account = account::account(observed, &decision, outcome);
+        let (outcome, trouble) = self.act(key, ctx, observed, decision).await;
+        let account = account::account(observed, decision, outcome);
         let mut job = observed.job.as_ref().clone();
         job.status = Some(account.status.clone());
         if account.write {
             job = ctx.client.update_status(&job).await.map_err(JobError::Status)?;
             self.backoffs.set(&key.to_string(), decision.backoff);
+            if let Some(metrics) = metrics::of(ctx) {
+                let before = observed.job.status.clone().unwrap_or_default();
+                counted::counted_pods(metrics, observed, &before, &account.status);
+                counted::judged_pods(metrics, observed, &before, &account.release);
+            }
         }
         for notice in &account.notices {
             record_notice(ctx, &job, notice);
@@ -211,12 +233,20 @@ impl Jobs {
             finished = Some(condition);
             write = true;
         }
-        job.status = Some(status);
         if write {
+            job.status = Some(status.clone());
             job = ctx.client.update_status(&job).await.map_err(JobError::Status)?;
+            if let Some(metrics) = metrics::of(ctx) {
+                counted::counted_pods(metrics, observed, &account.status, &status);
+            }
+        } else {
+            job.status = Some(status);
         }
         if let Some(condition) = finished {
             self.ended.lock().insert(job.metadata.uid.clone().unwrap_or_default());
+            if let Some(metrics) = metrics::of(ctx) {
+                counted::finished(metrics, &job, &condition);
+            }
             let completions = job.spec.as_ref().and_then(|spec| spec.completions);
             for notice in
                 account::ending_notices(&job.status.clone().unwrap_or_default(), completions, &condition)
@@ -285,6 +315,10 @@ impl Jobs {
         let (created, failure) = slow_start(decision.create.clone(), create).await;
         outcome.created = created;
         expectations.creations_failed(key, wanted - created);
+        if let Some(metrics) = metrics::of(ctx) {
+            let failed = usize::from(failure.is_some());
+            counted::created_pods(metrics, observed, decision, created, failed);
+        }
         if let Some(error) = failure {
             if error.is_namespace_terminating() {
                 return (outcome, trouble);

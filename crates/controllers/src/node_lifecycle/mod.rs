@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::metrics::ComputedGauges;
 use client::{ClientError, Patch};
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -19,8 +20,9 @@ use objects::meta::v1::Time;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
+use tokio::time::Instant;
 
-use self::health::{EvictionLimiter, EvictionRate};
+use self::health::{EvictionLimiter, EvictionRate, ZoneNodes};
 use crate::shared::{metrics, node_facts, pod_facts};
 use crate::{Settings, requeue};
 
@@ -34,6 +36,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const LEASES: &str = "kube-node-lease";
 /// Index of pods by node.
 pub const BY_NODE: &str = "node";
+
+/// A number of a zone.
+type ZoneFigure = fn(ZoneNodes) -> f64;
 
 struct NodeLifecycle {
     nodes: Cache<Node>,
@@ -79,6 +84,21 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
             node.and_then(|name| all.get("", &name)).filter(|node| health::eviction_taint(node).is_some());
         node.map(|node| Key::of(&*node)).into_iter().collect()
     });
+    if let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.nodes) {
+        let gauges: [(&ComputedGauges, ZoneFigure); 3] = [
+            (&metrics.zone_health, ZoneNodes::health),
+            (&metrics.zone_size, |zone| zone.size() as f64),
+            (&metrics.unhealthy, |zone| zone.unhealthy as f64),
+        ];
+        for (gauge, value) in gauges {
+            let all = nodes.clone();
+            gauge.compute(&ctx.tasks, move |rows| {
+                for (name, zone) in health::zones(all.all().iter().map(AsRef::as_ref)) {
+                    rows.with_label_values(&[name]).set(value(zone));
+                }
+            });
+        }
+    }
     Box::new(NodeLifecycle { nodes, pods, last_heartbeat, zones: Mutex::default() })
 }
 
@@ -128,6 +148,17 @@ fn node_changed(
 #[async_trait]
 impl Loop for NodeLifecycle {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let started = Instant::now();
+        let outcome = self.sync(key, ctx).await;
+        if let Some(metrics) = metrics::of(ctx) {
+            metrics.nodes.health_seconds.observe(started.elapsed().as_secs_f64());
+        }
+        outcome
+    }
+}
+
+impl NodeLifecycle {
+    async fn sync(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let Some(node) = self.nodes.get_key(key) else { return Ok(Action::Done) };
         let mut node = node.as_ref().clone();
         let now = ctx.clock.now();
@@ -153,9 +184,7 @@ impl Loop for NodeLifecycle {
         let timer = if left.is_positive() { left } else { SignedDuration::from_secs(50) };
         Ok(requeue(Some(wait.map_or(timer, |wait| wait.min(timer)))))
     }
-}
 
-impl NodeLifecycle {
     /// Adds or removes the NoExecute taint; returns the time to wait if the zone is rate-limited.
     async fn evict(
         &self,

@@ -14,7 +14,7 @@ use runtime::{Action, Cache, Change, Context, Expectations, Key, Loop, LoopError
 
 use crate::shared::adoption::{claim, controller_reference, index_orphans};
 use crate::shared::slow_start::slow_start;
-use crate::shared::{pod_facts, selector};
+use crate::shared::{metrics, pod_facts, selector};
 
 pub(crate) use kinds::replicated;
 pub use plan::{Condition, Failure, ObservedReplicas, ReplicasPlan, Status, plan, status};
@@ -132,6 +132,9 @@ impl<R: Replicated> Replicas<R> {
         }
         if plan.delete.is_empty() {
             return None;
+        }
+        if let Some(metrics) = metrics::of(ctx) {
+            plan.age_ratios.iter().for_each(|ratio| metrics.others.age_ratio.observe(*ratio));
         }
         let uids = plan.delete.iter().filter_map(|pod| pod.metadata.uid.as_deref());
         self.expectations.expect_deletions(key, uids);

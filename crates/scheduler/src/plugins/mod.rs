@@ -188,6 +188,12 @@ impl PluginId {
         ALL.get(usize::from(self.0))
     }
 
+    /// Reports whether the plugin has an extension point.
+    #[must_use]
+    pub fn takes(self, point: Point) -> bool {
+        self.row().is_some_and(|row| row.points.contains(&point))
+    }
+
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().map_or("Extender", |row| row.name)
