@@ -22,6 +22,7 @@ enum Absent {
 
 /// Metrics and recording rules without data, and why.
 const WITHOUT_DATA: &[(&str, Absent, &str)] = &[
+    ("aggregator_unavailable_apiservice_total", Absent::Always, "no available APIService became unavailable"),
     ("apiserver_request_terminations_total", Absent::Always, "no request was rejected for overload"),
     ("kubelet_evictions", Absent::Always, "no pod was evicted"),
     (
