@@ -31,7 +31,7 @@ const WITHOUT_DATA: &[(&str, Absent, &str)] = &[
         "the node has no client certificate",
     ),
     ("kube_persistentvolumeclaim_labels", Absent::Always, "needs an allow list in kube-state-metrics too"),
-    ("kube_node_spec_taint", Absent::Always, "the node has no taint"),
+    ("kube_node_spec_taint", Absent::HereOrElsewhere, "the node has no taint once it is ready"),
     ("node_bonding_active", Absent::HereOrElsewhere, "the machine has no bonds"),
     ("node_bonding_slaves", Absent::HereOrElsewhere, "the machine has no bonds"),
     ("node_md_disks", Absent::HereOrElsewhere, "the machine has no arrays"),
