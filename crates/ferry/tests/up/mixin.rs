@@ -220,7 +220,6 @@ const WITHOUT_DATA: &[(&str, &str)] = &[
         "no available APIService became unavailable",
     ),
     (r#"apiserver_request_terminations_total{job="apiserver"}"#, "no request was rejected for overload"),
-    (r#"apiserver_request_total{job="apiserver",code=~"3.."}"#, "no request was redirected"),
     (r#"kubelet_evictions{job="kubelet"}"#, "no pod was evicted"),
     (r#"kube_node_spec_taint{key="node.kubernetes.io/unreachable"}"#, "the node is reachable"),
     (r#"kube_pod_owner{owner_kind="Node"}"#, "there is no static pod"),
