@@ -313,7 +313,7 @@ fn custom_resource_scales(machine: &Machine) {
     machine.apply(CUSTOM);
     machine.kubectl(&["wait", "--for=condition=Established", "crd/fleets.example.com", "--timeout=60s"]);
     machine.apply(SCALED_FLEET);
-    let status = r#"{"status": {"size": 1, "selector": "app=worker"}}"#;
+    let status = r#"{"status": {"size": 1, "selector": "app=boats"}}"#;
     machine.kubectl(&["patch", "fleet/boats", "--subresource=status", "--type=merge", "-p", status]);
     machine.wait_for("fleet/boats", "{.spec.size}", "3");
     let able = "{.status.conditions[?(@.type==\"AbleToScale\")].status}";
