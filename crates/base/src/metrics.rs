@@ -151,12 +151,11 @@ impl Metrics {
 }
 
 /// Rows of collectors that no registry has, in the Prometheus text format.
-pub fn encode_collectors(collectors: &[&dyn Collector]) -> Result<Vec<u8>, MetricsError> {
+#[must_use]
+pub fn encode_collectors(collectors: &[&dyn Collector]) -> Vec<u8> {
     let mut families: Vec<_> = collectors.iter().flat_map(|collector| collector.collect()).collect();
     families.retain(|family| !family.get_metric().is_empty());
-    let mut text = Vec::new();
-    TextEncoder::new().encode(&families, &mut text)?;
-    Ok(text)
+    text::encode(&families)
 }
 
 /// Reads `/proc/self` when scraped.

@@ -25,7 +25,7 @@ pub fn pod_resources_page(pods: &[Arc<Pod>]) -> Result<Vec<u8>, MetricsError> {
         show(&requests, pod, &totals(pod, |resources| resources.requests.as_ref(), true));
         show(&limits, pod, &totals(pod, |resources| resources.limits.as_ref(), false));
     }
-    encode_collectors(&[&requests, &limits])
+    Ok(encode_collectors(&[&requests, &limits]))
 }
 
 fn node_of(pod: &Pod) -> &str {

@@ -92,7 +92,7 @@ impl IpRange {
 
     /// Reports whether an address may be allocated from the range.
     pub fn includes(&self, ip: IpAddr) -> bool {
-        self.family == Family::of(ip) && self.contains(number(ip))
+        self.family() == Family::of(ip) && self.contains(number(ip))
     }
 
     fn contains(&self, ip: u128) -> bool {

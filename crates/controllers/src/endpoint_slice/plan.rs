@@ -142,7 +142,7 @@ fn plan_family(observed: &ObservedEndpoints<'_>, family: &'static str, plan: &mu
         wanted.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
     }
     plan.sharing.extend(hint(observed, family, &own, &mut wanted));
-    count(&by_ports, &wanted, plan);
+    count(&by_ports, &wanted, observed.full, plan);
     let (mut create, mut kept) = (Vec::new(), 0);
     for (key, (ports, endpoints)) in wanted {
         let slices = by_ports.remove(&key).map(|(_, slices)| slices).unwrap_or_default();
@@ -179,6 +179,7 @@ fn plan_family(observed: &ObservedEndpoints<'_>, family: &'static str, plan: &mu
 fn count(
     known: &BTreeMap<String, (Vec<EndpointPort>, Vec<Arc<EndpointSlice>>)>,
     wanted: &BTreeMap<String, (Vec<EndpointPort>, Vec<Endpoint>)>,
+    full: usize,
     plan: &mut EndpointSlicePlan,
 ) {
     let before: BTreeSet<_> = known
@@ -196,7 +197,7 @@ fn count(
         .collect();
     plan.moved.push((after.difference(&before).count(), before.difference(&after).count()));
     plan.endpoints += after.len();
-    let slices: usize = wanted.values().map(|(_, endpoints)| endpoints.len().div_ceil(FULL)).sum();
+    let slices: usize = wanted.values().map(|(_, endpoints)| endpoints.len().div_ceil(full)).sum();
     plan.desired += slices.max(1);
 }
 
