@@ -8,6 +8,7 @@ mod addresses;
 mod heartbeat;
 mod node;
 mod pods;
+mod registration;
 
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -68,11 +69,10 @@ pub fn start<'a>(
     tasks: &'a TaskGroup,
 ) -> BoxFuture<'a, Result<(), ClientError>> {
     Box::pin(async move {
-        for number in 0..fleet.nodes {
-            node::register(client, &fleet, number, clock.now()).await?;
-        }
+        registration::all(client, &fleet, clock).await?;
         let fleet = Arc::new(fleet);
         heartbeat::start(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
+        registration::keep_ready(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
         let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
             .with_settings(vec![Box::new(Arc::clone(&fleet))]);
         harness.start(&Row { descriptor: &pods::DESCRIPTOR, build: pods::build, by_default: true })?;
