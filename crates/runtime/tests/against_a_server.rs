@@ -158,6 +158,14 @@ async fn leader_stop_releases_lease_to_next_candidate() -> Result<()> {
     assert_ne!(first, second);
     let lease: Lease = client.get("kube-system", "test").await?;
     assert_eq!(lease.spec.and_then(|spec| spec.holder_identity).as_deref(), Some(second));
+    let events = async || {
+        let events = client.list::<Event>("kube-system", &ListOptions::default()).await.ok()?;
+        let of_election =
+            events.items.into_iter().filter(|event| event.reason.as_deref() == Some("LeaderElection"));
+        Some(of_election.filter_map(|event| event.note).collect::<Vec<_>>())
+    };
+    let want = format!("{second} became leader");
+    eventually("an event", PATIENCE, events, |notes| notes.iter().flatten().any(|note| *note == want)).await;
     for (_, tasks, running) in candidates {
         tasks.stop();
         assert_eq!(running.await?, Leading::Stopped);

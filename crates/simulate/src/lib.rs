@@ -9,6 +9,7 @@ mod heartbeat;
 mod kubelet;
 mod node;
 mod pods;
+mod registration;
 
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -88,11 +89,10 @@ pub fn start<'a>(
             let shared = Arc::new(fleet.clone());
             fleet.kubelet_port = Some(kubelet::serve(client, &shared, port, clock, tasks).await?);
         }
-        for number in 0..fleet.nodes {
-            node::register(client, &fleet, number, clock.now()).await?;
-        }
+        registration::all(client, &fleet, clock).await?;
         let fleet = Arc::new(fleet);
         heartbeat::start(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
+        registration::keep_ready(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
         let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
             .with_settings(vec![Box::new(Arc::clone(&fleet))]);
         harness.start(&Row { descriptor: &pods::DESCRIPTOR, build: pods::build, by_default: true })?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cri::v1::PodSandboxConfig;
 use objects::core::v1::Pod;
 
+use super::kill;
 use super::spans;
 use super::start::NotStarted;
 use super::users;
@@ -105,7 +106,9 @@ impl Worker {
             return Ok(ActOutcome::All);
         }
         if next.kill_pod {
-            self.kill_all_containers(pod, observed, None).await;
+            let ip = self.pod_ip(pod);
+            let grace = kill::own_grace(pod);
+            kill::kill_all_containers(&self.shared, &self.kill_progress, pod, observed, &ip, grace).await;
             if next.create_sandbox.is_none() {
                 return Ok(ActOutcome::All);
             }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use base::trace;
@@ -89,8 +90,10 @@ pub struct Worker {
     /// Pod for which the volumes were prepared.
     pub(super) prepared_for: Option<Arc<Pod>>,
     /// Termination progress of containers.
-    pub(super) kill_progress: KillProgress,
+    pub(super) kill_progress: Arc<KillProgress>,
     pub(super) written: Option<PodStatus>,
+    /// Revision of the last status that was written.
+    pub(super) published: Arc<AtomicU64>,
     /// Mirror pod generation that the status was written to.
     pub(super) written_to: u32,
     retry: base::backoff::Backoff,
@@ -122,7 +125,12 @@ pub(super) enum Round {
 }
 
 impl Worker {
-    pub fn new(shared: Arc<Shared>, orders: watch::Receiver<Order>, news: Arc<Notify>) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        orders: watch::Receiver<Order>,
+        news: Arc<Notify>,
+        published: Arc<AtomicU64>,
+    ) -> Self {
         let pod = Arc::clone(&orders.borrow().pod);
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let directories = PodDirectories::of_uid(&shared.config.directory, &uid);
@@ -150,8 +158,9 @@ impl Worker {
             refresh_at: None,
             follower,
             prepared_for: None,
-            kill_progress: KillProgress::default(),
+            kill_progress: Arc::default(),
             written: None,
+            published,
             written_to: 0,
             retry: RETRY,
             verdict: None,

@@ -2,19 +2,21 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use objects::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::worker::{Order, Worker};
-use super::{admit, sysctls};
+use super::{admit, publish, sysctls};
 use crate::shared::Shared;
 
 struct Entry {
     orders: watch::Sender<Order>,
     news: Arc<Notify>,
+    /// Revision of the last status that the worker wrote.
+    published: Arc<AtomicU64>,
     /// Pod with a deferred resize.
     deferred: Option<Arc<Pod>>,
     /// The pod was created again while it terminates.
@@ -112,8 +114,10 @@ impl Workers {
         }
         entry.deferred = pending.is_some().then(|| Arc::clone(&pod));
         let pod = if pending.is_some() { Arc::new(admit::with_resources_of(&pod, &before)) } else { pod };
+        let published = entry.published.load(Ordering::Acquire);
         entry.orders.send_if_modified(|order| {
-            let matters = !order.gone && (matters(&order.pod, &pod) || order.resize != pending);
+            let is_foreign = is_foreign(&order.pod, &pod, published);
+            let matters = !order.gone && (matters(&order.pod, &pod) || is_foreign || order.resize != pending);
             order.pod = pod;
             order.resize = pending;
             matters
@@ -199,7 +203,10 @@ impl Workers {
         let (sender, receiver) = watch::channel(order);
         let news = Arc::new(Notify::new());
         // Boxed: the future of a sync is too large to move across thread stacks repeatedly.
-        let run = Box::pin(Worker::new(Arc::clone(&self.shared), receiver, Arc::clone(&news)).run());
+        let published = Arc::new(AtomicU64::new(0));
+        let worker =
+            Worker::new(Arc::clone(&self.shared), receiver, Arc::clone(&news), Arc::clone(&published));
+        let run = Box::pin(worker.run());
         let workers = Arc::clone(self);
         let stopping = self.shared.tasks.stopping();
         self.shared.tasks.spawn(async move {
@@ -212,8 +219,17 @@ impl Workers {
                 () = stopping => {}
             }
         });
-        Entry { orders: sender, news, deferred: None, recreated: false }
+        Entry { orders: sender, news, published, deferred: None, recreated: false }
     }
+}
+
+/// Returns true if another client changed the parts of the status that only the kubelet writes, after the kubelet wrote
+/// the status of revision `published`.
+fn is_foreign(old: &Pod, new: &Pod, published: u64) -> bool {
+    let statuses = old.status.as_ref().zip(new.status.as_ref());
+    published != 0
+        && publish::revision(new) > published
+        && statuses.is_some_and(|(old, new)| publish::differs(old, new))
 }
 
 /// Returns true if the change is more than the kubelet's own status write.

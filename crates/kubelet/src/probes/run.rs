@@ -198,12 +198,17 @@ impl ProbeRunner {
             ticks.tick().await;
             let begun = Instant::now();
             let outcome = check(&self.probe, &self.target).await;
-            let good = outcome == ProbeOutcome::Success;
+            let good = !matches!(outcome, ProbeOutcome::Failure(_));
             self.count(good, begun.elapsed());
-            if let ProbeOutcome::Failure(text) = &outcome {
-                let message = format!("{} probe failed: {text}", self.probe_type.name());
+            let event = match &outcome {
+                ProbeOutcome::Success => None,
+                ProbeOutcome::Warning(text) => Some(("ProbeWarning", "warning", text)),
+                ProbeOutcome::Failure(text) => Some(("Unhealthy", "failed", text)),
+            };
+            if let Some((reason, what, text)) = event {
+                let message = format!("{} probe {what}: {text}", self.probe_type.name());
                 let name = &self.target.container.name;
-                self.recorder.container(&self.pod, name, Kind::Warning, "Unhealthy", message);
+                self.recorder.container(&self.pod, name, Kind::Warning, reason, message);
             }
             run = if last == Some(good) { run + 1 } else { 1 };
             last = Some(good);
