@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::backoff::Backoff;
 use base::clock::Clock;
 use base::metrics::Metrics;
-use base::backoff::Backoff;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, DeleteOptions};
 use dns::config::StubDomain;
