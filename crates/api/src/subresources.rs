@@ -116,6 +116,11 @@ static ROWS: &[Subresource] = &[
 ];
 
 /// Facts of a subresource; `None` if it has no handler.
+///
+/// ```
+/// let log = api::subresources::find("pods", "log").expect("a row");
+/// assert!(log.streaming);
+/// ```
 pub fn find(resource: &str, name: &str) -> Option<&'static Subresource> {
     ROWS.iter().find(|row| row.name == name && (row.resource.is_empty() || row.resource == resource))
 }

@@ -25,6 +25,7 @@ mod rest;
 mod selection;
 pub mod serve;
 mod server;
+mod stored_form;
 #[cfg(test)]
 mod test_server;
 mod unix_grpc;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use apiserver::serve;
 use apiserver::{ApiServer, Stores};
+use base::backoff::Backoff;
 use base::readiness::Probes;
 use base::tasks::TaskGroup;
 use client::Client;
@@ -29,7 +30,7 @@ use crate::{
 pub(crate) const TASK_GRACE: Duration = Duration::from_secs(5);
 
 /// Retry delay.
-const RETRY_DELAY: Duration = Duration::from_secs(2);
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Probes that fail if a restart of the process would help.
 const LIVENESS: Probes = Probes { healthz: true, livez: true, readyz: false };
@@ -379,9 +380,10 @@ impl Addons {
             }
             Ok::<_, client::ClientError>(())
         };
+        let mut retry = RETRY;
         while let Err(error) = install().await {
             tracing::warn!(error = chain(&error), "failed to create bootstrap objects, retrying");
-            tokio::time::sleep(RETRY_DELAY).await;
+            retry.wait().await;
         }
     }
 

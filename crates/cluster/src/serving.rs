@@ -208,7 +208,8 @@ mod tests {
         let begin = authorities.generation();
         write(&pem("second"));
         assert!(reached(begin + 1).await);
-        // Empty and invalid files are ignored; the valid one after them is the next generation.
+        // Empty and invalid files are ignored; the valid one after them is the next generation. The pauses let each
+        // version be read: versions that follow each other at once are read as one.
         write("");
         tokio::time::sleep(Duration::from_millis(400)).await;
         write("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");

@@ -113,6 +113,17 @@ impl Title {
 }
 
 /// Moves the calling thread into new namespaces; only children enter a new pid namespace.
+///
+/// ```no_run
+/// use sys::netlink::Netlink;
+/// use sys::process::{Namespace, unshare};
+///
+/// unshare(&[Namespace::Network])?;
+/// let mut netlink = Netlink::open()?;
+/// netlink.set_up("lo")?;
+/// assert_eq!(netlink.links()?.len(), 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[expect(unsafe_code, reason = "a plain system call without pointers")]
 pub fn unshare(namespaces: &[Namespace]) -> io::Result<()> {
     let flags = namespaces.iter().fold(0, |flags, namespace| flags | namespace.flag());

@@ -4,7 +4,6 @@
 //! under a short lock; watchers hold a cursor into the window and are terminated when they fall out of it. With the
 //! embedded store the feed runs before a write is acknowledged, so a reader always sees its own writes.
 
-pub mod canonical;
 pub mod entry;
 pub mod event;
 mod fill;
