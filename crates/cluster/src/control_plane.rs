@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use apiserver::serve;
 use apiserver::{ApiServer, Stores};
+use base::metrics::Metrics;
 use base::readiness::Probes;
 use base::tasks::TaskGroup;
 use client::Client;
@@ -152,6 +153,12 @@ impl ControlPlane {
     #[must_use]
     pub fn kubeconfig(&self) -> Box<Path> {
         self.config.kubeconfig().into()
+    }
+
+    /// Registry of the API server and of the components that run with it.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.server.chain.metrics
     }
 
     pub(crate) fn in_process_clients(&self) -> InProcessClients {
