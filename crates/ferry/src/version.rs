@@ -12,6 +12,11 @@ const COMMIT: &str = env!("FERRY_COMMIT");
 const COMMIT_DATE: &str = env!("FERRY_COMMIT_DATE");
 const TARGET: &str = env!("FERRY_TARGET");
 
+/// Tells the components commit and date of the build.
+pub fn publish() {
+    base::version::set_build(COMMIT, COMMIT_DATE);
+}
+
 #[derive(Args, Debug)]
 pub struct VersionArgs {
     /// Output format.
