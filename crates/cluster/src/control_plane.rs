@@ -11,6 +11,7 @@ use std::time::Duration;
 use apiserver::serve;
 use apiserver::{ApiServer, Stores};
 use base::backoff::Backoff;
+use base::metrics::Metrics;
 use base::readiness::Probes;
 use base::tasks::TaskGroup;
 use client::Client;
@@ -153,6 +154,12 @@ impl ControlPlane {
     #[must_use]
     pub fn kubeconfig(&self) -> Box<Path> {
         self.config.kubeconfig().into()
+    }
+
+    /// Registry of the API server and of the components that run with it.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.server.chain.metrics
     }
 
     pub(crate) fn in_process_clients(&self) -> InProcessClients {

@@ -19,6 +19,7 @@ mod encryption;
 mod ingress;
 mod issuers;
 mod lifecycle;
+mod metric_names;
 mod node_identities;
 mod policies;
 mod service_account_keys;
