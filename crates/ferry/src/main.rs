@@ -78,7 +78,6 @@ fn main() -> ExitCode {
     if let Some(words) = kubectl::words(std::env::args_os()) {
         return kubectl::main(words);
     }
-    version::publish();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
