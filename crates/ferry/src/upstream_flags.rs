@@ -45,6 +45,7 @@ const LOGGING: &str = "use -v and --log-format";
 const PEERS: &str = "servers do not forward requests to each other";
 const METRICS: &str = "all metrics are served";
 pub const QPS: &str = "requests are limited by the server's priority and fairness";
+const LOG_BATCHES: &str = "events are written to the log one by one";
 const KUBELET_PORT: &str = "the port in the status of the Node is used";
 const NO_CLOUD: &str = "use cloud-controller-manager";
 const RECYCLER: &str = "volumes are not recycled";
@@ -72,6 +73,14 @@ const COMMON: &[Row] = &[
 const API_SERVER: &[Row] = &[
     ("admission-control", Value, "use --enable-admission-plugins"),
     ("aggregator-reject-forwarding-redirect", Switch, "redirects of extension servers are never followed"),
+    ("audit-log-batch-max-size", Value, LOG_BATCHES),
+    ("audit-log-batch-max-wait", Value, LOG_BATCHES),
+    ("audit-log-batch-throttle-burst", Value, LOG_BATCHES),
+    ("audit-log-batch-throttle-enable", Switch, LOG_BATCHES),
+    ("audit-log-batch-throttle-qps", Value, LOG_BATCHES),
+    ("audit-log-truncate-max-batch-size", Value, LOG_BATCHES),
+    ("audit-webhook-batch-initial-backoff", Value, "use --audit-webhook-initial-backoff"),
+    ("authorization-policy-file", Value, "there is no attribute-based access control"),
     (
         "authorization-always-allow-paths",
         Value,
