@@ -32,8 +32,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a cluster on this machine: control plane and node.
+    #[command(alias = "start")]
     Up(Box<crate::up::UpArgs>),
     /// Stop the cluster that `ferry up` runs; its containers keep running.
+    #[command(alias = "stop")]
     Down(crate::up::DownArgs),
     /// Remove a cluster from this machine: its containers, mounts, cgroups, links, packet rules and files.
     Reset(crate::reset::ResetArgs),
@@ -58,6 +60,8 @@ pub enum Command {
     Kubelet(Box<crate::node::KubeletArgs>),
     /// Join this machine to a cluster as a node: kubelet, container runtime, proxy and routes.
     Agent(Box<crate::agent::AgentArgs>),
+    /// List the nodes of the cluster.
+    Nodes(crate::nodes_list::NodesArgs),
     /// Manage the bootstrap tokens that nodes join with.
     Token(crate::token::TokenArgs),
     /// Run the service proxy of this node alone, against any API server.
@@ -145,7 +149,8 @@ pub struct ImagesArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ImagesVerb {
-    /// Import images from an archive in the format of `docker save` or the OCI layout.
+    /// Import images from an archive in the format of `docker save` or the OCI layout, also compressed with gzip; `-` is
+    /// standard input.
     Import { archive: PathBuf },
     /// Pull an image from its registry.
     Pull {
@@ -155,9 +160,12 @@ pub enum ImagesVerb {
         username: Option<String>,
     },
     /// List images.
-    List,
+    List(crate::output::OutputArgs),
     /// Remove images.
-    Remove { images: Vec<String> },
+    Remove {
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -328,6 +336,9 @@ pub struct ServeArgs {
     )]
     pub cluster_cidr: Vec<String>,
 
+    #[command(flatten)]
+    pub masks: crate::controller_flags::MaskArgs,
+
     /// Address source of services of type LoadBalancer: `nodes`, ranges such as `192.0.2.10-192.0.2.20` that a node
     /// announces, or `none` if another controller assigns addresses.
     #[arg(
@@ -413,9 +424,12 @@ pub struct ServeArgs {
 
 #[derive(Args, Debug)]
 pub struct SimulateArgs {
-    /// Path to a kubeconfig file, specifying how to connect to the API server.
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Path to a kubeconfig file; by default the administrator's kubeconfig in the data directory.
     #[arg(long, value_name = "FILE")]
-    pub kubeconfig: PathBuf,
+    pub kubeconfig: Option<PathBuf>,
 
     /// Number of nodes.
     #[arg(long, value_name = "N")]

@@ -130,6 +130,7 @@ pub async fn simulate(arguments: SimulateArgs) -> Result<ExitCode> {
         zones: arguments.zones,
         run_time: arguments.run_time,
     };
-    cluster::run_simulation(fleet, &arguments.kubeconfig, &Clock::system(), &tasks).await?;
+    let kubeconfig = arguments.kubeconfig.unwrap_or_else(|| arguments.data_dir.data_dir.join("kubeconfig"));
+    cluster::run_simulation(fleet, &kubeconfig, &Clock::system(), &tasks).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,7 @@ mod data_dir_lock;
 mod envtest;
 mod etcd;
 mod etcd_flags;
+mod failure;
 mod flags;
 mod flagz;
 mod generate;
@@ -32,8 +33,10 @@ mod metrics_flags;
 mod metrics_server;
 mod node;
 mod nodes;
+mod nodes_list;
 mod oidc_flags;
 mod outbound_files;
+mod output;
 mod reset;
 mod runtime;
 mod scheduler;
@@ -41,6 +44,7 @@ mod secrets;
 mod serve;
 mod services;
 mod serving_flags;
+mod short_help;
 mod signing_flags;
 mod state_metrics;
 mod stop_pods;
@@ -57,6 +61,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use base::features::FeatureGates;
 use clap::{CommandFactory, FromArgMatches};
+use rustix::process::geteuid;
 
 use cli::{Cli, Command};
 use upstream_flags::CommandLine;
@@ -94,7 +99,10 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("ferry: {error:#}");
+            eprintln!("ferry: {}", failure::message(&error));
+            if let Some(advice) = failure::advice(&error, geteuid().is_root()) {
+                eprintln!("ferry: {advice}");
+            }
             ExitCode::FAILURE
         }
     }
@@ -127,7 +135,7 @@ fn parse() -> Result<Cli> {
 
 /// Parses words and keeps the flags for `/flagz`. Prints usage and exits on errors.
 fn parsed(words: &[OsString]) -> Cli {
-    let mut command = Cli::command();
+    let mut command = short_help::shorten(Cli::command());
     let matches = command.try_get_matches_from_mut(words.iter().cloned());
     let mut matches = matches.unwrap_or_else(|error| error.exit());
     flagz::set(&command, &matches);
@@ -175,6 +183,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::CloudControllerManager(arguments) => on_runtime(cloud::run(arguments)),
         Command::Kubelet(arguments) => on_runtime(node::kubelet(*arguments)),
         Command::Agent(arguments) => on_runtime(agent::run(*arguments)),
+        Command::Nodes(arguments) => Ok(nodes_list::run(arguments)),
         Command::Token(arguments) => on_runtime(token::run(arguments)),
         Command::Proxy(arguments) => on_runtime(services::proxy(arguments)),
         Command::Dns(arguments) => on_runtime(services::dns(arguments)),
