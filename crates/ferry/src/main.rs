@@ -8,6 +8,7 @@ mod audit_flags;
 mod audit_webhook_flags;
 mod autoscaler_flags;
 mod check;
+mod claims;
 mod cli;
 mod cloud;
 mod components;
@@ -89,9 +90,10 @@ fn main() -> ExitCode {
     };
     // Namespaces must be entered while the process is single-threaded.
     let entered = match &cli.command {
-        Command::Agent(arguments) => {
-            arguments.network_namespace.as_deref().map_or(Ok(()), agent::enter_namespace)
-        }
+        Command::Agent(arguments) => arguments
+            .network_namespace
+            .as_deref()
+            .map_or(Ok(()), |path| agent::enter_namespace(path, arguments.node.hostname_override.as_deref())),
         _ => Ok(()),
     };
     let outcome = entered.and_then(|()| run(cli));
