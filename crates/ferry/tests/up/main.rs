@@ -6,6 +6,7 @@
 
 mod csi;
 mod escapes;
+mod isolation;
 mod kills;
 mod lifecycle;
 mod machine;
@@ -61,6 +62,19 @@ fn cluster_stops_resumes_and_resets() {
 fn cluster_stops_resumes_and_resets_inside() {
     if let Some(cgroup) = inside() {
         lifecycle::run(&cgroup);
+    }
+}
+
+#[test]
+fn clusters_of_one_machine_are_isolated() {
+    apart("clusters_of_one_machine_are_isolated_inside");
+}
+
+#[test]
+#[ignore = "started by its sibling in namespaces of its own"]
+fn clusters_of_one_machine_are_isolated_inside() {
+    if inside().is_some() {
+        isolation::run();
     }
 }
 
