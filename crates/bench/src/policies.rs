@@ -20,7 +20,7 @@ pub fn run(arguments: &PoliciesArguments) -> Result<()> {
     if sys::process::unshare(&[sys::process::Namespace::Network]).is_err() {
         bail!("skipped: needs the right to make a network namespace");
     }
-    let backend = Nftables::open().context("failed to open nftables")?;
+    let backend = Nftables::open(sys::instance::Instance::MAIN).context("failed to open nftables")?;
     let mut lines = Vec::new();
     let mut line = |name: String, unit, value| {
         lines.push(Line { name, unit, ferry: value, other: None, more_is_better: false });

@@ -54,7 +54,14 @@ pub fn run_agent<'a>(
             let registration = registered(client.clone(), node.name.clone(), tasks.clone());
             let on_failure = node.service_network.policy_failure;
             let prepared = Box::pin(registration);
-            node.gate = Some(policies::start(&node.name, reader, on_failure, prepared, tasks));
+            node.gate = Some(policies::start(
+                &node.name,
+                node.service_network.instance,
+                reader,
+                on_failure,
+                prepared,
+                tasks,
+            ));
         }
         let authorities = serving::authorities(&authority)?;
         let outcome = run_node(&node, client, &serving, &authorities, tasks, ready).await;

@@ -1,6 +1,7 @@
 //! Errors of building and running a cluster.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use base::pki::PkiError;
@@ -88,4 +89,19 @@ pub enum ClusterError {
     Restore(#[source] store::StoreError),
     #[error("requests were still in flight after the grace period of {0:?}")]
     Undrained(std::time::Duration),
+}
+
+impl ClusterError {
+    /// The address and its server, if the error is that another process listens there.
+    #[must_use]
+    pub fn port_in_use(&self) -> Option<(SocketAddr, &'static str)> {
+        let (address, source, server) = match self {
+            Self::Listen(apiserver::serve::ServeError::Bind { address, source }) => {
+                (address, source, "API server")
+            }
+            Self::Kubelet(kubelet::KubeletError::Listen(address, source)) => (address, source, "kubelet"),
+            _ => return None,
+        };
+        (source.kind() == io::ErrorKind::AddrInUse).then_some((*address, server))
+    }
 }

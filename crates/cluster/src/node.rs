@@ -248,9 +248,14 @@ impl LocalNode {
         Self { node, clients, pki: Arc::clone(pki) }
     }
 
-    /// Runs the node in `tasks`, which stops if the node cannot be started. `ready` is called when the node is
-    /// registered.
-    pub fn start(self, tasks: &TaskGroup, ready: Box<dyn FnOnce(NodeStarted) + Send + 'static>) {
+    /// Runs the node in `tasks`. `ready` is called when the node is registered; if it cannot be started, `failed` is
+    /// called with the error and `tasks` stops.
+    pub fn start(
+        self,
+        tasks: &TaskGroup,
+        ready: Box<dyn FnOnce(NodeStarted) + Send + 'static>,
+        failed: Box<dyn FnOnce(ClusterError) + Send + 'static>,
+    ) {
         let Self { mut node, clients, pki } = self;
         let NodeClients { kubelet, administrator, provisioner, proxy, policies } = clients;
         service_network::start(&node.service_network, &node.name, proxy, tasks);
@@ -264,7 +269,14 @@ impl LocalNode {
                     );
                 }
             });
-            node.gate = Some(policies::start(&node.name, policies, on_failure, prepared, tasks));
+            node.gate = Some(policies::start(
+                &node.name,
+                node.service_network.instance,
+                policies,
+                on_failure,
+                prepared,
+                tasks,
+            ));
         }
         let (volumes, clock) = (node.data_dir.join("volumes"), node.clock.clone());
         tasks.supervise_scope("local-path-provisioner", move |scope| {
@@ -280,11 +292,12 @@ impl LocalNode {
             }
         });
         let (group, node, mut ready) = (tasks.clone(), Arc::new(node), Some(ready));
+        let mut failed = Some(failed);
         let registered = Arc::new(AtomicBool::new(false));
         tasks.supervise_scope("kubelet", move |scope| {
             let (node, client, pki, group) =
                 (Arc::clone(&node), kubelet.clone(), Arc::clone(&pki), group.clone());
-            let (registered, ready) = (Arc::clone(&registered), ready.take());
+            let (registered, ready, failed) = (Arc::clone(&registered), ready.take(), failed.take());
             async move {
                 let run = async {
                     let serving = serving::issued(&node, &pki, &scope)?;
@@ -299,10 +312,13 @@ impl LocalNode {
                     run_node(&node, client, &serving, &authorities, &scope, ready).await
                 };
                 if let Err(error) = run.await {
-                    tracing::error!(error = chain(&error), "failed to run the node");
-                    // A node that never ran is misconfigured.
-                    if !registered.load(Ordering::Acquire) {
-                        group.stop();
+                    match failed.filter(|_| !registered.load(Ordering::Acquire)) {
+                        // A node that never ran is misconfigured.
+                        Some(failed) => {
+                            failed(error);
+                            group.stop();
+                        }
+                        None => tracing::error!(error = chain(&error), "failed to run the node"),
                     }
                 }
                 ControlFlow::Continue(())

@@ -10,6 +10,7 @@ use client::Client;
 use futures_util::future::BoxFuture;
 use kubelet::Gate;
 use policy::{OnFailure, PodStartGate};
+use sys::instance::Instance;
 
 use crate::chain;
 
@@ -32,6 +33,7 @@ impl Gate for Isolation {
 /// pods until their policies are enforced; `on_failure` applies to pods whose policies cannot be.
 pub(crate) fn start(
     name: &str,
+    instance: Instance,
     client: Client,
     on_failure: OnFailure,
     prepared: BoxFuture<'static, ()>,
@@ -44,7 +46,8 @@ pub(crate) fn start(
         group.supervise_scope("network-policies", move |scope| {
             let (name, client, own) = (name.clone(), client.clone(), Arc::clone(&own));
             async move {
-                let Err(error) = policy::run(&name, client, own, scope, Box::new(|| {})).await else {
+                let Err(error) = policy::run(&name, instance, client, own, scope, Box::new(|| {})).await
+                else {
                     return ControlFlow::Continue(());
                 };
                 tracing::error!(error = chain(&error), ?on_failure, "failed to enforce network policies");

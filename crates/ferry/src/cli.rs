@@ -27,8 +27,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a cluster on this machine: control plane and node.
+    #[command(alias = "start")]
     Up(Box<crate::up::UpArgs>),
     /// Stop the cluster that `ferry up` runs; its containers keep running.
+    #[command(alias = "stop")]
     Down(crate::up::DownArgs),
     /// Remove a cluster from this machine: its containers, mounts, cgroups, links, packet rules and files.
     Reset(crate::reset::ResetArgs),
@@ -53,6 +55,8 @@ pub enum Command {
     Kubelet(Box<crate::node::KubeletArgs>),
     /// Join this machine to a cluster as a node: kubelet, container runtime, proxy and routes.
     Agent(Box<crate::agent::AgentArgs>),
+    /// List the nodes of the cluster.
+    Nodes(crate::nodes_list::NodesArgs),
     /// Manage the bootstrap tokens that nodes join with.
     Token(crate::token::TokenArgs),
     /// Run the service proxy of this node alone, against any API server.

@@ -12,14 +12,18 @@ use base::zpages::PageSettings;
 use clap::Args;
 use cluster::{ComponentPort, Components, Fleet, SecurePort};
 
+use crate::cli::DataDir;
 use crate::flags::parse_duration;
 use crate::serve::stop_on_signal;
 
 #[derive(Args, Debug)]
 pub struct SimulateArgs {
-    /// Path to a kubeconfig file, specifying how to connect to the API server.
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Path to a kubeconfig file; by default the administrator's kubeconfig in the data directory.
     #[arg(long, value_name = "FILE")]
-    pub kubeconfig: PathBuf,
+    pub kubeconfig: Option<PathBuf>,
 
     /// Number of nodes.
     #[arg(long, value_name = "N")]
@@ -226,6 +230,7 @@ pub async fn simulate(arguments: SimulateArgs) -> Result<ExitCode> {
         run_time: arguments.run_time,
         kubelet_port: arguments.kubelet_port,
     };
-    cluster::run_simulation(fleet, &arguments.kubeconfig, &Clock::system(), &tasks).await?;
+    let kubeconfig = arguments.kubeconfig.unwrap_or_else(|| arguments.data_dir.data_dir.join("kubeconfig"));
+    cluster::run_simulation(fleet, &kubeconfig, &Clock::system(), &tasks).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -35,6 +35,68 @@ pub const CONCURRENCY: &[(&str, &str)] = &[
     ("mirroring-concurrent-service-endpoint-syncs", "endpointslice-mirroring-controller"),
 ];
 
+/// Sizes of the pod ranges of nodes.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct MaskArgs {
+    /// Mask size for node cidr in cluster; not allowed in dual-stack clusters.
+    #[arg(long, value_name = "BITS", help_heading = "Controllers")]
+    pub node_cidr_mask_size: Option<u8>,
+
+    /// Mask size for IPv4 node cidr in dual-stack cluster.
+    #[arg(long, value_name = "BITS", default_value_t = 24, help_heading = "Controllers")]
+    pub node_cidr_mask_size_ipv4: u8,
+
+    /// Mask size for IPv6 node cidr in dual-stack cluster.
+    #[arg(long, value_name = "BITS", default_value_t = 64, help_heading = "Controllers")]
+    pub node_cidr_mask_size_ipv6: u8,
+}
+
+impl MaskArgs {
+    /// Applies the flags to the configuration, which has the pod ranges of the cluster.
+    pub fn apply(self, components: &mut Components) -> Result<()> {
+        let families = |v6: bool| components.cluster_cidrs.iter().any(|cidr| cidr.contains(':') == v6);
+        let mut masks = NodeMasks { v4: self.node_cidr_mask_size_ipv4, v6: self.node_cidr_mask_size_ipv6 };
+        if let Some(mask) = self.node_cidr_mask_size {
+            let dual = families(true) && families(false);
+            ensure!(!dual, "usage of --node-cidr-mask-size is not allowed with dual-stack clusters");
+            (masks.v4, masks.v6) = (mask, mask);
+        }
+        for cidr in &components.cluster_cidrs {
+            let range: IpNet =
+                cidr.parse().with_context(|| format!("--cluster-cidr: {cidr} is not a CIDR"))?;
+            let mask = if range.addr().is_ipv6() { masks.v6 } else { masks.v4 };
+            let (bits, most) = (range.prefix_len(), range.max_prefix_len());
+            ensure!(
+                (bits..=most).contains(&mask) && mask - bits <= 16,
+                "the node CIDR mask size /{mask} does not fit into the cluster CIDR {cidr}"
+            );
+        }
+        components.node_masks = masks;
+        Ok(())
+    }
+}
+
+/// Checks that the pod range of a node has an address for each of its pods.
+pub fn check_max_pods(components: &Components, max_pods: u32) -> Result<()> {
+    let has_ipv4 = components.cluster_cidrs.iter().any(|cidr| !cidr.contains(':'));
+    // Network, gateway and broadcast addresses are not those of pods.
+    let capacity = |mask: u8| (1_u64 << (32 - u32::from(mask.min(32)))).saturating_sub(3);
+    let mask = components.node_masks.v4;
+    if !has_ipv4 || u64::from(max_pods) <= capacity(mask) {
+        return Ok(());
+    }
+    let flag = if components.cluster_cidrs.len() > 1 {
+        "--node-cidr-mask-size-ipv4"
+    } else {
+        "--node-cidr-mask-size"
+    };
+    let needed = (1..mask).rev().find(|mask| capacity(*mask) >= u64::from(max_pods)).unwrap_or(1);
+    anyhow::bail!(
+        "--max-pods {max_pods} exceeds the {} addresses of a node's pod range /{mask}: set {flag} {needed}",
+        capacity(mask)
+    )
+}
+
 #[derive(Args, Debug)]
 pub struct ControllerArgs {
     /// Should CIDRs for Pods be allocated and set on nodes [default: true if `--cluster-cidr` is given].
@@ -42,17 +104,8 @@ pub struct ControllerArgs {
           require_equals = true)]
     pub allocate_node_cidrs: Option<bool>,
 
-    /// Mask size for node cidr in cluster; not allowed in dual-stack clusters.
-    #[arg(long, value_name = "BITS")]
-    pub node_cidr_mask_size: Option<u8>,
-
-    /// Mask size for IPv4 node cidr in dual-stack cluster.
-    #[arg(long, value_name = "BITS", default_value_t = 24)]
-    pub node_cidr_mask_size_ipv4: u8,
-
-    /// Mask size for IPv6 node cidr in dual-stack cluster.
-    #[arg(long, value_name = "BITS", default_value_t = 64)]
-    pub node_cidr_mask_size_ipv6: u8,
+    #[command(flatten)]
+    pub masks: MaskArgs,
 
     /// CIDR Range for Services in cluster; excluded from node CIDR allocation.
     #[arg(long, value_name = "CIDR[,CIDR]", value_parser = parse_cidrs)]
@@ -96,24 +149,7 @@ pub struct ControllerArgs {
 impl ControllerArgs {
     /// Applies the flags to the configuration.
     pub fn apply(self, components: &mut Components) -> Result<()> {
-        let families = |v6: bool| components.cluster_cidrs.iter().any(|cidr| cidr.contains(':') == v6);
-        let mut masks = NodeMasks { v4: self.node_cidr_mask_size_ipv4, v6: self.node_cidr_mask_size_ipv6 };
-        if let Some(mask) = self.node_cidr_mask_size {
-            let dual = families(true) && families(false);
-            ensure!(!dual, "usage of --node-cidr-mask-size is not allowed with dual-stack clusters");
-            (masks.v4, masks.v6) = (mask, mask);
-        }
-        for cidr in &components.cluster_cidrs {
-            let range: IpNet =
-                cidr.parse().with_context(|| format!("--cluster-cidr: {cidr} is not a CIDR"))?;
-            let mask = if range.addr().is_ipv6() { masks.v6 } else { masks.v4 };
-            let (bits, most) = (range.prefix_len(), range.max_prefix_len());
-            ensure!(
-                (bits..=most).contains(&mask) && mask - bits <= 16,
-                "the node CIDR mask size /{mask} does not fit into the cluster CIDR {cidr}"
-            );
-        }
-        components.node_masks = masks;
+        self.masks.apply(components)?;
         components.service_cidrs =
             self.service_cluster_ip_range.map(|ranges| ranges.texts()).unwrap_or_default();
         match self.allocate_node_cidrs {
@@ -213,5 +249,22 @@ mod tests {
         ] {
             assert!(configured(cidrs, &[flag]).is_err(), "{flag}");
         }
+    }
+
+    #[test]
+    fn max_pods_beyond_the_range_of_a_node_names_the_flag() {
+        let of = |cidrs: &[&str], v4: u8| Components {
+            cluster_cidrs: cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
+            node_masks: NodeMasks { v4, v6: 64 },
+            ..Components::default()
+        };
+        let single = of(&["10.244.0.0/16"], 24);
+        assert!(check_max_pods(&single, 253).is_ok());
+        let error = check_max_pods(&single, 350).expect_err("too many").to_string();
+        assert!(error.ends_with("/24: set --node-cidr-mask-size 23"), "{error}");
+        assert!(check_max_pods(&of(&["10.244.0.0/16"], 23), 350).is_ok());
+        let error = check_max_pods(&of(&["10.244.0.0/16", "fd44::/56"], 24), 2000).expect_err("too many");
+        assert!(error.to_string().ends_with("set --node-cidr-mask-size-ipv4 21"), "{error}");
+        assert!(check_max_pods(&of(&["fd44::/56"], 24), 2000).is_ok());
     }
 }

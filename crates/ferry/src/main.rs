@@ -8,6 +8,7 @@ mod audit_flags;
 mod audit_webhook_flags;
 mod autoscaler_flags;
 mod check;
+mod claims;
 mod cli;
 mod cloud;
 mod components;
@@ -16,6 +17,7 @@ mod data_dir_lock;
 mod envtest;
 mod etcd;
 mod etcd_flags;
+mod failure;
 mod flags;
 mod flagz;
 mod generate;
@@ -32,8 +34,10 @@ mod metrics_flags;
 mod metrics_server;
 mod node;
 mod nodes;
+mod nodes_list;
 mod oidc_flags;
 mod outbound_files;
+mod output;
 mod reset;
 mod runtime;
 mod scheduler;
@@ -42,6 +46,7 @@ mod serve;
 mod serve_flags;
 mod services;
 mod serving_flags;
+mod short_help;
 mod signing_flags;
 mod state_metrics;
 mod stop_pods;
@@ -59,6 +64,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use base::features::FeatureGates;
 use clap::{CommandFactory, FromArgMatches};
+use rustix::process::geteuid;
 
 use cli::{Cli, Command};
 use upstream_flags::CommandLine;
@@ -87,9 +93,10 @@ fn main() -> ExitCode {
     };
     // Namespaces must be entered while the process is single-threaded.
     let entered = match &cli.command {
-        Command::Agent(arguments) => {
-            arguments.network_namespace.as_deref().map_or(Ok(()), agent::enter_namespace)
-        }
+        Command::Agent(arguments) => arguments
+            .network_namespace
+            .as_deref()
+            .map_or(Ok(()), |path| agent::enter_namespace(path, arguments.node.hostname_override.as_deref())),
         _ => Ok(()),
     };
     let outcome = entered.and_then(|()| run(cli));
@@ -97,7 +104,10 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("ferry: {error:#}");
+            eprintln!("ferry: {}", failure::message(&error));
+            if let Some(advice) = failure::advice(&error, geteuid().is_root()) {
+                eprintln!("ferry: {advice}");
+            }
             ExitCode::FAILURE
         }
     }
@@ -131,7 +141,7 @@ fn parse() -> Result<Cli> {
 /// Parses words and keeps the flags for `/flagz`. Prints usage and exits on errors; `field_of` returns the field of the
 /// configuration file that an error is about.
 fn parsed(words: &[OsString], field_of: fn(&clap::Error) -> Option<String>) -> Cli {
-    let mut command = Cli::command();
+    let mut command = short_help::shorten(Cli::command());
     let matches = command.try_get_matches_from_mut(words.iter().cloned());
     let mut matches = matches.unwrap_or_else(|error| {
         if let Some(field) = field_of(&error) {
@@ -184,6 +194,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::CloudControllerManager(arguments) => on_runtime(cloud::run(arguments)),
         Command::Kubelet(arguments) => on_runtime(node::kubelet(*arguments)),
         Command::Agent(arguments) => on_runtime(agent::run(*arguments)),
+        Command::Nodes(arguments) => Ok(nodes_list::run(arguments)),
         Command::Token(arguments) => on_runtime(token::run(arguments)),
         Command::Proxy(arguments) => on_runtime(services::proxy(arguments)),
         Command::Dns(arguments) => on_runtime(services::dns(arguments)),

@@ -27,6 +27,7 @@ use tokio::sync::{Mutex, oneshot};
 
 use crate::housekeeping_flags::HousekeepingArgs;
 use crate::serve::say;
+use crate::up::fingerprint;
 
 /// Parent directory of the nodes' data directories.
 const DIRECTORY: &str = "nodes";
@@ -41,6 +42,12 @@ const RESTART_DELAY: Duration = Duration::from_secs(2);
 /// Address range of the nodes on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRange(Ipv4Net);
+
+impl std::fmt::Display for NodeRange {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
 
 impl NodeRange {
     /// `172.30.0.0/24`.
@@ -61,7 +68,10 @@ impl NodeRange {
         let mut addresses = vec![IpNet::new(self.address(number)?, self.0.prefix_len())?];
         if dual_stack {
             let last = u16::try_from(number).unwrap_or(1);
-            addresses.push(Ipv6Net::new(Ipv6Addr::new(0xfd30, 0, 0, 0, 0, 0, 0, last), 64)?.into());
+            // The default range 172.30.0.0/24 has the IPv6 range fd30::/64.
+            let [_, second, third, _] = self.0.addr().octets();
+            let network = u16::from_be_bytes([second, third]) ^ 0x1e00;
+            addresses.push(Ipv6Net::new(Ipv6Addr::new(0xfd30, 0, 0, network, 0, 0, 0, last), 64)?.into());
         }
         Ok(addresses)
     }
@@ -121,8 +131,8 @@ pub fn flags_of_all_nodes(arguments: impl Iterator<Item = String>) -> Vec<String
 }
 
 /// Name of the bridge between nodes, derived from the data directory.
-pub fn bridge(fingerprint: u32) -> String {
-    format!("fnodes{fingerprint:08x}")
+pub fn bridge_of(data_dir: &Path) -> String {
+    format!("fnodes{:08x}", fingerprint(data_dir))
 }
 
 /// Nodes of this machine besides the first.
@@ -400,7 +410,7 @@ mod tests {
 
     #[test]
     fn bridge_name_fits_kernel_limit() {
-        assert!(bridge(u32::MAX).len() < 16);
+        assert!(bridge_of(Path::new("/srv/ferry")).len() < 16);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

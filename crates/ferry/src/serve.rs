@@ -158,6 +158,7 @@ fn configure_components(config: &mut Config, arguments: &ServeArgs, services: &C
         ),
         ..Components::default()
     };
+    arguments.masks.apply(&mut config.components)?;
     config.components.scheduler =
         Some(crate::scheduler::configuration(arguments.scheduler_config.as_deref())?);
     // Nodes join with tokens, so the token controllers are enabled unless disabled by name.

@@ -172,6 +172,9 @@ pub struct ServeArgs {
     )]
     pub cluster_cidr: Vec<String>,
 
+    #[command(flatten)]
+    pub masks: crate::controller_flags::MaskArgs,
+
     /// Address source of services of type LoadBalancer: `nodes`, ranges such as `192.0.2.10-192.0.2.20` that a node
     /// announces, or `none` if another controller assigns addresses.
     #[arg(

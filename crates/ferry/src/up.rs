@@ -1,19 +1,25 @@
 //! `ferry up`: a control plane and a node in one process, until a signal; `ferry down` sends it.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use base::tasks::TaskGroup;
 use clap::Args;
-use cluster::{Config, ControlPlane, LocalNode, LocalProxy, NodeConfig, PodRanges, ProxyConfig, ProxyMode};
+use cluster::{
+    ClusterError, Config, ControlPlane, LocalNode, LocalProxy, NodeConfig, PodRanges, ProxyConfig, ProxyMode,
+};
 use rustix::process::geteuid;
 
 use crate::check;
+use crate::claims::{self, Claims, Registry};
 use crate::cli::DataDir;
+use crate::controller_flags::check_max_pods;
 use crate::data_dir_lock::{self, DataDirLock};
-use crate::flags::NetworkPolicyArgs;
+use crate::flags::{NetworkPolicyArgs, parse_cidrs};
 use crate::machine_record::MachineRecord;
 use crate::node::{self, NodeArgs};
 use crate::nodes::{self, NodeRange, Nodes};
@@ -65,7 +71,7 @@ pub struct DownArgs {
 }
 
 /// Creates the data directory, which holds keys, Secrets and the store, and removes other users' access if it exists.
-fn close_data_dir(data_dir: &Path) -> Result<()> {
+pub fn close_data_dir(data_dir: &Path) -> Result<()> {
     let mode = if geteuid().is_root() { 0o750 } else { 0o700 };
     sys::directories::ensure(data_dir, mode)
         .with_context(|| format!("failed to create {}", data_dir.display()))
@@ -78,31 +84,47 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     base::limits::raise_open_files();
     let (endpoint, stop_pods) = (arguments.container_runtime_endpoint, arguments.stop_pods);
     let disabled = arguments.serve.disable.clone();
-    let mut config = configure(arguments.serve, Role::Server)?;
-    let data_dir = config.data_dir.clone();
+    let mut serve = arguments.serve;
+    let mut node_network = arguments.node_network;
+    let data_dir = serve.data_dir.data_dir.clone();
+    let claimed = claim_ranges(&mut serve, &mut node_network, arguments.node.kubelet_listen)?;
+    let mut config = configure(serve, Role::Server)?;
+    if geteuid().is_root() {
+        check_max_pods(&config.components, arguments.node.max_pods)?;
+    }
     let lock = claim_data_dir(&data_dir)?;
     let mut node_config = NodeConfig::new(&data_dir);
     node_config.cluster_domain.clone_from(&config.cluster_domain);
     node_config.clock = config.clock.clone();
     node_config.pages = config.api.chain.pages;
+    let record = MachineRecord::names(&data_dir, arguments.node.cgroup_root.clone())?;
     node::configure(&mut node_config, arguments.node)?;
+    node_config.cgroup_root.clone_from(&record.cgroup_root);
+    node_config.service_network.instance = record.instance;
+    if let Some((registry, claims)) = claimed {
+        set_ports(&mut config, &mut node_config, &claims);
+        registry.record(&claims)?;
+    }
     node_config.service_network.policy_failure = arguments.network_policy.on_failure;
     node_config.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
-    let nodes = other_nodes(&config, &mut node_config, arguments.nodes, arguments.node_network)?;
+    let nodes = other_nodes(&config, &mut node_config, arguments.nodes, node_network)?;
     configure_services(&mut config, &mut node_config, &disabled);
     let cluster_ranges = config.components.cluster_cidrs.clone();
     let for_agents = flags_for_agents(&config, &disabled);
     let cgroup_root = node_config.cgroup_root.clone();
-    let plane = ControlPlane::build(config, tasks.clone()).await?;
-    let Local { node, proxy, record } = Local::build(&plane, node_config, endpoint, &cluster_ranges, &tasks)?;
+    let plane = ControlPlane::build(config, tasks.clone()).await.map_err(with_flag)?;
+    let Local { node, proxy, record } =
+        Local::build(&plane, node_config, record, endpoint, &cluster_ranges, &tasks)?;
+    let failure = NodeFailure::default();
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     say(format_args!("Listening on {}; creating the bootstrap objects ...", plane.address()));
     let starting = tasks.clone();
     let advertised = format!("https://{}", plane.certificates().advertised());
     let administrator = plane.administrator()?;
+    let failed = failure.clone();
     let ready = move || match node {
         Some(node) => {
-            start(node, &starting, begin, url, &kubeconfig);
+            start(node, &starting, begin, url, &kubeconfig, failed);
             if let Some(nodes) = nodes {
                 nodes.start(advertised, for_agents, &cgroup_root, administrator, &starting);
             }
@@ -115,12 +137,93 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
         }
     };
     plane.run(Box::new(ready)).await?;
+    if let Some(error) = failure.take() {
+        return Err(error);
+    }
     if let Some(record) = record {
         finish_pods(&data_dir, &record, stop_pods).await?;
     }
     drop(lock);
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Chooses ranges and ports that no other cluster of this machine has, unless flags set them.
+fn claim_ranges(
+    serve: &mut ServeArgs,
+    node_network: &mut NodeRange,
+    kubelet: SocketAddr,
+) -> Result<Option<(Registry, Claims)>> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let data_dir = &serve.data_dir.data_dir;
+    let registry = Registry::open(data_dir)?;
+    let ports = [
+        (claims::KUBELET, kubelet),
+        (claims::PROXY_HEALTH, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
+        (claims::PROXY_METRICS, SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        (claims::CONTROLLERS, SocketAddr::from((serve.component_bind_address, 0))),
+        (claims::SCHEDULER, SocketAddr::from((serve.component_bind_address, 0))),
+    ];
+    let mut claims = claims::choose(data_dir, &registry.taken(), &ports)?;
+    if claims::is_flag_set("kubelet-listen") {
+        claims.ports.insert(claims::KUBELET.0.to_owned(), kubelet.port());
+    }
+    if claims::is_flag_set("cluster-cidr") || claims.pods.is_empty() {
+        claims.pods.clone_from(&serve.cluster_cidr);
+    } else {
+        serve.cluster_cidr.clone_from(&claims.pods);
+    }
+    match &serve.service_cluster_ip_range {
+        Some(ranges) => claims.services = ranges.texts(),
+        None if claims.services.is_empty() => {}
+        None => {
+            let ranges = parse_cidrs(&claims.services.join(",")).map_err(anyhow::Error::msg)?;
+            serve.service_cluster_ip_range = Some(ranges);
+        }
+    }
+    if claims::is_flag_set("node-network") || claims.nodes.is_empty() {
+        claims.nodes = vec![node_network.to_string()];
+    } else if let Some(range) = claims.nodes.first() {
+        *node_network = NodeRange::parse(range).map_err(anyhow::Error::msg)?;
+    }
+    Ok(Some((registry, claims)))
+}
+
+/// Sets the chosen ports of the control plane and its node.
+fn set_ports(config: &mut Config, node_config: &mut NodeConfig, claims: &Claims) {
+    let port = |(name, default): (&str, u16)| claims.ports.get(name).copied().unwrap_or(default);
+    node_config.listen.set_port(port(claims::KUBELET));
+    if let Some(proxy) = &mut node_config.service_network.proxy {
+        let all = [(&mut proxy.healthz, claims::PROXY_HEALTH), (&mut proxy.metrics, claims::PROXY_METRICS)];
+        for (address, name) in all {
+            if let Some(address) = address {
+                address.set_port(port(name));
+            }
+        }
+    }
+    for one in &mut config.components.ports {
+        if let Some(port) = claims.ports.get(one.component) {
+            one.port.listen.set_port(*port);
+        }
+    }
+    let defaults = [
+        claims::KUBELET,
+        claims::PROXY_HEALTH,
+        claims::PROXY_METRICS,
+        claims::CONTROLLERS,
+        claims::SCHEDULER,
+    ];
+    let is_other = |(name, default): &(&str, u16)| {
+        port((*name, *default)) != *default
+            && !(*name == claims::KUBELET.0 && claims::is_flag_set("kubelet-listen"))
+    };
+    let others: Vec<String> =
+        defaults.into_iter().filter(is_other).map(|one| format!("{} {}", one.0, port(one))).collect();
+    if !others.is_empty() {
+        say(format_args!("Default ports are in use; selected other ports: {}", others.join(", ")));
+    }
 }
 
 /// Checks the machine and claims the data directory for this process.
@@ -174,6 +277,7 @@ impl Local {
     fn build(
         plane: &ControlPlane,
         mut node_config: NodeConfig,
+        record: MachineRecord,
         endpoint: Option<String>,
         cluster_ranges: &[String],
         tasks: &TaskGroup,
@@ -185,12 +289,8 @@ impl Local {
             return Ok(Self { proxy, ..Self::default() });
         }
         let data_dir = node_config.data_dir.clone();
-        let record = MachineRecord {
-            cgroup_root: node_config.cgroup_root.clone(),
-            bridge: bridge(&data_dir),
-            runtime: endpoint.clone(),
-            node_bridge: nodes::bridge(fingerprint(&data_dir)),
-        };
+        let node_bridge = nodes::bridge_of(&data_dir);
+        let record = MachineRecord { runtime: endpoint.clone(), node_bridge, ..record };
         record.write(&data_dir)?;
         node_config.runtime = match endpoint {
             Some(endpoint) => endpoint,
@@ -241,7 +341,7 @@ fn prepare_nodes(
         }
         say(format_args!("This machine has no address; one is added for the cluster"));
     }
-    let bridge = nodes::bridge(fingerprint(&node_config.data_dir));
+    let bridge = nodes::bridge_of(&node_config.data_dir);
     let nodes = Nodes::prepare(&node_config.data_dir, &node_config.name, count, range, &bridge, dual_stack)?;
     if node_config.ips.is_empty() {
         node_config.ips.clone_from(&nodes.addresses);
@@ -292,8 +392,42 @@ fn flags_for_agents(config: &Config, disabled: &[String]) -> Vec<String> {
     flags
 }
 
+/// Error of a node that could not be started, after which the cluster stops.
+#[derive(Clone, Default)]
+struct NodeFailure(Arc<Mutex<Option<anyhow::Error>>>);
+
+impl NodeFailure {
+    fn set(&self, error: ClusterError) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(with_flag(error));
+    }
+
+    fn take(&self) -> Option<anyhow::Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Adds the flag that selects another port to an error about a port in use.
+pub fn with_flag(error: ClusterError) -> anyhow::Error {
+    match error.port_in_use() {
+        Some((address, "API server")) => anyhow::Error::new(error).context(format!(
+            "another process listens on {address}: select another port with --listen ADDR:PORT"
+        )),
+        Some((address, _)) => anyhow::Error::new(error).context(format!(
+            "another process listens on {address}: select another port with --kubelet-listen ADDR:PORT"
+        )),
+        None => anyhow::Error::new(error),
+    }
+}
+
 /// Starts the node and reports its progress until it is ready.
-fn start(node: LocalNode, tasks: &TaskGroup, begin: Instant, url: String, kubeconfig: &Path) {
+fn start(
+    node: LocalNode,
+    tasks: &TaskGroup,
+    begin: Instant,
+    url: String,
+    kubeconfig: &Path,
+    failure: NodeFailure,
+) {
     say(format_args!(
         "The API server responds after {} ms; waiting for the node ...",
         begin.elapsed().as_millis()
@@ -315,6 +449,7 @@ fn start(node: LocalNode, tasks: &TaskGroup, begin: Instant, url: String, kubeco
             ));
             print_summary(begin, &url, &kubeconfig, "get nodes");
         }),
+        Box::new(move |error| failure.set(error)),
     );
 }
 
@@ -358,10 +493,9 @@ pub fn own_runtime(data_dir: &Path, ranges: PodRanges, tasks: &TaskGroup) -> Res
     Ok(cluster::start_container_runtime(data_dir, bridge(data_dir), ranges, tasks)?)
 }
 
-/// Short hash of a path (FNV-1a).
-fn fingerprint(path: &Path) -> u32 {
-    let bytes = path.as_os_str().as_encoded_bytes();
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+/// Short hash of a path.
+pub fn fingerprint(path: &Path) -> u32 {
+    sys::instance::fingerprint(path.as_os_str().as_encoded_bytes())
 }
 
 /// `ferry down`.

@@ -138,6 +138,12 @@ pub fn enter(file: BorrowedFd<'_>, namespace: Namespace) -> io::Result<()> {
     check(unsafe { libc::setns(file.as_raw_fd(), namespace.flag()) }).map(drop)
 }
 
+/// Moves the calling thread into a UTS namespace of its own with this host name.
+pub fn own_hostname(name: &str) -> io::Result<()> {
+    unshare(&[Namespace::Uts])?;
+    rustix::system::sethostname(name.as_bytes()).map_err(io::Error::from)
+}
+
 /// Opens a namespace file of a process.
 pub fn namespace_of(pid: i32, namespace: Namespace) -> io::Result<File> {
     File::open(format!("/proc/{pid}/ns/{}", namespace.file_name()))

@@ -12,7 +12,7 @@ use proxy::plan::plan;
 use proxy::state::State;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
-use sys::netlink::{Netlink, Route};
+use sys::netlink::{Netlink, Route, RouteOwner};
 
 /// Flows per measurement, alternating, so that disturbances affect both.
 const FLOWS: usize = 2000;
@@ -31,7 +31,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
     let interface = netlink.link("lo")?.context("no loopback")?.index;
     let destination = IpNet::new(IpAddr::from([10, 96, 0, 0]), 11)?;
     let route = Route { destination, gateway: None, interface, source: Some(own), gateway_on_link: false };
-    netlink.set_route(&route, 176).context("a route for services")?;
+    netlink.set_route(&route, RouteOwner { protocol: 176, metric: None }).context("a route for services")?;
     let server = UdpSocket::bind((own, 8080)).context("an endpoint")?;
     let echo = server.try_clone()?;
     std::thread::spawn(move || {

@@ -48,7 +48,9 @@ impl Credential {
             None => Purpose::Client,
             Some(names) => Purpose::Serving(names),
         };
-        let text = certificate::request(client, &self.node, purpose).await?;
+        // An expired certificate belongs to this node as well.
+        let is_new = self.names.is_none() && !self.file.exists();
+        let text = certificate::request(client, &self.node, purpose, is_new).await?;
         let identity = Identity::from_pem(&text).map_err(JoinError::Certificate)?;
         if let Some(directory) = self.file.parent() {
             std::fs::create_dir_all(directory)

@@ -14,6 +14,7 @@ use objects::core::v1::{Pod, Secret, ServiceAccount};
 use objects::meta::v1::DeleteOptions;
 use objects::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
+use sys::instance::Instance;
 use sys::process::{Namespace, unshare};
 use testkit::{Server, eventually};
 
@@ -128,7 +129,7 @@ async fn session() -> Result<()> {
         let ready = Box::new(move || {
             let _ = received.send(());
         });
-        tokio::spawn(async move { policy::run("here", client, early, tasks, ready).await })
+        tokio::spawn(async move { policy::run("here", Instance::MAIN, client, early, tasks, ready).await })
     };
     tokio::time::timeout(PATIENCE, ready).await.context("ready without any policy")??;
     let nobody: IpAddr = "10.1.0.99".parse()?;

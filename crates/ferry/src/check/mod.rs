@@ -69,7 +69,11 @@ pub fn run(arguments: &CheckArgs) -> Result<ExitCode> {
 /// Warnings about scarce resources for the start of a cluster; an error if they are too scarce to start.
 pub fn before_start(data_dir: &Path) -> Result<Vec<String>> {
     let mut notes = Vec::new();
-    for (what, finding) in limits::all(data_dir) {
+    let mut rows = limits::all(data_dir);
+    if geteuid().is_root() {
+        rows.push(kernel::control_groups_row());
+    }
+    for (what, finding) in rows {
         match finding {
             Fine(_) => {}
             Weak(note) => notes.push(format!("{what}: {note}")),

@@ -6,6 +6,7 @@
 
 mod csi;
 mod escapes;
+mod isolation;
 mod kills;
 mod lifecycle;
 mod machine;
@@ -80,6 +81,7 @@ fn on_machine(cgroup: &str, test: impl FnOnce(&machine::Machine)) {
 
 apart! {
     cluster_stops_resumes_and_resets, cluster_stops_resumes_and_resets_inside: lifecycle::run;
+    clusters_of_one_machine_are_isolated, clusters_of_one_machine_are_isolated_inside: |_: &str| isolation::run();
     cluster_survives_repeated_kills, cluster_survives_repeated_kills_inside: kills::run;
     workloads_run, workloads_run_inside: |cgroup: &str| on_machine(cgroup, workloads::run);
     pod_limits_probes_and_eviction_are_enforced, pod_limits_probes_and_eviction_are_enforced_inside:

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::model::{Node, Protocol};
 use crate::plan::{Closed, Entry, Frontend, List, Pick, Source};
 
-/// Prefix of Ferry's chains.
+/// Prefix of the chains of the main instance; those of another have its prefix of at most ten characters instead.
 pub const PREFIX: &str = "FERRY-";
 const SERVICES: &str = "FERRY-SERVICES";
 const NODE_PORTS: &str = "FERRY-NODEPORTS";
@@ -48,7 +48,8 @@ struct Of {
 fn hash(kind: &str, of: impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
-    format!("{PREFIX}{kind}-{:016x}", hasher.finish())
+    // The kernel allows 28 characters, with the longest prefix.
+    format!("{PREFIX}{kind}-{:014x}", hasher.finish() >> 8)
 }
 
 /// Matches of packets to a frontend.

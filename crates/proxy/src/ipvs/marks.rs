@@ -8,7 +8,7 @@ use sys::nftables::{Batch, Chain, Element, Expr, Family, NftError, Set, Tables, 
 use crate::model::Node;
 use crate::nftables::entries::{FRONT, GUARDED, HAIRPINS, NODE_PORT, guarded, hairpin, lookup_key};
 use crate::nftables::rules::{self, R0};
-use crate::nftables::{TABLE, of};
+use crate::nftables::{PROBE, TABLE, of};
 use crate::plan::{Entry, Frontend, Pick, Source};
 use crate::state::Difference;
 
@@ -27,7 +27,15 @@ pub struct Marks {
 impl Marks {
     /// Rules in the network namespace of the caller.
     pub fn open(node: Node) -> Result<Self, NftError> {
-        Ok(Self { tables: Tables::open(TABLE)?, node })
+        Ok(Self { tables: Tables::open(node.instance.table(TABLE))?, node })
+    }
+
+    /// Creates a table without services under another name, and removes it.
+    pub fn probe(&self) -> Result<(), NftError> {
+        let tables = Tables::open(self.node.instance.table(PROBE))?;
+        let probe = Self { tables, node: self.node.clone() };
+        let outcome = probe.replace(&Difference::default());
+        outcome.and(probe.remove())
     }
 
     /// Replaces all rules by those of `whole`.
@@ -40,6 +48,10 @@ impl Marks {
 
     pub fn apply(&self, difference: &Difference) -> Result<(), NftError> {
         self.tables.apply(|batch, family| change(batch, family, difference))
+    }
+
+    pub fn is_intact(&self) -> Result<bool, NftError> {
+        self.tables.are_intact()
     }
 
     pub fn remove(&self) -> Result<(), NftError> {

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use sys::instance::Instance;
 use sys::netlink::{Ipvs, Step};
 use sys::nftables::NftError;
 
@@ -21,7 +22,7 @@ use self::marks::Marks;
 use self::virtuals::{Virtuals, wanted};
 use crate::backend::{Backend, BackendError, Mode};
 use crate::frontends::{ChangedFrontends, Table};
-use crate::link::{Held, LINK, ServiceLink, own_addresses, remove_link};
+use crate::link::{Held, ServiceLink, own_addresses, remove_link};
 use crate::model::Node;
 use crate::state::{Difference, State};
 
@@ -30,7 +31,7 @@ use crate::state::{Difference, State};
 pub enum IpvsError {
     #[error("failed to open the IPVS netlink family")]
     Open(#[source] io::Error),
-    #[error("failed to create link {LINK}")]
+    #[error("failed to create the link of services")]
     Link(#[source] io::Error),
     #[error("failed to enable IPVS connection tracking ({path})")]
     Setting { path: &'static str, source: io::Error },
@@ -47,6 +48,7 @@ const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 
 /// Applies plans to the kernel's load balancer.
 pub struct IpvsBackend {
+    instance: Instance,
     marks: Marks,
     link: std::sync::Arc<ServiceLink>,
     serving: Mutex<Serving>,
@@ -63,11 +65,12 @@ impl IpvsBackend {
     /// A backend in the network namespace of the caller.
     pub fn open(node: Node) -> Result<Self, IpvsError> {
         let ipvs = Ipvs::open().map_err(IpvsError::Open)?;
+        let instance = node.instance;
         let marks = Marks::open(node)?;
         std::fs::write(CONNTRACK, "1").map_err(|source| IpvsError::Setting { path: CONNTRACK, source })?;
-        let link = ServiceLink::open().map_err(IpvsError::Link)?;
+        let link = ServiceLink::open(instance).map_err(IpvsError::Link)?;
         let (table, held, virtuals) = (Table::default(), HashMap::new(), Virtuals::default());
-        Ok(Self { marks, link, serving: Mutex::new(Serving { ipvs, table, held, virtuals }) })
+        Ok(Self { instance, marks, link, serving: Mutex::new(Serving { ipvs, table, held, virtuals }) })
     }
 
     fn sync(&self, serving: &mut Serving, changed: &ChangedFrontends) -> Result<(), IpvsError> {
@@ -94,9 +97,9 @@ impl IpvsBackend {
     }
 }
 
-/// Removes all virtual services, if the link exists.
-pub fn clean_up() -> Result<(), IpvsError> {
-    let there = crate::link::is_there().map_err(IpvsError::Link)?;
+/// Removes all virtual services, if the instance's link exists.
+pub fn clean_up(instance: Instance) -> Result<(), IpvsError> {
+    let there = crate::link::is_there(instance).map_err(IpvsError::Link)?;
     match Ipvs::open() {
         Ok(mut ipvs) if there => make(&mut ipvs, Step::Flush),
         _ => Ok(()),
@@ -126,6 +129,11 @@ impl Backend for IpvsBackend {
         Mode::Ipvs
     }
 
+    /// The load balancer itself was reached when this was opened.
+    fn probe(&self) -> Result<(), BackendError> {
+        Ok(self.marks.probe().map_err(IpvsError::Rules)?)
+    }
+
     fn replace(&self, state: &State) -> Result<(), BackendError> {
         let mut serving = self.serving.lock();
         make(&mut serving.ipvs, Step::Flush)?;
@@ -144,12 +152,17 @@ impl Backend for IpvsBackend {
         Ok(self.sync(&mut serving, &changed)?)
     }
 
+    fn is_intact(&self) -> Result<bool, BackendError> {
+        let has_link = crate::link::is_there(self.instance).map_err(IpvsError::Link)?;
+        Ok(has_link && self.marks.is_intact().map_err(IpvsError::Rules)?)
+    }
+
     fn remove(&self) -> Result<(), BackendError> {
         let mut serving = self.serving.lock();
         make(&mut serving.ipvs, Step::Flush)?;
         serving.held.clear();
         self.marks.remove().map_err(IpvsError::Rules)?;
-        remove_link().map_err(IpvsError::Link)?;
+        remove_link(self.instance).map_err(IpvsError::Link)?;
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ use self::frontend::{OpenFrontend, Sockets, Unserved};
 use self::loopback::on_loopback;
 use crate::backend::{Backend, BackendError, Mode};
 use crate::frontends::{ChangedFrontends, Table};
-use crate::link::{Held, LINK, ServiceLink, own_addresses, remove_link};
+use crate::link::{Held, ServiceLink, own_addresses, remove_link};
 use crate::model::Node;
 use crate::plan::Frontend;
 use crate::state::{Difference, State};
@@ -46,7 +46,7 @@ pub enum UserspaceError {
     Start(#[source] io::Error),
     #[error("failed to list the node's addresses")]
     Addresses(#[source] io::Error),
-    #[error("failed to delete link {LINK}")]
+    #[error("failed to delete the link of services")]
     Remove(#[source] io::Error),
 }
 
@@ -111,7 +111,7 @@ impl Userspace {
     /// A backend in the network namespace of the caller.
     pub fn open(node: Node) -> Result<Self, UserspaceError> {
         let relay = Relay::start().map_err(UserspaceError::Start)?;
-        let link = match ServiceLink::open() {
+        let link = match ServiceLink::open(node.instance) {
             Ok(link) => Some(link),
             Err(error) => {
                 tracing::warn!(
@@ -274,6 +274,11 @@ impl Backend for Userspace {
         Mode::Userspace
     }
 
+    /// Relays are in this process.
+    fn probe(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     fn replace(&self, state: &State) -> Result<(), BackendError> {
         let mut serving = self.serving.lock();
         let mut changed = serving.table.all();
@@ -290,10 +295,15 @@ impl Backend for Userspace {
         Ok(self.sync(&mut serving, &changed)?)
     }
 
+    fn is_intact(&self) -> Result<bool, BackendError> {
+        let link = self.link.as_ref().map_or(Ok(true), |_| crate::link::is_there(self.node.instance));
+        Ok(link.map_err(UserspaceError::Addresses)?)
+    }
+
     fn remove(&self) -> Result<(), BackendError> {
         self.replace(&State::default())?;
         if self.link.is_some() {
-            remove_link().map_err(UserspaceError::Remove)?;
+            remove_link(self.node.instance).map_err(UserspaceError::Remove)?;
         }
         Ok(())
     }
