@@ -43,6 +43,7 @@ const OWN: &[&str] = &[
     "ferry",
     "kubelet",
     "metrics",
+    "network",
     "policy",
     "proxy",
     "runtime",

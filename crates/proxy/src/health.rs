@@ -102,9 +102,7 @@ impl Health {
             match waiting {
                 Some(reason) => Err(reason),
                 None if health.is_healthy() => Ok(()),
-                None => {
-                    Err("service changes are pending, or another process changed the rules".to_owned())
-                }
+                None => Err("service changes are pending, or another process changed the rules".to_owned()),
             }
         });
         readiness

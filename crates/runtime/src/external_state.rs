@@ -6,6 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use base::backoff::Backoff;
+use base::clock::deadline_after;
 use base::errors::chain;
 use base::tasks::TaskGroup;
 use tokio::time::Instant;
@@ -83,7 +84,7 @@ fn is_damaged(state: &mut impl ExternalState) -> bool {
 
 /// Reconciles until `tasks` stop.
 pub async fn reconcile(mut state: impl ExternalState, tasks: &TaskGroup) {
-    let (mut whole, mut retry, mut resync) = (true, RETRY, Instant::now() + RESYNC);
+    let (mut whole, mut retry, mut resync) = (true, RETRY, deadline_after(RESYNC));
     loop {
         if tasks.until_stopped(state.ready()).await.is_none() {
             return;
@@ -110,7 +111,7 @@ pub async fn reconcile(mut state: impl ExternalState, tasks: &TaskGroup) {
         let Some(urgency) = tasks.until_stopped(next(&mut state, resync)).await else { return };
         if urgency == Batching::Disturbed {
             whole = is_damaged(&mut state);
-            resync = Instant::now() + RESYNC;
+            resync = deadline_after(RESYNC);
         }
     }
 }

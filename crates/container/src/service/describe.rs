@@ -183,8 +183,13 @@ mod tests {
 
     #[test]
     fn exited_phase_determines_state_and_exit_code() {
-        let exited =
-            Exited { code: 3, out_of_memory: false, at: 20, reason: String::new(), message: "bye".to_owned() };
+        let exited = Exited {
+            code: 3,
+            out_of_memory: false,
+            at: 20,
+            reason: String::new(),
+            message: "bye".to_owned(),
+        };
         let status = phase_status(&Phase::Exited { started: 10, exited });
         assert_eq!(status.state(), ContainerState::ContainerExited);
         assert_eq!((status.started_at, status.finished_at, status.exit_code), (10, 20, 3));
