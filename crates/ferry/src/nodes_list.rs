@@ -27,7 +27,7 @@ pub fn run(arguments: NodesArgs) -> ExitCode {
     kubectl::main(words(arguments))
 }
 
-/// The words of the kubectl command.
+/// Arguments of the kubectl command.
 fn words(arguments: NodesArgs) -> Vec<OsString> {
     let kubeconfig = arguments.kubeconfig.unwrap_or_else(|| arguments.data_dir.data_dir.join("kubeconfig"));
     let format = match arguments.output.output {

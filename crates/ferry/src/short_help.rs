@@ -18,7 +18,6 @@ const FLAGS: [(&str, &[&str]); 3] = [
             "node-ip",
             "kubelet-listen",
             "max-pods",
-            "container-runtime-endpoint",
             "feature-gates",
         ],
     ),

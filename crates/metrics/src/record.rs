@@ -34,7 +34,7 @@ pub struct PodRecord {
 }
 
 /// Returns the pod of a namespace and name if it is bound to the node whose kubelet reports it. A kubelet that reports
-/// other pods, pods that do not exist, or containers and volumes that a pod does not have, takes no memory for them.
+/// other pods, pods that do not exist, or containers and volumes that a pod does not have, costs no memory for them.
 pub type BoundPod<'a> = &'a (dyn Fn(&str, &str) -> Option<Arc<PodRecord>> + Sync);
 
 impl PodRecord {

@@ -21,7 +21,8 @@ pub fn generate(root: &Path, arguments: &[String]) -> Result<()> {
     let mut facts: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
     for list in LISTS {
         let path = Path::new(directory).join(list);
-        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
         for metric in parse(&text)? {
             let fact = facts.entry(name(&metric)?).or_default();
             for (field, value) in fields(&metric)? {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
-use objects::batch::v1::{CronJob, CronJobStatus, Job};
+use objects::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
 use objects::core::v1::ObjectReference;
 use objects::meta::v1::{ObjectMeta, OwnerReference, Time};
 
@@ -125,6 +125,22 @@ fn account(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     }
 }
 
+/// Schedule with the time zone of the field, if it is set. A zone in the schedule itself has precedence.
+fn schedule_text(spec: &CronJobSpec, plan: &mut CronJobPlan) -> String {
+    if spec.schedule.contains("TZ") {
+        let message = format!(
+            "CRON_TZ or TZ used in schedule {:?} is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details",
+            spec.schedule
+        );
+        plan.record(true, "UnsupportedSchedule", message);
+        return spec.schedule.clone();
+    }
+    match &spec.time_zone {
+        Some(name) => format!("TZ={name} {}", spec.schedule),
+        None => spec.schedule.clone(),
+    }
+}
+
 fn start(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     let cron_job = observed.cron_job.as_ref();
     let spec = &cron_job.spec;
@@ -137,18 +153,7 @@ fn start(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     if spec.suspend == Some(true) {
         return;
     }
-    let text = match named_zone {
-        _ if spec.schedule.contains("TZ") => {
-            let message = format!(
-                "CRON_TZ or TZ used in schedule {:?} is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details",
-                spec.schedule
-            );
-            plan.record(true, "UnsupportedSchedule", message);
-            spec.schedule.clone()
-        }
-        Some(name) => format!("TZ={name} {}", spec.schedule),
-        None => spec.schedule.clone(),
-    };
+    let text = schedule_text(spec, plan);
     let schedule = match Schedule::parse(&text) {
         Ok(schedule) => schedule,
         Err(error) => {
@@ -327,7 +332,7 @@ pub fn record_start(status: &mut CronJobStatus, job: &Job, due: Timestamp) {
 mod tests {
     use super::*;
     use crate::shared::fixture::{meta, time};
-    use objects::batch::v1::{CronJobSpec, JobCondition, JobStatus};
+    use objects::batch::v1::{JobCondition, JobStatus};
 
     const NOW: &str = "2026-01-01T10:30:20Z";
 

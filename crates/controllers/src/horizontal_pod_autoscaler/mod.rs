@@ -174,11 +174,7 @@ impl Autoscalers {
             let (proposal, error) = self.propose(key, hpa, &scale, status, ctx, now).await;
             first_error = error;
             let Some((proposed, metric)) = proposal else { return (NONE, error) };
-            let reason = match proposed.cmp(&current) {
-                std::cmp::Ordering::Greater => format!("{metric} above target"),
-                std::cmp::Ordering::Less => "All metrics below target".to_owned(),
-                std::cmp::Ordering::Equal => String::new(),
-            };
+            let reason = rescale_reason(proposed, current, &metric);
             let behavior = hpa.spec.behavior.as_ref();
             let mut memories = self.memories.lock();
             let memory = memories.entry(key.clone()).or_default();
@@ -326,6 +322,15 @@ impl Autoscalers {
             return Err(refuse("AmbiguousSelector", why));
         }
         Ok(pods)
+    }
+}
+
+/// Reason of a rescale in events; `metric` has the largest recommendation.
+fn rescale_reason(proposed: i32, current: i32, metric: &str) -> String {
+    match proposed.cmp(&current) {
+        std::cmp::Ordering::Greater => format!("{metric} above target"),
+        std::cmp::Ordering::Less => "All metrics below target".to_owned(),
+        std::cmp::Ordering::Equal => String::new(),
     }
 }
 
