@@ -37,9 +37,7 @@ pub async fn run(arguments: &FloodArguments) -> Result<()> {
         cores.start(|| Ferry::spawn(&binary, &["apiserver", &tokens_flag, &fair_flag, "-v=0"]))??;
     let ferry = starting.has_kubeconfig().await?;
     if !cores::set_priority(cores::FIRST) {
-        eprintln!(
-            "not allowed to run before others: latencies include time in which the clients were not scheduled"
-        );
+        eprintln!("not allowed to run before others: latencies contain time in which nobody measured");
     }
     crate::api::wait_ready(&ferry).await?;
     let access = ferry.access()?;
@@ -146,7 +144,7 @@ impl Flood {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("failed to start the flood")?;
+            .context("starting the flood")?;
         let output = child.stdout.take().context("the flood's output")?;
         let mut output = BufReader::new(output);
         let mut line = String::new();

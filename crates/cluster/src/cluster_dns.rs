@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::backoff::Backoff;
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
@@ -42,7 +41,7 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Delay before a deleted service is recreated: it may be replaced by another one.
 const RECREATE_DELAY: Duration = Duration::from_secs(5);
-const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+const RETRY: Duration = Duration::from_secs(5);
 
 /// Configuration of cluster DNS.
 #[derive(Clone, Debug)]
@@ -237,7 +236,7 @@ async fn publish(client: &Client, informers: &Informers, service_ips: &[IpAddr],
             notifier.notify_one();
         }
     });
-    let (mut seen, mut retry) = (false, RETRY);
+    let mut seen = false;
     loop {
         let service = services.get(NAMESPACE, NAME);
         if service.is_none() && seen {
@@ -256,9 +255,8 @@ async fn publish(client: &Client, informers: &Informers, service_ips: &[IpAddr],
             }
         }
         if failed {
-            retry.wait().await;
+            tokio::time::sleep(RETRY).await;
         } else {
-            retry.reset();
             changed.notified().await;
         }
     }

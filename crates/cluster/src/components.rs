@@ -14,6 +14,7 @@ use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use base::zpages::PageSettings;
 use client::Client;
+use controllers::certificate::signing::{Signers, SigningAuthority};
 use controllers::node_ipam::{ClusterCidrs, parse_cidr};
 use controllers::service_account_token::LegacyTokens;
 use metrics::ResourceMetricsConfig;
@@ -24,7 +25,6 @@ use serde_json::Value;
 use crate::accounts::Accounts;
 use crate::component_checks::{ActiveInformers, ComponentChecks};
 use crate::component_configs;
-use crate::signing::{self, SigningPair};
 use crate::{ClusterError, ComponentPort, LocalLoadBalancers, chain, cloud_provider, scheduling};
 
 /// User of the controllers' informers.
@@ -45,9 +45,9 @@ pub struct Components {
     pub workers: runtime::Workers,
     /// Certificate and key, in PEM, of the authority of client certificates and of kubelets' serving certificates;
     /// without them nothing is signed.
-    pub signing: Option<SigningPair>,
+    pub signing: Option<(String, String)>,
     /// Authorities by signer; signers without one then sign nothing.
-    pub signers: Vec<(&'static str, SigningPair)>,
+    pub signers: Vec<(&'static str, (String, String))>,
     /// Signer of secret tokens; none are created if absent.
     pub legacy_tokens: Option<LegacyTokens>,
     /// If true, each controller that runs alone uses its service account; otherwise all use the kubeconfig's
@@ -144,11 +144,7 @@ pub(crate) fn start(
     }
     let rows = controllers::selected(&components.controllers).map_err(ClusterError::Controllers)?;
     let client = shared(CONTROLLER_MANAGER)?;
-    let ignored = controllers::without_effect(&components.controllers);
-    if !ignored.is_empty() {
-        tracing::warn!(controllers = ignored.join(", "), "controllers of --controllers have no effect");
-    }
-    let mut settings = settings(components, tasks)?;
+    let mut settings = settings(components)?;
     let cloud = components.load_balancers.as_ref().map(cloud_provider::local).transpose()?;
     if let Some(cloud) = &cloud {
         settings.push(Box::new(cloud.clone()));
@@ -204,10 +200,7 @@ pub(crate) fn start(
 }
 
 /// Settings that controllers look up by type.
-fn settings(
-    components: &Components,
-    tasks: &TaskGroup,
-) -> Result<Vec<Box<dyn Any + Send + Sync>>, ClusterError> {
+fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, ClusterError> {
     let mut settings: Vec<Box<dyn Any + Send + Sync>> = vec![Box::new(components.settings.clone())];
     let mut ranges = Vec::new();
     for text in &components.cluster_cidrs {
@@ -222,8 +215,17 @@ fn settings(
     if let Some(tokens) = &components.legacy_tokens {
         settings.push(Box::new(tokens.clone()));
     }
-    if let Some(signers) = signing::signers(components, tasks)? {
+    let authority = |(certificate, key): &(String, String)| {
+        SigningAuthority::from_pem(certificate, key).map_err(ClusterError::Signing)
+    };
+    if !components.signers.is_empty() {
+        let mut signers = Signers::default();
+        for (signer, files) in &components.signers {
+            signers.set(signer, authority(files)?);
+        }
         settings.push(Box::new(signers));
+    } else if let Some(files) = &components.signing {
+        settings.push(Box::new(Signers::all(authority(files)?)));
     }
     Ok(settings)
 }
@@ -302,7 +304,7 @@ pub fn run_simulation<'a>(
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
         let client = Client::connect(kubeconfig, "ferry simulate").map_err(ClusterError::Client)?;
-        simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Simulation)?;
+        simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Client)?;
         tasks.stopping().await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
             tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");

@@ -21,13 +21,13 @@ const ATTEMPTS: usize = 3;
 /// Error of all servers.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    #[error("no upstream server configured")]
+    #[error("there is no server to ask")]
     NoServers,
-    #[error("{server}: no response in time")]
+    #[error("{server} did not answer in time")]
     Silent { server: SocketAddr },
-    #[error("query to {server} failed")]
+    #[error("asking {server}")]
     Io { server: SocketAddr, source: std::io::Error },
-    #[error("{server}: response does not match the query")]
+    #[error("{server} answered something else")]
     Nonsense { server: SocketAddr },
 }
 

@@ -74,11 +74,7 @@ impl PodStartGate {
                     Ok(Err(_)) => break,
                     Err(_) if self.on_failure == OnFailure::Start => break,
                     Err(_) => {
-                        tracing::warn!(
-                            namespace,
-                            name,
-                            "pod start is delayed until its network policies are enforced"
-                        );
+                        tracing::warn!(namespace, name, "pod waits for its network policies to be in force");
                     }
                 }
             }

@@ -10,7 +10,6 @@ pub mod capabilities;
 pub mod cgroups;
 pub mod clock;
 pub mod directories;
-pub mod instance;
 pub mod mounts;
 pub mod neighbours;
 pub mod netlink;

@@ -2,7 +2,6 @@
 
 mod conntrack;
 mod ipvs;
-mod notifications;
 mod routes;
 mod shaping;
 mod vxlan;
@@ -15,8 +14,7 @@ use ipnet::IpNet;
 
 pub use conntrack::{Conntrack, Flow};
 pub use ipvs::{Destination, Ipvs, Step, VirtualService};
-pub use notifications::{Changes, notifications};
-pub use routes::{Route, RouteOwner, Way};
+pub use routes::{Route, Way};
 pub use vxlan::Peer;
 
 const HEADER: usize = 16;

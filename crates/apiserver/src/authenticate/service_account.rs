@@ -8,7 +8,6 @@ use super::jwt::{SigningKey, Unverified};
 use super::key_ring::{KeyFileError, KeyRing, VerificationKey, read_keys};
 use super::legacy_token::{self, LegacyClaims};
 use super::{Authenticated, Refusal};
-use crate::metrics;
 use crate::registry::{Registry, store_error};
 use crate::user::UserInfo;
 use base::clock::Clock;
@@ -279,11 +278,7 @@ impl ServiceAccountTokens {
         let claims = match verified {
             Verified::Bound(claims) => claims,
             Verified::Legacy(claims) => {
-                let authenticated = self.authenticate_legacy(token, &claims, wanted).await;
-                if let (Ok(_), Some(metrics)) = (&authenticated, metrics::process()) {
-                    metrics.legacy_tokens.inc();
-                }
-                return authenticated.map(Some);
+                return self.authenticate_legacy(token, &claims, wanted).await.map(Some);
             }
         };
         let valid_audiences = if claims.aud.is_empty() { &self.config.audiences } else { &claims.aud };
@@ -298,9 +293,6 @@ impl ServiceAccountTokens {
         }
         self.check_time(&claims)?;
         self.check_bound(&claims.kubernetes).await?;
-        if let Some(metrics) = metrics::process() {
-            metrics.valid_tokens.inc();
-        }
         Ok(Some(Authenticated { user: user(&claims), audiences: common }))
     }
 

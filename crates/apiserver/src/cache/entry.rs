@@ -1,6 +1,6 @@
 //! One object in the cache: its stored bytes, its revision, and lazily derived forms.
 
-use crate::stored_form::Prefix;
+use super::canonical::Prefix;
 use bytes::Bytes;
 use machinery::codec::stored_json;
 use machinery::schema::TypeHandle;

@@ -10,7 +10,7 @@ mod origin;
 mod tests;
 mod trust;
 
-pub use client::{Client, Limits, READ_BUFFER, Response};
+pub use client::{Client, Limits, Response};
 pub use origin::{Address, Origin, OriginError};
 pub use trust::{Authorities, Trust, TrustError};
 
@@ -29,9 +29,9 @@ pub enum HttpError {
     Exchange(#[source] hyper::Error),
     #[error("no response within {0:?}")]
     NoResponse(Duration),
-    #[error("server did not switch protocols")]
+    #[error("protocols were not switched")]
     Upgrade(#[source] hyper::Error),
-    #[error("connection closed before the response was complete")]
+    #[error("response broke off")]
     Body(#[source] hyper::Error),
     #[error("no data for {0:?}")]
     Silence(Duration),

@@ -44,13 +44,11 @@ pub fn run(node: String, pool: Pool, informers: Informers, tasks: TaskGroup) -> 
         });
         let notify = Arc::clone(&changed);
         slices.on_event(move |_| notify.notify_one());
-        let synced = async {
-            services.synced().await;
-            nodes.synced().await;
-            slices.synced().await;
-        };
-        if tasks.until_stopped(synced).await.is_none() {
-            return;
+        let stopping = tasks.stopping();
+        tokio::pin!(stopping);
+        tokio::select! {
+            () = &mut stopping => return,
+            () = async { services.synced().await; nodes.synced().await; slices.synced().await } => {}
         }
         loop {
             let wanted = wanted(&node, &pool, &services.all(), &nodes.all(), &slices.all());
@@ -64,9 +62,12 @@ pub fn run(node: String, pool: Pool, informers: Informers, tasks: TaskGroup) -> 
                     () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
                 }
             };
-            if tasks.until_stopped(next).await.is_none() {
-                let _ = apply_addresses(&pool, &BTreeSet::new());
-                return;
+            tokio::select! {
+                () = &mut stopping => {
+                    let _ = apply_addresses(&pool, &BTreeSet::new());
+                    return;
+                }
+                () = next => {}
             }
         }
     })

@@ -44,13 +44,11 @@ impl Credential {
 
     /// Requests a new certificate with the identity of `client`.
     pub async fn renew(&self, client: &Client) -> Result<Identity, JoinError> {
-        let purpose = match &self.names {
+        let asked = match &self.names {
             None => Purpose::Client,
             Some(names) => Purpose::Serving(names),
         };
-        // An expired certificate belongs to this node as well.
-        let is_new = self.names.is_none() && !self.file.exists();
-        let text = certificate::request(client, &self.node, purpose, is_new).await?;
+        let text = certificate::request(client, &self.node, asked).await?;
         let identity = Identity::from_pem(&text).map_err(JoinError::Certificate)?;
         if let Some(directory) = self.file.parent() {
             std::fs::create_dir_all(directory)

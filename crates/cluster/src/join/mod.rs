@@ -27,9 +27,9 @@ pub use token::{
 /// Failure to join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    #[error("failed to write {}", .path.display())]
+    #[error("writing {}", .path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("failed to read {}", .path.display())]
+    #[error("reading {}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error("a token is required: this node has no certificate yet")]
     NoToken,

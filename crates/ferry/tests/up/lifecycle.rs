@@ -34,23 +34,19 @@ pub fn run(cgroup: &str) {
 
     // A second cluster in the same data directory is rejected.
     let second = machine.ferry(&["up", "--listen", "127.0.0.1:0"]);
-    let output = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(!second.status.success() && output.contains("already running in"), "{output}");
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success() && said.contains("already running in"), "{said}");
 
     // Ctrl-C leaves containers running, and the next start resumes them.
     let log = machine.stop(Signal::INT);
     assert!(log.contains("containers keep running"), "{log}");
     sleeping(1);
     machine.up(&[]);
-    assert!(machine.output().contains("Resuming the cluster"), "{}", machine.output());
+    assert!(machine.said().contains("Resuming the cluster"), "{}", machine.said());
     machine.wait_for("pod/stays", IDENTITY, &identity);
     until("it prints its pods and the next command", || {
-        let output = machine.output();
-        if output.contains("it runs 1 pods") && output.contains("Try:  kubectl") {
-            Ok(())
-        } else {
-            Err(output)
-        }
+        let said = machine.said();
+        if said.contains("it runs 1 pods") && said.contains("Try:  kubectl") { Ok(()) } else { Err(said) }
     });
 
     // `ferry down` stops it from another process.

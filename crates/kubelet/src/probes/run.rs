@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base::clock::Clock;
 use base::tasks::TaskGroup;
@@ -196,19 +196,13 @@ impl ProbeRunner {
         let (mut last, mut run) = (None, 0);
         loop {
             ticks.tick().await;
-            let begun = Instant::now();
             let outcome = check(&self.probe, &self.target).await;
-            let good = !matches!(outcome, ProbeOutcome::Failure(_));
-            self.count(good, begun.elapsed());
-            let event = match &outcome {
-                ProbeOutcome::Success => None,
-                ProbeOutcome::Warning(text) => Some(("ProbeWarning", "warning", text)),
-                ProbeOutcome::Failure(text) => Some(("Unhealthy", "failed", text)),
-            };
-            if let Some((reason, what, text)) = event {
-                let message = format!("{} probe {what}: {text}", self.probe_type.name());
+            let good = outcome == ProbeOutcome::Success;
+            self.count(good);
+            if let ProbeOutcome::Failure(text) = &outcome {
+                let message = format!("{} probe failed: {text}", self.probe_type.name());
                 let name = &self.target.container.name;
-                self.recorder.container(&self.pod, name, Kind::Warning, reason, message);
+                self.recorder.container(&self.pod, name, Kind::Warning, "Unhealthy", message);
             }
             run = if last == Some(good) { run + 1 } else { 1 };
             last = Some(good);
@@ -219,17 +213,16 @@ impl ProbeRunner {
         }
     }
 
-    fn count(&self, good: bool, took: Duration) {
+    fn count(&self, good: bool) {
         let (meta, text) = (&self.pod.metadata, |text: &Option<String>| text.clone().unwrap_or_default());
-        let answer = Counted {
+        self.tally.count(Counted {
             namespace: text(&meta.namespace),
             pod: text(&meta.name),
             uid: text(&meta.uid),
             container: self.target.container.name.clone(),
             probe_type: self.probe_type.name(),
             good,
-        };
-        self.tally.count(answer, took);
+        });
     }
 
     async fn wait_until_started(&self) {

@@ -29,6 +29,8 @@ pub struct Reflector {
     decode: DecodeShared,
     /// Revision of the cache; `None` before the first list.
     revision: Option<String>,
+    /// True if the server streams lists; older ones do not.
+    streams_lists: bool,
 }
 
 impl Reflector {
@@ -39,7 +41,7 @@ impl Reflector {
         cache: Arc<Core>,
         decode: DecodeShared,
     ) -> Self {
-        Self { client, collection, selection, cache, decode, revision: None }
+        Self { client, collection, selection, cache, decode, revision: None, streams_lists: true }
     }
 
     /// Runs until dropped.
@@ -62,6 +64,10 @@ impl Reflector {
                     tracing::debug!(path = self.collection.path(), %error, "relisting");
                     self.revision = None;
                 }
+                Err(error) if self.streams_lists && self.revision.is_none() && refuses_streaming(&error) => {
+                    self.streams_lists = false;
+                    continue;
+                }
                 Err(error) => {
                     failures += 1;
                     // The first few failures are a restart of the server.
@@ -83,14 +89,11 @@ impl Reflector {
     /// Lists if necessary, and watches until the watch ends.
     async fn round(&mut self) -> Result<(), ClientError> {
         let mut watch = match &self.revision {
-            None => match self.stream_list().await {
-                Err(error) if is_unstreamed(&error) => {
-                    tracing::debug!(path = self.collection.path(), %error, "the list is not streamed, listing");
-                    self.list().await?;
-                    self.open(false).await?
-                }
-                outcome => outcome?,
-            },
+            None if self.streams_lists => self.stream_list().await?,
+            None => {
+                self.list().await?;
+                self.open(false).await?
+            }
             Some(_) => self.open(false).await?,
         };
         while let Some(event) = self.next(&mut watch).await? {
@@ -181,10 +184,9 @@ impl Reflector {
     }
 }
 
-/// True if the server responds, but does not stream this list: it is too old, or its store has no progress
-/// notifications. As in client-go, a plain list follows for every such error except those that it cannot avoid.
-fn is_unstreamed(error: &ClientError) -> bool {
-    error.status().is_some() && !error.is_gone() && !is_ahead(error) && error.code() != Some(429)
+/// True if the server does not support streamed lists, or not for this resource.
+fn refuses_streaming(error: &ClientError) -> bool {
+    error.is_invalid() || matches!(error.code(), Some(400 | 405 | 406))
 }
 
 /// True if the server's revision is behind the cache: it was restored from a backup.

@@ -43,8 +43,6 @@ pub struct QueuedPod {
     pub rejecting: PluginSet,
     /// Plugin that gates it.
     pub gate: Option<PluginId>,
-    /// It was last retried because of its time limit, without an event.
-    pub was_flushed: bool,
 }
 
 impl QueuedPod {
@@ -59,7 +57,6 @@ impl QueuedPod {
             errors: 0,
             rejecting: PluginSet::default(),
             gate: None,
-            was_flushed: false,
         }
     }
 }
@@ -160,7 +157,6 @@ impl Queue {
             return;
         }
         pod.since = now;
-        pod.was_flushed = false;
         if pod.rejecting.is_empty() {
             pod.errors += 1;
             self.back_off(pod, now, FAILED);
@@ -185,8 +181,8 @@ impl Queue {
         Some(pod)
     }
 
-    #[cfg(test)]
-    fn has_ready(&self) -> bool {
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
         !self.ready.is_empty() || !self.early.is_empty()
     }
 
@@ -295,8 +291,7 @@ impl Queue {
             if now.duration_since(since) <= UNSCHEDULABLE_TIMEOUT {
                 break;
             }
-            if let Some(mut pod) = self.remove(&uid) {
-                pod.was_flushed = true;
+            if let Some(pod) = self.remove(&uid) {
                 self.back_off(pod, now, TIMED_OUT);
             }
         }

@@ -224,7 +224,8 @@ pub(super) fn load(path: &Path, now: Instant) -> Result<Loaded> {
         }
         number += 1;
     }
-    let mut loaded = loader.finish().ok_or_else(|| StoreError::corrupt(path, "inconsistent history"))?;
+    let mut loaded =
+        loader.finish().ok_or_else(|| StoreError::corrupt(path, "the history does not add up"))?;
     loaded.size = size;
     Ok(loaded)
 }

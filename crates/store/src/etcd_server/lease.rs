@@ -35,7 +35,7 @@ impl Server {
         request: rpc::LeaseGrantRequest,
     ) -> Result<rpc::LeaseGrantResponse, Status> {
         if request.id != 0 {
-            return Err(Status::unimplemented("ferry assigns lease IDs itself"));
+            return Err(Status::unimplemented("ferry chooses the IDs of leases"));
         }
         let ttl = request.ttl;
         if ttl > LONGEST_TTL {

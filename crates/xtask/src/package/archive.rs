@@ -27,8 +27,7 @@ impl Archive {
 
     /// Adds the file at `source`.
     pub fn copy(&mut self, path: &str, mode: u32, source: &Path) -> Result<()> {
-        let content =
-            std::fs::read(source).with_context(|| format!("failed to read {}", source.display()))?;
+        let content = std::fs::read(source).with_context(|| format!("reading {}", source.display()))?;
         self.file(path, mode, &content)
     }
 
@@ -56,11 +55,11 @@ impl Archive {
         header.set_gid(0);
         header.set_mtime(self.time);
         header.set_size(content.len() as u64);
-        self.tar.append_data(&mut header, path, content).with_context(|| format!("failed to add {path}"))
+        self.tar.append_data(&mut header, path, content).with_context(|| format!("adding {path}"))
     }
 
     pub fn finish(self) -> Result<Vec<u8>> {
-        self.tar.into_inner().context("failed to finish an archive")
+        self.tar.into_inner().context("finishing an archive")
     }
 }
 
