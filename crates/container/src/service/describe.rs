@@ -16,10 +16,30 @@ fn matches(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String
 }
 
 fn state(container: &Container) -> ContainerState {
-    match *container.phase.borrow() {
-        Phase::Created => ContainerState::ContainerCreated,
-        Phase::Running(_) => ContainerState::ContainerRunning,
-        Phase::Exited { .. } => ContainerState::ContainerExited,
+    phase_status(&container.phase.borrow()).state()
+}
+
+/// Fields of a status that a phase determines. One phase determines all of them: a container that exits while its status is
+/// built is either still running or has its exit code.
+fn phase_status(phase: &Phase) -> ContainerStatus {
+    match phase {
+        Phase::Created => {
+            ContainerStatus { state: ContainerState::ContainerCreated.into(), ..ContainerStatus::default() }
+        }
+        Phase::Running(started) => ContainerStatus {
+            state: ContainerState::ContainerRunning.into(),
+            started_at: started.at,
+            ..ContainerStatus::default()
+        },
+        Phase::Exited { started, exited } => ContainerStatus {
+            state: ContainerState::ContainerExited.into(),
+            started_at: *started,
+            finished_at: exited.at,
+            exit_code: exited.code,
+            reason: reason(exited).to_owned(),
+            message: exited.message.clone(),
+            ..ContainerStatus::default()
+        },
     }
 }
 
@@ -52,39 +72,22 @@ impl Runtime {
     }
 
     pub(super) fn container_status(&self, container: &Container) -> ContainerStatus {
-        let (mut started_at, mut finished_at, mut exit_code) = (0, 0, 0);
-        let (mut why, mut message) = (String::new(), String::new());
-        match &*container.phase.borrow() {
-            Phase::Created => {}
-            Phase::Running(started) => started_at = started.at,
-            Phase::Exited { started, exited } => {
-                (started_at, finished_at, exit_code) = (*started, exited.at, exited.code);
-                reason(exited).clone_into(&mut why);
-                message.clone_from(&exited.message);
-            }
-        }
         let image = container.config.image.clone().unwrap_or_default();
         let resources = container.resources.lock().clone();
         ContainerStatus {
             id: container.meta.id.clone(),
             metadata: container.config.metadata.clone(),
-            state: state(container).into(),
             created_at: container.meta.created,
-            started_at,
-            finished_at,
-            exit_code,
             image: Some(ImageSpec { image: image_name(self, container, &image.image), ..image }),
             image_ref: container.meta.image_ref.clone(),
             image_id: container.meta.image_id.clone(),
-            reason: why,
-            message,
             labels: container.config.labels.clone(),
             annotations: container.config.annotations.clone(),
             mounts: container.config.mounts.iter().map(|mount| self.mount_status(mount)).collect(),
             user: container.identity.get().map(user),
             log_path: container.meta.log_path.clone(),
             resources: Some(ContainerResources { linux: resources, ..ContainerResources::default() }),
-            ..ContainerStatus::default()
+            ..phase_status(&container.phase.borrow())
         }
     }
 
@@ -171,4 +174,26 @@ fn user(identity: &Identity) -> ContainerUser {
 fn image_name(runtime: &Runtime, container: &Container, requested: &str) -> String {
     let image = runtime.images.find(&container.meta.image_id);
     image.and_then(|image| image.tags.first().cloned()).unwrap_or_else(|| requested.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::records::Exited;
+    use super::*;
+
+    #[test]
+    fn exited_phase_determines_state_and_exit_code() {
+        let exited = Exited {
+            code: 3,
+            out_of_memory: false,
+            at: 20,
+            reason: String::new(),
+            message: "bye".to_owned(),
+        };
+        let status = phase_status(&Phase::Exited { started: 10, exited });
+        assert_eq!(status.state(), ContainerState::ContainerExited);
+        assert_eq!((status.started_at, status.finished_at, status.exit_code), (10, 20, 3));
+        assert_eq!((status.reason.as_str(), status.message.as_str()), ("Error", "bye"));
+        assert_eq!(phase_status(&Phase::Created), ContainerStatus::default());
+    }
 }

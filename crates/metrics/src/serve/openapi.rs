@@ -80,11 +80,16 @@ fn paths() -> Map<String, Value> {
         |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
     let operation = |kind: &str, action: &str, item: &str, parameters: Vec<Value>| {
         let schema = json!({"$ref": format!("#/components/schemas/{PREFIX}{item}")});
-        json!({"parameters": parameters, "get": {
+        let mut item = json!({"get": {
             "x-kubernetes-action": action,
             "x-kubernetes-group-version-kind": {"group": GROUP, "version": VERSION, "kind": kind},
             "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": schema}}}},
-        }})
+        }});
+        // Clients that decode and encode a document leave out empty lists.
+        if !parameters.is_empty() {
+            item["parameters"] = parameters.into();
+        }
+        item
     };
     let mut paths = Map::new();
     for served in RESOURCES {
