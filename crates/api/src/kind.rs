@@ -311,6 +311,16 @@ pub struct Kind {
 
 impl Kind {
     /// A kind with a status subresource and no rules of its own.
+    ///
+    /// ```
+    /// use api::{Kind, Scope};
+    ///
+    /// static WIDGET: Kind = Kind {
+    ///     create_on_update: true,
+    ///     ..Kind::new("example.com", "v1", "Widget", "widgets", Scope::Namespaced)
+    /// };
+    /// assert_eq!(WIDGET.resource, "widgets");
+    /// ```
     pub const fn new(
         group: &'static str,
         version: &'static str,

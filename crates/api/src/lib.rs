@@ -21,6 +21,7 @@ pub mod rules;
 pub mod runtime_config;
 pub mod scale;
 pub mod schema;
+pub mod subresources;
 pub mod tables;
 pub mod validation;
 pub mod value;

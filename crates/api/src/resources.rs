@@ -29,9 +29,6 @@ pub struct Subresource {
     pub verbs: &'static [&'static str],
 }
 
-/// Subresources with long-running streaming requests.
-pub const STREAMING: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
-
 const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const GET_PATCH_UPDATE: &[&str] = &["get", "patch", "update"];
 

@@ -168,6 +168,11 @@ pub trait Rules: Send + Sync {
         false
     }
 
+    /// The reason why new objects are rejected, by create and by an apply of a missing object.
+    fn rejects_creation(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Normalizes an object to its type and reports unknown fields.
     fn normalize(&self, object: &mut Value, schema: SchemaRef<'_>) -> Result<Report, TypeError> {
         typed::normalize(object, schema)

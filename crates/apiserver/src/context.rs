@@ -6,7 +6,7 @@ use crate::registry::{Catalogue, WriteRecord};
 use crate::request_info::{RequestInfo, Verb};
 use crate::user::UserInfo;
 use crate::wire::query::Query;
-use api::resources::STREAMING;
+use api::subresources::is_streaming;
 use base::trace::Span;
 use http::header::{ACCEPT_ENCODING, HOST, USER_AGENT};
 use http::{HeaderMap, Method};
@@ -100,7 +100,7 @@ impl Context {
     pub fn is_long_running(&self) -> bool {
         let info = &self.info;
         info.verb == Verb::Watch
-            || STREAMING.contains(&info.subresource.as_str())
+            || is_streaming(&info.subresource)
             || (!info.is_resource && self.path.starts_with("/debug/pprof/"))
     }
 }

@@ -15,6 +15,7 @@ mod custom;
 pub mod discovery;
 pub mod encryption;
 mod memory_limit;
+mod metrics;
 mod openapi;
 pub mod outbound;
 mod registry;
@@ -24,6 +25,7 @@ mod rest;
 mod selection;
 pub mod serve;
 mod server;
+mod stored_form;
 #[cfg(test)]
 mod test_server;
 mod unix_grpc;

@@ -130,12 +130,10 @@ pub fn follow(
                     }
                 }
             }
-            tokio::select! {
-                () = group.stopping() => return,
-                changed = changes.changed() => if let Err(error) = changed {
-                    tracing::warn!(%error, path = %path.display(), "lost the watch of {what}, changes need a restart");
-                    return;
-                }
+            let Some(changed) = group.until_stopped(changes.changed()).await else { return };
+            if let Err(error) = changed {
+                tracing::warn!(%error, path = %path.display(), "lost the watch of {what}, changes need a restart");
+                return;
             }
         }
     });

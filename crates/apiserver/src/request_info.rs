@@ -96,11 +96,6 @@ impl Verbs {
         Self(Verb::ALL.into_iter().filter(named).fold(0, |bits, verb| bits | 1 << verb as u16))
     }
 
-    #[must_use]
-    pub fn without(self, verb: Verb) -> Self {
-        Self(self.0 & !(1 << verb as u16))
-    }
-
     pub fn contains(self, verb: Verb) -> bool {
         self.0 & 1 << verb as u16 != 0
     }

@@ -1,7 +1,7 @@
 //! The wall clock. Production uses the system's; tests use one that they set.
 //!
-//! Deadlines computed from user input (`activeDeadlineSeconds`, `tolerationSeconds`, …) use [`deadline_after`],
-//! [`time_left`] and [`time_after`]: they saturate, where the operators of `Instant`, `Duration`, `SignedDuration`
+//! Deadlines computed from user input (`activeDeadlineSeconds`, `tolerationSeconds`, …) use [`deadline_after`] and
+//! [`time_left`]: they saturate, where the operators of `Instant`, `Duration`, `SignedDuration`
 //! and `Timestamp` panic. `clippy.toml` forbids the operators in the crates of the controllers.
 
 use std::sync::Arc;
@@ -25,12 +25,6 @@ pub fn deadline_after(delay: Duration) -> Instant {
 #[must_use]
 pub fn time_left(allowed: SignedDuration, since: Timestamp, now: Timestamp) -> SignedDuration {
     allowed.saturating_sub(now.duration_since(since))
-}
-
-/// The time `wait` after `since`, at most the latest time there is.
-#[must_use]
-pub fn time_after(since: Timestamp, wait: SignedDuration) -> Timestamp {
-    since.checked_add(wait).unwrap_or(if wait.is_negative() { Timestamp::MIN } else { Timestamp::MAX })
 }
 
 /// A source of the current time. Clones share it.
@@ -103,9 +97,6 @@ mod tests {
         assert!(time_left(longest, now, Timestamp::MIN) >= longest);
         assert!(time_left(longest, Timestamp::MIN, now).is_positive());
         assert!(time_left(shortest, Timestamp::MIN, Timestamp::MAX) <= shortest);
-        assert_eq!(time_after(now, longest), Timestamp::MAX);
-        assert_eq!(time_after(now, shortest), Timestamp::MIN);
-        assert_eq!(time_after(now, SignedDuration::from_secs(5)).as_second(), 5);
         for delay in
             [Duration::ZERO, Duration::from_secs(9), Duration::from_secs(i64::MAX as u64), Duration::MAX]
         {

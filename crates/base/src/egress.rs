@@ -139,7 +139,7 @@ async fn tunnel(mut stream: Box<dyn Stream>, proxy: &str, target: &str) -> Resul
             break at + 4;
         }
         if head.len() > MAX_HEAD {
-            return Err(failed("the head is too long"));
+            return Err(failed("response head is too long"));
         }
     };
     let line = String::from_utf8_lossy(&head[..end]);
@@ -237,7 +237,7 @@ mod tests {
             (b"HTTP/1.1 200 OK\r\n\r\nSSH-2.0".to_vec(), "unexpected 7 bytes of buffered data"),
             (b"HTTP/1.1 200".to_vec(), "within 300ms"),
             (Vec::new(), "within 300ms"),
-            (flood, "the head is too long"),
+            (flood, "response head is too long"),
         ] {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let port = listener.local_addr().expect("an address").port();

@@ -12,6 +12,14 @@ pub const PUBLIC: u32 = 0o644;
 
 /// Writes `content` to `path` so that a crash leaves the old file or the new one, and so that the content was
 /// never readable by more than `mode` allows.
+///
+/// ```
+/// let directory = tempfile::tempdir()?;
+/// let path = directory.path().join("kubeconfig");
+/// base::file::replace(&path, b"kind: Config", base::file::PRIVATE)?;
+/// assert_eq!(std::fs::read(&path)?, b"kind: Config");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let mut temporary = name.to_owned();

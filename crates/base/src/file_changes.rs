@@ -76,7 +76,7 @@ fn read(watch: &OwnedFd, names: &mut Vec<OsString>) -> io::Error {
     }
 }
 
-#[expect(unsafe_code, reason = "the runtime has to be promised that the descriptor stays what it is")]
+#[expect(unsafe_code, reason = "the descriptor is owned by the registration, as the runtime requires")]
 fn register(watch: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an owned descriptor refers to the same open file until it is dropped, which the runtime sees.
     Ok(unsafe { AsyncFd::register(watch) }?)

@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod accept;
 pub mod addresses;
 pub mod backoff;
 pub mod clock;

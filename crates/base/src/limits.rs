@@ -16,6 +16,6 @@ pub fn raise_open_files() {
     }
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(%error, "failed to raise the limit of open files");
     }
 }

@@ -212,6 +212,7 @@ impl Sink {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a named thread with a small stack")]
     fn start(self: &Arc<Self>) -> Thread {
         let sink = Arc::clone(self);
         let run = move || loop {

@@ -1,18 +1,32 @@
 //! Prometheus metrics of this process, in a separate registry.
 
+mod computed;
+mod label_limit;
+mod registrations;
+mod stability;
+#[macro_use]
+mod table;
+mod text;
+
 use std::fs;
 use std::sync::Arc;
 
 pub use prometheus::core::{Collector, Desc};
 pub use prometheus::proto::{LabelPair, MetricFamily};
-use prometheus::{Encoder, Gauge, TextEncoder};
 pub use prometheus::{
-    Error as MetricsError, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-    IntGauge, IntGaugeVec, Opts, Registry,
+    Error as MetricsError, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter,
+    IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use crate::clock::Clock;
 use crate::features::FeatureCollector;
+use registrations::Registrations;
+
+pub use computed::ComputedGauges;
+pub use label_limit::LabelLimit;
+pub use prometheus::DEFAULT_BUCKETS;
+pub use registrations::RegisteredFamily;
+pub use stability::stability;
 
 /// The content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -32,15 +46,26 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
+    registrations: Arc<Registrations>,
+}
+
+/// `count` histogram bounds, each `factor` times the one before.
+#[must_use]
+pub fn exponential_buckets(first: f64, factor: f64, count: usize) -> Vec<f64> {
+    std::iter::successors(Some(first), |last| Some(last * factor)).take(count).collect()
 }
 
 impl Metrics {
     /// A registry with the metrics of the process (`process_*`).
     pub fn new(clock: &Clock) -> Result<Self, MetricsError> {
-        let registry = Registry::new();
-        registry.register(Box::new(ProcessCollector::new(clock)?))?;
-        registry.register(Box::new(FeatureCollector::new()?))?;
-        Ok(Self { registry: Arc::new(registry) })
+        let metrics =
+            Self { registry: Arc::new(Registry::new()), registrations: Arc::new(Registrations::new()?) };
+        for collector in metrics.registrations.own() {
+            metrics.add(collector)?;
+        }
+        metrics.register(ProcessCollector::new(clock)?)?;
+        metrics.register(FeatureCollector::new()?)?;
+        Ok(metrics)
     }
 
     pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, MetricsError> {
@@ -60,6 +85,7 @@ impl Metrics {
     }
 
     pub fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, MetricsError> {
+        self.registrations.set_buckets(name, buckets);
         self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?)
     }
 
@@ -70,33 +96,66 @@ impl Metrics {
         labels: &[&str],
         buckets: &[f64],
     ) -> Result<HistogramVec, MetricsError> {
+        self.registrations.set_buckets(name, buckets);
         self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
+    }
+
+    /// Gauges whose rows are computed when they are scraped.
+    pub fn computed(&self, name: &str, help: &str, labels: &[&str]) -> Result<ComputedGauges, MetricsError> {
+        self.add(ComputedGauges::new(name, help, labels)?)
     }
 
     /// Registers a metric of any other shape.
     pub fn add<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C, MetricsError> {
-        self.registry.register(Box::new(metric.clone()))?;
+        self.register(metric.clone())?;
         Ok(metric)
+    }
+
+    /// Registers a metric that several registries share; `buckets` are those of a histogram.
+    pub fn add_shared<C: Collector + Clone + 'static>(
+        &self,
+        metric: &C,
+        buckets: &[f64],
+    ) -> Result<(), MetricsError> {
+        for desc in metric.desc() {
+            self.registrations.set_buckets(&desc.fq_name, buckets);
+        }
+        self.register(metric.clone())
     }
 
     /// Registers a collector that computes its values on each scrape.
     pub fn register<C: Collector + 'static>(&self, collector: C) -> Result<(), MetricsError> {
-        self.registry.register(Box::new(collector))
+        let collector = registrations::Registered::new(collector);
+        self.registry.register(Box::new(collector.clone()))?;
+        self.registrations.add(collector);
+        Ok(())
+    }
+
+    /// All registered families, also those without samples.
+    #[must_use]
+    pub fn families(&self) -> Vec<RegisteredFamily> {
+        self.registrations.families()
     }
 
     /// The families that `keep` selects, which may also remove rows of a family.
     pub fn encode_where(&self, keep: impl Fn(&mut MetricFamily) -> bool) -> Result<Vec<u8>, MetricsError> {
         let mut families = self.registry.gather();
         families.retain_mut(|family| keep(family) && !family.get_metric().is_empty());
-        let mut text = Vec::with_capacity(16 * 1024);
-        TextEncoder::new().encode(&families, &mut text)?;
-        Ok(text)
+        Ok(text::encode(&families))
     }
 
     /// All metrics in the Prometheus text format.
     pub fn encode(&self) -> Result<Vec<u8>, MetricsError> {
         self.encode_where(|_| true)
     }
+}
+
+/// Rows of collectors that no registry has, in the Prometheus text format.
+#[must_use]
+pub fn encode_collectors(collectors: &[&dyn Collector]) -> Vec<u8> {
+    let mut families: Vec<_> = collectors.iter().flat_map(|collector| collector.collect()).collect();
+    families.retain(|family| !family.get_metric().is_empty());
+    text::encode(&families)
 }
 
 /// Reads `/proc/self` when scraped.
@@ -222,6 +281,25 @@ mod tests {
         assert!(text.contains("# TYPE process_cpu_seconds_total counter"), "{text}");
         assert!(text.contains("process_resident_memory_bytes "), "{text}");
         assert!(metrics.counter("requests_total", "Again.").is_err());
+    }
+
+    #[test]
+    fn families_without_samples_are_described() {
+        let metrics = Metrics::new(&Clock::system()).expect("a fresh registry");
+        metrics.histograms("seconds", "Seconds.", &["verb", "code"], &[1.0, 2.0]).expect("a new name");
+        metrics.counter("apiserver_request_total", "Requests.").expect("a new name");
+        let families = metrics.families();
+        let found = |name: &str| families.iter().find(|family| family.name == name).expect(name).clone();
+        let seconds = found("seconds");
+        assert_eq!(
+            (seconds.kind, &*seconds.labels),
+            ("histogram", &["code".to_owned(), "verb".to_owned()][..])
+        );
+        assert_eq!(seconds.buckets.as_deref(), Some(&[1.0, 2.0][..]));
+        assert_eq!(found("apiserver_request_total").kind, "counter");
+        let text = String::from_utf8(metrics.encode().expect("encodes")).expect("text");
+        let row = "registered_metrics_total{deprecated_version=\"\",stability_level=\"STABLE\"} 1\n";
+        assert!(text.contains(row) && text.contains("\nhidden_metrics_total 0\n"), "{text}");
     }
 
     #[test]

@@ -181,7 +181,7 @@ pub fn spawn_thread<T: Send + 'static>(
 
 /// Tasks that were still running at the end of the grace period; they have been cancelled.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} tasks were still running when the grace was over")]
+#[error("{0} tasks were still running after the grace period")]
 pub struct Undrained(pub usize);
 
 impl TaskGroup {
@@ -331,13 +331,7 @@ impl TaskGroup {
                 };
                 ends = ends.saturating_add(1);
                 let pause = restart.next_delay();
-                tracing::error!(
-                    task = name,
-                    reason,
-                    ends,
-                    ?pause,
-                    "a background task ended; it is restarted"
-                );
+                tracing::error!(task = name, reason, ends, ?pause, "background task exited, restarting");
                 supervision.ended(&name, ends, reason);
                 tokio::select! {
                     () = group.stopping() => return,

@@ -1,5 +1,8 @@
 //! The Kubernetes version that the components implement.
 
+use std::sync::OnceLock;
+
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::metrics::{Metrics, MetricsError};
@@ -7,9 +10,35 @@ use crate::metrics::{Metrics, MetricsError};
 /// The Kubernetes release whose API and behaviour Ferry implements.
 pub const GIT_VERSION: &str = "v1.36.4";
 
+/// Commit of the build, and its date.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuildInfo {
+    /// Empty if it is unknown.
+    pub commit: &'static str,
+    /// In RFC 3339 form.
+    pub date: &'static str,
+}
+
+static BUILD: OnceLock<BuildInfo> = OnceLock::new();
+
+/// Sets the build of this process, which `/version` and `kubernetes_build_info` report. The first call counts.
+pub fn set_build(build: BuildInfo) {
+    let _ = BUILD.set(build);
+}
+
+/// Commit, state of the tree and date. Those of an unknown build are those of an unstamped build of Kubernetes.
+fn stamp(build: BuildInfo) -> (String, &'static str, String) {
+    if build.commit.is_empty() {
+        return ("$Format:%H$".to_owned(), "", "1970-01-01T00:00:00Z".to_owned());
+    }
+    let date = build.date.parse::<Timestamp>().unwrap_or(Timestamp::UNIX_EPOCH);
+    (build.commit.to_owned(), "clean", date.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
 /// Response of `/version`: that of the Kubernetes release, since clients select features by it.
 #[must_use]
 pub fn version() -> Value {
+    let (commit, tree_state, date) = stamp(BUILD.get().copied().unwrap_or_default());
     json!({
         "major": "1",
         "minor": "36",
@@ -18,9 +47,9 @@ pub fn version() -> Value {
         "minCompatibilityMajor": "1",
         "minCompatibilityMinor": "35",
         "gitVersion": GIT_VERSION,
-        "gitCommit": "$Format:%H$",
-        "gitTreeState": "",
-        "buildDate": "1970-01-01T00:00:00Z",
+        "gitCommit": commit,
+        "gitTreeState": tree_state,
+        "buildDate": date,
         "goVersion": "go1.26.6",
         "compiler": "gc",
         "platform": platform(),
@@ -59,4 +88,18 @@ fn platform() -> String {
         other => other,
     };
     format!("{}/{machine}", std::env::consts::OS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_build_is_reported_in_utc() {
+        let build = BuildInfo { commit: "0123abc", date: "2026-11-18T22:00:00+02:00" };
+        let want = ("0123abc".to_owned(), "clean", "2026-11-18T20:00:00Z".to_owned());
+        assert_eq!(stamp(build), want);
+        let want = ("$Format:%H$".to_owned(), "", "1970-01-01T00:00:00Z".to_owned());
+        assert_eq!(stamp(BuildInfo::default()), want);
+    }
 }

@@ -281,6 +281,6 @@ async fn paged(target: &Target, processes: &Processes, base: &str, pods: usize) 
 fn pod(n: usize) -> String {
     let group = n % 100;
     format!(
-        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p{n}","labels":{{"app":"bench","group":"g{group}"}}}},"spec":{{"schedulerName":"nobody","containers":[{{"name":"main","image":"registry.example/app:1.0","command":["/bin/app","--serve"],"env":[{{"name":"A","value":"1"}},{{"name":"B","value":"2"}}],"ports":[{{"containerPort":8080}}],"resources":{{"requests":{{"cpu":"100m","memory":"64Mi"}},"limits":{{"memory":"128Mi"}}}}}}]}}}}"#
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p{n}","labels":{{"app":"bench","group":"g{group}"}}}},"spec":{{"schedulerName":"none","containers":[{{"name":"main","image":"registry.example/app:1.0","command":["/bin/app","--serve"],"env":[{{"name":"A","value":"1"}},{{"name":"B","value":"2"}}],"ports":[{{"containerPort":8080}}],"resources":{{"requests":{{"cpu":"100m","memory":"64Mi"}},"limits":{{"memory":"128Mi"}}}}}}]}}}}"#
     )
 }

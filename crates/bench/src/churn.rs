@@ -89,7 +89,8 @@ async fn measure(binary: &Path, arguments: &ChurnArguments, in_process: bool) ->
     Ok(lines)
 }
 
-async fn wait_for_nodes(target: &Target, wanted: usize) -> Result<()> {
+/// Waits until the nodes are ready, and pods may be created.
+pub async fn wait_for_nodes(target: &Target, wanted: usize) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut connection = target.connect().await?;
     loop {

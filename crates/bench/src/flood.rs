@@ -37,7 +37,9 @@ pub async fn run(arguments: &FloodArguments) -> Result<()> {
         cores.start(|| Ferry::spawn(&binary, &["apiserver", &tokens_flag, &fair_flag, "-v=0"]))??;
     let ferry = starting.has_kubeconfig().await?;
     if !cores::set_priority(cores::FIRST) {
-        eprintln!("not allowed to run before others: latencies contain time in which nobody measured");
+        eprintln!(
+            "not allowed to run before others: latencies include time in which the clients were not scheduled"
+        );
     }
     crate::api::wait_ready(&ferry).await?;
     let access = ferry.access()?;
@@ -144,7 +146,7 @@ impl Flood {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("starting the flood")?;
+            .context("failed to start the flood")?;
         let output = child.stdout.take().context("the flood's output")?;
         let mut output = BufReader::new(output);
         let mut line = String::new();

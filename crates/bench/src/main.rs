@@ -12,6 +12,7 @@ mod crd;
 mod flood;
 mod kubeconfig;
 mod load;
+mod metrics;
 mod node;
 mod pods;
 mod policies;
@@ -50,6 +51,30 @@ enum Benchmark {
     Services(ServicesArguments),
     /// Controllers: time until all pods of a Deployment run, and CPU use when idle.
     Churn(ChurnArguments),
+    /// Resource metrics: CPU and memory of the metrics server with simulated nodes; CPU of a scrape of `/metrics`.
+    Metrics(MetricsArguments),
+}
+
+/// Options of the benchmark of resource metrics.
+#[derive(clap::Args, Clone, Debug)]
+struct MetricsArguments {
+    /// The ferry binary to measure [default: beside this program].
+    #[arg(long)]
+    ferry: Option<PathBuf>,
+    /// Also measure this metrics-server program on the same cluster.
+    #[arg(long)]
+    other: Option<PathBuf>,
+    /// Simulated nodes.
+    #[arg(long, default_value_t = 100)]
+    nodes: usize,
+    #[arg(long, default_value_t = 1000)]
+    pods: usize,
+    /// Duration of each measurement, in seconds.
+    #[arg(long, default_value_t = 120)]
+    seconds: u64,
+    /// Scrapes of the API server's `/metrics`.
+    #[arg(long, default_value_t = 50, value_parser = parse_count)]
+    scrapes: usize,
 }
 
 /// Options of the benchmark of services.
@@ -252,6 +277,7 @@ fn main() -> Result<()> {
         }
         Benchmark::Services(arguments) => services::run(&arguments),
         Benchmark::Policies(arguments) => policies::run(&arguments),
+        Benchmark::Metrics(arguments) => runtime()?.block_on(metrics::run(&arguments)),
         Benchmark::Churn(arguments) => runtime()?.block_on(churn::run(&arguments)),
     }
 }

@@ -20,7 +20,7 @@ pub fn run(arguments: &PoliciesArguments) -> Result<()> {
     if sys::process::unshare(&[sys::process::Namespace::Network]).is_err() {
         bail!("skipped: needs the right to make a network namespace");
     }
-    let backend = Nftables::open().context("talking to the kernel")?;
+    let backend = Nftables::open(sys::instance::Instance::MAIN).context("failed to open nftables")?;
     let mut lines = Vec::new();
     let mut line = |name: String, unit, value| {
         lines.push(Line { name, unit, ferry: value, other: None, more_is_better: false });
@@ -31,7 +31,7 @@ pub fn run(arguments: &PoliciesArguments) -> Result<()> {
     state.commit();
     let planned = begin.elapsed();
     let whole = state.whole();
-    backend.replace(&whole).context("setting all rules")?;
+    backend.replace(&whole).context("failed to set all rules")?;
     let (pods, policies) = (arguments.pods, arguments.policies);
     line(format!("{policies} policies, {pods} pods: planned"), "ms", milliseconds(planned));
     line("given to the kernel too".to_owned(), "ms", milliseconds(begin.elapsed()));

@@ -37,6 +37,18 @@ impl Processes {
     pub fn memory(&self) -> u64 {
         self.pids.iter().filter_map(|pid| memory(*pid)).sum()
     }
+
+    /// Resident memory with shares of what is shared with other processes, in bytes.
+    pub fn proportional_memory(&self) -> u64 {
+        self.pids.iter().filter_map(|pid| proportional(*pid)).sum()
+    }
+}
+
+/// The proportional set size: shared pages are divided among their processes.
+fn proportional(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find(|line| line.starts_with("Pss:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 fn ticks(pid: u32) -> Option<u64> {
@@ -95,7 +107,7 @@ impl Ferry {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("starting {}", binary.display()))?;
+            .with_context(|| format!("failed to start {}", binary.display()))?;
         Ok(Self { child, data_dir, started })
     }
 
@@ -144,7 +156,7 @@ impl Component {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("starting {} {role:?}", binary.display()))?;
+            .with_context(|| format!("failed to start {} {role:?}", binary.display()))?;
         Ok(Self(child))
     }
 

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_in_all_forms() {
+    fn flag_is_parsed_in_all_forms() {
         let matches = parse("a -An x --filename=a,b -f c b --tail 3 --dry-run -- --z -y").expect("parsed");
         assert!(matches.on("all-namespaces"));
         assert_eq!(

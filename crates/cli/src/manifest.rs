@@ -33,7 +33,9 @@ pub fn load(matches: &Matches, io: &Io) -> Result<Vec<Manifest>, CliError> {
             let bytes = io.read_input(LONGEST).map_err(|error| CliError::Text(error.to_string()))?;
             parse(&bytes, "STDIN", &mut manifests)?;
         } else if name.starts_with("http://") || name.starts_with("https://") {
-            return fail(format!("reading {name}: manifests are read from files and standard input only"));
+            return fail(format!(
+                "failed to read {name}: manifests are read from files and standard input only"
+            ));
         } else {
             for path in files(Path::new(&name), matches.on("recursive"))? {
                 let bytes = std::fs::read(&path)

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lists_and_maps() {
+    fn primitive_list_and_retained_keys_are_patched() {
         let want = json!({"words": ["c"], "$deleteFromPrimitiveList/words": ["b"], "$setElementOrder/words": ["a", "c"]});
         assert_eq!(
             patch(json!({"words": ["a", "b"]}), json!({"words": ["a", "c"]}), json!({"words": ["a", "b"]})),

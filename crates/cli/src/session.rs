@@ -230,7 +230,9 @@ impl Session {
             let whole = Limited::new(body, LONGEST_ANSWER).collect().await;
             match whole {
                 Ok(whole) => Ok(Response::from_parts(head, whole.to_bytes())),
-                Err(error) => fail(format!("reading the answer to {} {}: {error}", raw.method, raw.target)),
+                Err(error) => {
+                    fail(format!("failed to read the response to {} {}: {error}", raw.method, raw.target))
+                }
             }
         };
         let answer = match self.globals.request_timeout {

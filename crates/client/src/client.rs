@@ -341,7 +341,9 @@ impl Client {
         let exchange = async {
             let body = self.open(prepared).await?;
             let whole = body.collect().await.map_err(|source| transport_error(prepared, source))?;
-            Ok(whole.to_bytes())
+            let whole = whole.to_bytes();
+            metrics::record_response(&prepared.method, self.transport.authority(), whole.len());
+            Ok(whole)
         };
         Box::pin(async {
             tokio::time::timeout(RESPONSE_TIMEOUT, exchange).await.map_err(|_| ClientError::Timeout {
@@ -375,6 +377,7 @@ impl Client {
                 Err(error) if retries < MAX_RETRIES && error.code() == Some(429) => {
                     let Some(pause) = error.retry_after() else { return Err(error) };
                     retries += 1;
+                    metrics::record_retry(&prepared.method, self.transport.authority(), 429);
                     tokio::time::sleep(pause).await;
                 }
                 outcome => return outcome,
@@ -402,7 +405,8 @@ impl Client {
         let begin = Instant::now();
         let outcome = self.transport.call(request).await;
         let code = outcome.as_ref().ok().map(|response| response.status().as_u16());
-        metrics::record(&prepared.method, self.transport.authority(), code, begin.elapsed());
+        let length = prepared.body.len();
+        metrics::record(&prepared.method, self.transport.authority(), length, code, begin.elapsed());
         let (head, body) = outcome.map_err(fail)?.into_parts();
         if head.status.is_success() {
             return Ok(http::Response::from_parts(head, body));
@@ -502,8 +506,10 @@ mod tests {
         let page = String::from_utf8(registry.encode().expect("encoded")).expect("text");
         let row = r#"rest_client_requests_total{code="418",host="in-process",method="DELETE"} 1"#;
         assert!(page.lines().any(|line| line == row), "{page}");
-        let row = r#"rest_client_request_duration_seconds_count{host="in-process",verb="DELETE"} "#;
-        assert!(page.lines().any(|line| line.starts_with(row)), "{page}");
+        for name in ["rest_client_request_duration_seconds_count", "rest_client_request_size_bytes_count"] {
+            let row = format!(r#"{name}{{host="in-process",verb="DELETE"}} "#);
+            assert!(page.lines().any(|line| line.starts_with(&row)), "{page}");
+        }
     }
 
     #[tokio::test]

@@ -37,7 +37,7 @@ pub fn render_kubeconfig(url: &str, authority_pem: &str, identity: &base::pki::I
         authority: Some(text(authority_pem)),
         ..ClusterEntry::default()
     };
-    let certificate = Some((text(&identity.chain_pem), text(identity.key_pem())));
+    let certificate = Some((text(&identity.chain_pem), text(&identity.client_key_pem())));
     kubeconfig::render("ferry", "ferry-admin", &cluster, &UserEntry { certificate, ..UserEntry::default() })
 }
 

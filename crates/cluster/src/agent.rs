@@ -5,6 +5,7 @@ use futures_util::future::BoxFuture;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use base::backoff::Backoff;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError};
 use objects::core::v1::{ConfigMap, Node, Service};
@@ -16,6 +17,7 @@ use crate::{ClusterError, Join, NodeConfig, chain, policies, run_node, service_n
 /// Time limit for a new cluster to create its DNS service.
 const DNS_WAIT_LIMIT: Duration = Duration::from_secs(60);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Joins and runs the node until `tasks` stop. `ready` is called once the node is registered.
 pub fn run_agent<'a>(
@@ -52,7 +54,14 @@ pub fn run_agent<'a>(
             let registration = registered(client.clone(), node.name.clone(), tasks.clone());
             let on_failure = node.service_network.policy_failure;
             let prepared = Box::pin(registration);
-            node.gate = Some(policies::start(&node.name, reader, on_failure, prepared, tasks));
+            node.gate = Some(policies::start(
+                &node.name,
+                node.service_network.instance,
+                reader,
+                on_failure,
+                prepared,
+                tasks,
+            ));
         }
         let authorities = serving::authorities(&authority)?;
         let outcome = run_node(&node, client, &serving, &authorities, tasks, ready).await;
@@ -74,6 +83,7 @@ async fn registered(client: Client, name: String, tasks: TaskGroup) {
 
 /// Certificate authority of clients of the kubelet, such as the API server.
 async fn client_authority(client: &Client) -> String {
+    let mut retry = Backoff::new(RETRY_DELAY, LONGEST_RETRY_DELAY);
     loop {
         let map = client.get::<ConfigMap>("kube-system", "extension-apiserver-authentication").await;
         match map.map(|map| map.data.unwrap_or_default().remove("client-ca-file")) {
@@ -86,7 +96,7 @@ async fn client_authority(client: &Client) -> String {
                 )
             }
         }
-        tokio::time::sleep(RETRY_DELAY).await;
+        retry.wait().await;
     }
 }
 

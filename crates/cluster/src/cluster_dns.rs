@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::backoff::Backoff;
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
@@ -41,7 +42,7 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Delay before a deleted service is recreated: it may be replaced by another one.
 const RECREATE_DELAY: Duration = Duration::from_secs(5);
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Configuration of cluster DNS.
 #[derive(Clone, Debug)]
@@ -236,7 +237,7 @@ async fn publish(client: &Client, informers: &Informers, service_ips: &[IpAddr],
             notifier.notify_one();
         }
     });
-    let mut seen = false;
+    let (mut seen, mut retry) = (false, RETRY);
     loop {
         let service = services.get(NAMESPACE, NAME);
         if service.is_none() && seen {
@@ -255,8 +256,9 @@ async fn publish(client: &Client, informers: &Informers, service_ips: &[IpAddr],
             }
         }
         if failed {
-            tokio::time::sleep(RETRY).await;
+            retry.wait().await;
         } else {
+            retry.reset();
             changed.notified().await;
         }
     }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use base::readiness::{Probes, Readiness};
 use base::tasks::TaskGroup;
+use objects::core::v1::Pod;
 use parking_lot::Mutex;
-use runtime::{Informers, LeaderElection, SyncStatus};
+use runtime::{Cache, Informers, LeaderElection, SyncStatus};
 
 const HEALTHZ: Probes = Probes { healthz: true, livez: false, readyz: false };
 const LIVEZ: Probes = Probes { healthz: false, livez: true, readyz: false };
@@ -31,9 +32,21 @@ impl ActiveInformers {
 pub(crate) struct ComponentChecks {
     controllers: Readiness,
     scheduler: Readiness,
+    /// Pods that the scheduler knows: none before it leads.
+    pods: Arc<Mutex<Option<Cache<Pod>>>>,
 }
 
 impl ComponentChecks {
+    /// Sets the informers that the scheduler uses now.
+    pub fn set_scheduler_informers(&self, informers: &Informers) {
+        *self.pods.lock() = Some(informers.of());
+    }
+
+    /// Pods that the scheduler knows.
+    pub fn scheduler_pods(&self) -> Vec<Arc<Pod>> {
+        self.pods.lock().as_ref().map(Cache::all).unwrap_or_default()
+    }
+
     /// Checks of a component by its name.
     pub fn of(&self, component: &str) -> Readiness {
         if component == "kube-scheduler" { self.scheduler.clone() } else { self.controllers.clone() }

@@ -14,7 +14,6 @@ use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use base::zpages::PageSettings;
 use client::Client;
-use controllers::certificate::signing::{Signers, SigningAuthority};
 use controllers::node_ipam::{ClusterCidrs, parse_cidr};
 use controllers::service_account_token::LegacyTokens;
 use metrics::ResourceMetricsConfig;
@@ -25,6 +24,7 @@ use serde_json::Value;
 use crate::accounts::Accounts;
 use crate::component_checks::{ActiveInformers, ComponentChecks};
 use crate::component_configs;
+use crate::signing::{self, SigningPair};
 use crate::{ClusterError, ComponentPort, LocalLoadBalancers, chain, cloud_provider, scheduling};
 
 /// User of the controllers' informers.
@@ -45,9 +45,9 @@ pub struct Components {
     pub workers: runtime::Workers,
     /// Certificate and key, in PEM, of the authority of client certificates and of kubelets' serving certificates;
     /// without them nothing is signed.
-    pub signing: Option<(String, String)>,
+    pub signing: Option<SigningPair>,
     /// Authorities by signer; signers without one then sign nothing.
-    pub signers: Vec<(&'static str, (String, String))>,
+    pub signers: Vec<(&'static str, SigningPair)>,
     /// Signer of secret tokens; none are created if absent.
     pub legacy_tokens: Option<LegacyTokens>,
     /// If true, each controller that runs alone uses its service account; otherwise all use the kubeconfig's
@@ -144,7 +144,11 @@ pub(crate) fn start(
     }
     let rows = controllers::selected(&components.controllers).map_err(ClusterError::Controllers)?;
     let client = shared(CONTROLLER_MANAGER)?;
-    let mut settings = settings(components)?;
+    let ignored = controllers::without_effect(&components.controllers);
+    if !ignored.is_empty() {
+        tracing::warn!(controllers = ignored.join(", "), "controllers of --controllers have no effect");
+    }
+    let mut settings = settings(components, tasks)?;
     let cloud = components.load_balancers.as_ref().map(cloud_provider::local).transpose()?;
     if let Some(cloud) = &cloud {
         settings.push(Box::new(cloud.clone()));
@@ -200,7 +204,10 @@ pub(crate) fn start(
 }
 
 /// Settings that controllers look up by type.
-fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, ClusterError> {
+fn settings(
+    components: &Components,
+    tasks: &TaskGroup,
+) -> Result<Vec<Box<dyn Any + Send + Sync>>, ClusterError> {
     let mut settings: Vec<Box<dyn Any + Send + Sync>> = vec![Box::new(components.settings.clone())];
     let mut ranges = Vec::new();
     for text in &components.cluster_cidrs {
@@ -215,17 +222,8 @@ fn settings(components: &Components) -> Result<Vec<Box<dyn Any + Send + Sync>>, 
     if let Some(tokens) = &components.legacy_tokens {
         settings.push(Box::new(tokens.clone()));
     }
-    let authority = |(certificate, key): &(String, String)| {
-        SigningAuthority::from_pem(certificate, key).map_err(ClusterError::Signing)
-    };
-    if !components.signers.is_empty() {
-        let mut signers = Signers::default();
-        for (signer, files) in &components.signers {
-            signers.set(signer, authority(files)?);
-        }
+    if let Some(signers) = signing::signers(components, tasks)? {
         settings.push(Box::new(signers));
-    } else if let Some(files) = &components.signing {
-        settings.push(Box::new(Signers::all(authority(files)?)));
     }
     Ok(settings)
 }
@@ -304,7 +302,7 @@ pub fn run_simulation<'a>(
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
         let client = Client::connect(kubeconfig, "ferry simulate").map_err(ClusterError::Client)?;
-        simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Client)?;
+        simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Simulation)?;
         tasks.stopping().await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
             tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");

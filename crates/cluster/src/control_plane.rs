@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use apiserver::serve;
 use apiserver::{ApiServer, Stores};
+use base::backoff::Backoff;
+use base::metrics::Metrics;
 use base::readiness::Probes;
 use base::tasks::TaskGroup;
 use client::Client;
@@ -29,7 +31,7 @@ use crate::{
 pub(crate) const TASK_GRACE: Duration = Duration::from_secs(5);
 
 /// Retry delay.
-const RETRY_DELAY: Duration = Duration::from_secs(2);
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Probes that fail if a restart of the process would help.
 const LIVENESS: Probes = Probes { healthz: true, livez: true, readyz: false };
@@ -152,6 +154,12 @@ impl ControlPlane {
     #[must_use]
     pub fn kubeconfig(&self) -> Box<Path> {
         self.config.kubeconfig().into()
+    }
+
+    /// Registry of the API server and of the components that run with it.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.server.chain.metrics
     }
 
     pub(crate) fn in_process_clients(&self) -> InProcessClients {
@@ -286,7 +294,7 @@ fn start_components(
         .root_ca
         .get_or_insert_with(|| certificates.pki.server_authority.certificate_pem.clone());
     if components.signing.is_none() && components.signers.is_empty() {
-        components.signing = certificates.client_authority_pem();
+        components.signing = certificates.client_authority_pem().map(Into::into);
     }
     if components.legacy_tokens.is_none() {
         let root_ca = components.settings.root_ca.clone().unwrap_or_default();
@@ -379,9 +387,10 @@ impl Addons {
             }
             Ok::<_, client::ClientError>(())
         };
+        let mut retry = RETRY;
         while let Err(error) = install().await {
             tracing::warn!(error = chain(&error), "failed to create bootstrap objects, retrying");
-            tokio::time::sleep(RETRY_DELAY).await;
+            retry.wait().await;
         }
     }
 

@@ -1,6 +1,7 @@
 //! Errors of building and running a cluster.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use base::pki::PkiError;
@@ -24,7 +25,7 @@ pub enum ClusterError {
     StoreFailed(String),
     #[error("failed to open the cluster certificates")]
     Pki(#[source] PkiError),
-    #[error("reading {}", .path.display())]
+    #[error("failed to read {}", .path.display())]
     ReadFile { path: PathBuf, source: io::Error },
     #[error("{} is invalid: {reason}", .path.display())]
     BadFile { path: PathBuf, reason: String },
@@ -46,6 +47,8 @@ pub enum ClusterError {
     Controllers(#[source] controllers::UnknownController),
     #[error("failed to connect to the API server")]
     Client(#[source] client::ClientError),
+    #[error("failed to start the simulated nodes")]
+    Simulation(#[source] simulate::FleetError),
     #[error("failed to start the exporter of traces")]
     Tracing(#[source] base::trace::ExporterError),
     #[error("failed to register metrics")]
@@ -86,4 +89,19 @@ pub enum ClusterError {
     Restore(#[source] store::StoreError),
     #[error("requests were still in flight after the grace period of {0:?}")]
     Undrained(std::time::Duration),
+}
+
+impl ClusterError {
+    /// The address and its server, if the error is that another process listens there.
+    #[must_use]
+    pub fn port_in_use(&self) -> Option<(SocketAddr, &'static str)> {
+        let (address, source, server) = match self {
+            Self::Listen(apiserver::serve::ServeError::Bind { address, source }) => {
+                (address, source, "API server")
+            }
+            Self::Kubelet(kubelet::KubeletError::Listen(address, source)) => (address, source, "kubelet"),
+            _ => return None,
+        };
+        (source.kind() == io::ErrorKind::AddrInUse).then_some((*address, server))
+    }
 }

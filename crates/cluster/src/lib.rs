@@ -33,6 +33,7 @@ mod reencrypt;
 mod scheduling;
 mod service_network;
 mod serving;
+mod signing;
 mod state_metrics;
 mod status_port;
 mod storage;
@@ -90,6 +91,7 @@ pub use scheduler::Configuration as SchedulerConfiguration;
 pub use service_network::{
     ACCOUNT as PROXY_ACCOUNT, LocalProxy, ProxyConfig, ServiceNetwork, clean_up_services, run_proxy,
 };
+pub use signing::SigningPair;
 pub use simulate::Fleet;
 pub use state_metrics::{StateMetricsPort, run_state_metrics};
 pub use status_port::{ComponentPort, StatusPort};

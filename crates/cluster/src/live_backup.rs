@@ -22,7 +22,6 @@ const SOCKET: &str = "backup.sock";
 /// Temporary snapshot in the data directory.
 const TEMPORARY_SNAPSHOT: &str = "backup.passing";
 /// Delay after a failed accept.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Write timeout of a client.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Copy buffer size.
@@ -68,16 +67,12 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
 
 /// Serves one client at a time; others wait.
 async fn accept(listener: &UnixListener, passing: &Path, store: &dyn Store) {
+    let mut acceptor = base::accept::Acceptor::new(listener);
     loop {
-        match listener.accept().await {
-            Ok((mut client, _)) => match serve_client(&mut client, passing, store).await {
-                Ok(revision) => tracing::info!(revision, "served a backup"),
-                Err(error) => tracing::warn!(%error, "failed to serve a backup"),
-            },
-            Err(error) => {
-                tracing::warn!(%error, "failed to accept a backup request");
-                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
-            }
+        let (mut client, _) = acceptor.accept().await;
+        match serve_client(&mut client, passing, store).await {
+            Ok(revision) => tracing::info!(revision, "served a backup"),
+            Err(error) => tracing::warn!(%error, "failed to serve a backup"),
         }
     }
 }
@@ -110,7 +105,7 @@ async fn serve_client(client: &mut UnixStream, passing: &Path, store: &dyn Store
 async fn send(client: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
     match tokio::time::timeout(WRITE_TIMEOUT, client.write_all(bytes)).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "client stopped reading")),
     }
 }
 
@@ -134,13 +129,13 @@ async fn receive(server: UnixStream, target: &Path) -> io::Result<Revision> {
     let (Some("snapshot"), Some(Ok(revision)), Some(Ok(length))) =
         (words.next(), words.next().map(str::parse::<Revision>), words.next().map(str::parse::<u64>))
     else {
-        return Err(invalid("the server did not return a snapshot"));
+        return Err(invalid("server did not return a snapshot"));
     };
     let unfinished = target.with_extension("tmp");
     let mut file = File::create(&unfinished).await?;
     let copied = tokio::io::copy(&mut (&mut server).take(length), &mut file).await?;
     if copied != length {
-        return Err(invalid("the server closed the connection before the end of the snapshot"));
+        return Err(invalid("server closed the connection before the end of the snapshot"));
     }
     file.flush().await?;
     file.sync_all().await?;

@@ -1,13 +1,16 @@
 //! Default storage: a StorageClass whose volumes are directories of the node that `ferry up` runs.
 //!
-//! Watches claims and volumes; writes volumes. Every claim of the class gets one directory on the node its pod was
-//! scheduled to; the directory is removed with the claim.
+//! Watches claims, volumes and storage classes; writes volumes. Every claim of the class gets one directory on the node
+//! its pod was scheduled to; the directory is removed with the claim.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError, DeleteOptions, Object};
 use objects::core::v1::{
@@ -17,8 +20,7 @@ use objects::core::v1::{
 use objects::meta::v1::ObjectMeta;
 use objects::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
 use objects::storage::v1::StorageClass;
-use runtime::Informers;
-use tokio::sync::Notify;
+use runtime::{Action, Cache, Context, Descriptor, Harness, Key, Loop, LoopError, Row};
 
 /// Names of the class and of its provisioner.
 const CLASS: &str = "local-path";
@@ -87,68 +89,131 @@ async fn ensure<K: Object>(client: &Client, object: &K) -> Result<(), ClientErro
     }
 }
 
+/// Parent of the volumes' directories.
+struct VolumeDirectory(PathBuf);
+
+const DESCRIPTOR: Descriptor = Descriptor {
+    name: "local-path-provisioner",
+    resource: "persistentvolumeclaims",
+    identity: USER,
+    workers: 1,
+};
+
+const ROW: Row = Row { descriptor: &DESCRIPTOR, build, by_default: true };
+
+/// Failure to provide or remove a volume.
+#[derive(Debug, thiserror::Error)]
+enum ProvisionError {
+    #[error("failed to create the volume directory {}", .path.display())]
+    CreateDirectory { path: PathBuf, source: io::Error },
+    #[error("failed to create persistent volume {volume}")]
+    CreateVolume { volume: String, source: ClientError },
+    #[error("failed to remove the volume directory {}", .path.display())]
+    RemoveDirectory { path: PathBuf, source: io::Error },
+    #[error("failed to delete released persistent volume {volume}")]
+    DeleteVolume { volume: String, source: ClientError },
+}
+
 /// Creates and removes volumes until `tasks` stops.
-pub async fn run(client: Client, directory: PathBuf, tasks: TaskGroup) {
-    let informers = Informers::new(client.clone(), &tasks);
-    let (claims, volumes, classes) = (
-        informers.of::<PersistentVolumeClaim>(),
-        informers.of::<PersistentVolume>(),
-        informers.of::<StorageClass>(),
-    );
-    let changed = Arc::new(Notify::new());
-    let told = Arc::clone(&changed);
-    claims.on_event(move |_| told.notify_one());
-    let told = Arc::clone(&changed);
-    volumes.on_event(move |_| told.notify_one());
-    claims.synced().await;
-    volumes.synced().await;
-    classes.synced().await;
-    loop {
-        for claim in claims.all() {
-            let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()).unwrap_or("");
-            let Some(class) = classes.get("", class) else { continue };
-            let Some(volume) = volume_for(&claim, &class, &directory) else { continue };
-            let name = volume.metadata.name.clone().unwrap_or_default();
-            if volumes.get("", &name).is_some() {
-                continue;
+pub async fn run(
+    client: Client,
+    directory: PathBuf,
+    clock: Clock,
+    tasks: &TaskGroup,
+) -> Result<(), ClientError> {
+    let harness = Harness::new(client.clone(), Arc::new(client), clock, tasks)
+        .with_settings(vec![Box::new(VolumeDirectory(directory))]);
+    harness.start(&ROW)?;
+    tasks.stopping().await;
+    Ok(())
+}
+
+/// The keys are those of claims, and of volumes, which have no namespace.
+struct Provisioner {
+    claims: Cache<PersistentVolumeClaim>,
+    volumes: Cache<PersistentVolume>,
+    classes: Cache<StorageClass>,
+    directory: PathBuf,
+}
+
+fn build(ctx: &Context) -> Box<dyn Loop> {
+    let claims = ctx.watch_self::<PersistentVolumeClaim>();
+    let volumes = ctx.watch::<PersistentVolume>(|change| {
+        let volume = change.object();
+        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let claim =
+            claim.and_then(|claim| Some(Key::new(claim.namespace.as_deref()?, claim.name.as_deref()?)));
+        claim.into_iter().chain([Key::of(&**volume)]).collect()
+    });
+    let all = claims.clone();
+    // Claims may be older than their class.
+    let classes = ctx.watch::<StorageClass>(move |change| {
+        let class = change.object().metadata.name.as_deref();
+        let of_class = |claim: &&Arc<PersistentVolumeClaim>| {
+            claim.spec.as_ref().is_some_and(|spec| spec.storage_class_name.as_deref() == class)
+        };
+        all.all().iter().filter(of_class).map(|claim| Key::of(&**claim)).collect()
+    });
+    let directory = ctx.setting::<VolumeDirectory>().map(|setting| setting.0.clone()).unwrap_or_default();
+    Box::new(Provisioner { claims, volumes, classes, directory })
+}
+
+#[async_trait]
+impl Loop for Provisioner {
+    async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        if key.namespace.is_empty() {
+            if let Some(volume) = self.volumes.get_key(key).filter(|volume| is_released(volume)) {
+                self.remove(&volume, &ctx.client).await?;
             }
-            let made = make_directory(&directory.join(&name)).map_err(|error| error.to_string());
-            let made = match made {
-                Ok(()) => client.create("", &volume).await.map(|_| ()).or_else(ignore_existing),
-                Err(error) => {
-                    tracing::warn!(error, volume = name, "failed to create the volume directory");
-                    continue;
-                }
-            };
-            if let Err(error) = made {
-                tracing::warn!(%error, volume = name, "failed to create the persistent volume");
-            }
+        } else if let Some(volume) = self.missing_volume(key) {
+            self.create(&volume, &ctx.client).await?;
         }
-        for volume in volumes.all().iter().filter(|volume| is_released(volume)) {
-            let name = volume.metadata.name.clone().unwrap_or_default();
-            let path = directory.join(&name);
-            let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(path)).await;
-            if let Ok(Err(error)) = removed
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                tracing::warn!(%error, volume = name, "failed to remove the volume directory");
-                continue;
-            }
-            let outcome = client.delete::<PersistentVolume>("", &name, &DeleteOptions::default()).await;
-            if let Err(error) = outcome
-                && !error.is_not_found()
-            {
-                tracing::warn!(%error, volume = name, "failed to delete the released persistent volume");
-            }
-        }
-        if tasks.until_stopped(changed.notified()).await.is_none() {
-            return;
-        }
+        Ok(Action::Done)
     }
 }
 
-fn ignore_existing(error: ClientError) -> Result<(), ClientError> {
-    if error.is_already_exists() { Ok(()) } else { Err(error) }
+impl Provisioner {
+    fn missing_volume(&self, key: &Key) -> Option<PersistentVolume> {
+        let claim = self.claims.get_key(key)?;
+        let class = self.classes.get("", claim.spec.as_ref()?.storage_class_name.as_deref()?)?;
+        let volume = volume_for(&claim, &class, &self.directory)?;
+        self.volumes.get("", volume.metadata.name.as_deref()?).is_none().then_some(volume)
+    }
+
+    fn path_of(&self, volume: &PersistentVolume) -> (String, PathBuf) {
+        let name = volume.metadata.name.clone().unwrap_or_default();
+        let path = self.directory.join(&name);
+        (name, path)
+    }
+
+    async fn create(&self, volume: &PersistentVolume, client: &Client) -> Result<(), ProvisionError> {
+        let (name, path) = self.path_of(volume);
+        make_directory(&path).map_err(|source| ProvisionError::CreateDirectory { path, source })?;
+        match client.create("", volume).await {
+            Err(error) if !error.is_already_exists() => {
+                Err(ProvisionError::CreateVolume { volume: name, source: error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn remove(&self, volume: &PersistentVolume, client: &Client) -> Result<(), ProvisionError> {
+        let (name, path) = self.path_of(volume);
+        let directory = path.clone();
+        let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(directory)).await;
+        match removed.map_err(io::Error::other).and_then(std::convert::identity) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(ProvisionError::RemoveDirectory { path, source });
+            }
+            _ => {}
+        }
+        match client.delete::<PersistentVolume>("", &name, &DeleteOptions::default()).await {
+            Err(error) if !error.is_not_found() => {
+                Err(ProvisionError::DeleteVolume { volume: name, source: error })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 fn make_directory(path: &Path) -> std::io::Result<()> {

@@ -248,9 +248,14 @@ impl LocalNode {
         Self { node, clients, pki: Arc::clone(pki) }
     }
 
-    /// Runs the node in `tasks`, which stops if the node cannot be started. `ready` is called when the node is
-    /// registered.
-    pub fn start(self, tasks: &TaskGroup, ready: Box<dyn FnOnce(NodeStarted) + Send + 'static>) {
+    /// Runs the node in `tasks`. `ready` is called when the node is registered; if it cannot be started, `failed` is
+    /// called with the error and `tasks` stops.
+    pub fn start(
+        self,
+        tasks: &TaskGroup,
+        ready: Box<dyn FnOnce(NodeStarted) + Send + 'static>,
+        failed: Box<dyn FnOnce(ClusterError) + Send + 'static>,
+    ) {
         let Self { mut node, clients, pki } = self;
         let NodeClients { kubelet, administrator, provisioner, proxy, policies } = clients;
         service_network::start(&node.service_network, &node.name, proxy, tasks);
@@ -264,26 +269,35 @@ impl LocalNode {
                     );
                 }
             });
-            node.gate = Some(policies::start(&node.name, policies, on_failure, prepared, tasks));
+            node.gate = Some(policies::start(
+                &node.name,
+                node.service_network.instance,
+                policies,
+                on_failure,
+                prepared,
+                tasks,
+            ));
         }
-        let volumes = node.data_dir.join("volumes");
+        let (volumes, clock) = (node.data_dir.join("volumes"), node.clock.clone());
         tasks.supervise_scope("local-path-provisioner", move |scope| {
             let (administrator, provisioner) = (administrator.clone(), provisioner.clone());
-            let volumes = volumes.clone();
+            let (volumes, clock) = (volumes.clone(), clock.clone());
             async move {
-                match local_path::install(&administrator).await {
-                    Ok(()) => local_path::run(provisioner, volumes, scope).await,
-                    Err(error) => tracing::error!(%error, "failed to install the storage class of the node"),
+                if let Err(error) = local_path::install(&administrator).await {
+                    tracing::error!(%error, "failed to install the storage class of the node");
+                } else if let Err(error) = local_path::run(provisioner, volumes, clock, &scope).await {
+                    tracing::error!(%error, "failed to provision volumes of the node");
                 }
                 ControlFlow::Continue(())
             }
         });
         let (group, node, mut ready) = (tasks.clone(), Arc::new(node), Some(ready));
+        let mut failed = Some(failed);
         let registered = Arc::new(AtomicBool::new(false));
         tasks.supervise_scope("kubelet", move |scope| {
             let (node, client, pki, group) =
                 (Arc::clone(&node), kubelet.clone(), Arc::clone(&pki), group.clone());
-            let (registered, ready) = (Arc::clone(&registered), ready.take());
+            let (registered, ready, failed) = (Arc::clone(&registered), ready.take(), failed.take());
             async move {
                 let run = async {
                     let serving = serving::issued(&node, &pki, &scope)?;
@@ -298,10 +312,13 @@ impl LocalNode {
                     run_node(&node, client, &serving, &authorities, &scope, ready).await
                 };
                 if let Err(error) = run.await {
-                    tracing::error!(error = chain(&error), "failed to run the node");
-                    // A node that never ran is misconfigured.
-                    if !registered.load(Ordering::Acquire) {
-                        group.stop();
+                    match failed.filter(|_| !registered.load(Ordering::Acquire)) {
+                        // A node that never ran is misconfigured.
+                        Some(failed) => {
+                            failed(error);
+                            group.stop();
+                        }
+                        None => tracing::error!(error = chain(&error), "failed to run the node"),
                     }
                 }
                 ControlFlow::Continue(())

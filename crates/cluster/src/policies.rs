@@ -10,6 +10,7 @@ use client::Client;
 use futures_util::future::BoxFuture;
 use kubelet::Gate;
 use policy::{OnFailure, PodStartGate};
+use sys::instance::Instance;
 
 use crate::chain;
 
@@ -32,19 +33,21 @@ impl Gate for Isolation {
 /// pods until their policies are enforced; `on_failure` applies to pods whose policies cannot be.
 pub(crate) fn start(
     name: &str,
+    instance: Instance,
     client: Client,
     on_failure: OnFailure,
     prepared: BoxFuture<'static, ()>,
     tasks: &TaskGroup,
 ) -> Arc<dyn Gate> {
     let early = Arc::new(PodStartGate::new(on_failure));
-    let (name, group, told) = (name.to_owned(), tasks.clone(), Arc::clone(&early));
+    let (name, group, own) = (name.to_owned(), tasks.clone(), Arc::clone(&early));
     tasks.spawn(async move {
         prepared.await;
         group.supervise_scope("network-policies", move |scope| {
-            let (name, client, told) = (name.clone(), client.clone(), Arc::clone(&told));
+            let (name, client, own) = (name.clone(), client.clone(), Arc::clone(&own));
             async move {
-                let Err(error) = policy::run(&name, client, told, scope, Box::new(|| {})).await else {
+                let Err(error) = policy::run(&name, instance, client, own, scope, Box::new(|| {})).await
+                else {
                     return ControlFlow::Continue(());
                 };
                 tracing::error!(error = chain(&error), ?on_failure, "failed to enforce network policies");

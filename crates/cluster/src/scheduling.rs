@@ -31,6 +31,7 @@ pub(crate) fn start(
     let Some(client) = election else {
         let first = build(harness)?;
         active.set(harness.informers());
+        checks.set_scheduler_informers(harness.informers());
         checks.add_scheduler(None, &active, tasks);
         supervise(Some(first), harness.clone(), configuration.clone(), metrics, tasks);
         return Ok(());
@@ -46,10 +47,11 @@ pub(crate) fn start(
     }
     election.namespace.clone_from(&lease.resource_namespace);
     checks.add_scheduler(Some(&election), &active, tasks);
-    let (harness, settings) = (harness.clone(), configuration.clone());
+    let (harness, settings, checks) = (harness.clone(), configuration.clone(), checks.clone());
     run_while_leading(client.clone(), election, clock, tasks, move |scope| {
         let harness = harness.within(client.clone(), scope);
         active.set(harness.informers());
+        checks.set_scheduler_informers(harness.informers());
         supervise(None, harness, settings.clone(), metrics.clone(), scope);
     });
     Ok(())

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::clock::Clock;
 use base::metrics::Metrics;
@@ -16,9 +17,11 @@ use objects::core::v1::Node;
 use policy::OnFailure;
 use proxy::backend::{self, Mode};
 use proxy::driver::Driver;
-use proxy::health::{Answer, Health, HealthPort, MetricsPort};
+use proxy::health::{Health, HealthPort, MetricsPort};
 use proxy::metrics::ProxyMetrics;
 use runtime::Informers;
+use sys::instance::Instance;
+use tokio::time::Instant;
 
 use crate::{ClusterError, StatusPort, chain, component_configs};
 
@@ -27,11 +30,17 @@ pub const USER: &str = "system:kube-proxy";
 /// Name of the service account in kube-system of the proxy of a joined node, and its user name.
 pub const ACCOUNT: &str = "ferry-proxy";
 pub const ACCOUNT_USER: &str = "system:serviceaccount:kube-system:ferry-proxy";
+/// Time after which a proxy that cannot plan yet logs the reason.
+const WARN_AFTER: Duration = Duration::from_secs(5);
+/// Time limit for a node's pod CIDR, after which the proxy works without it.
+const RANGE_WAIT_LIMIT: Duration = Duration::from_secs(20);
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// Network configuration of a node.
 #[derive(Clone, Debug)]
 pub struct ServiceNetwork {
+    /// Instance whose rules, links and routes these are.
+    pub instance: Instance,
     /// Proxy configuration; no proxy if absent.
     pub proxy: Option<ProxyConfig>,
     /// Routes to pods of other nodes.
@@ -47,6 +56,7 @@ pub struct ServiceNetwork {
 impl Default for ServiceNetwork {
     fn default() -> Self {
         Self {
+            instance: Instance::MAIN,
             proxy: Some(ProxyConfig::default()),
             routes: true,
             policies: true,
@@ -75,6 +85,8 @@ pub struct ProxyConfig {
     pub pages: PageSettings,
     /// True if this machine is a node whose object must be awaited; otherwise it has no pods.
     pub is_node: bool,
+    /// Instance whose rules these are.
+    pub instance: Instance,
 }
 
 impl Default for ProxyConfig {
@@ -88,6 +100,7 @@ impl Default for ProxyConfig {
             ports_are_needed: false,
             pages: PageSettings { profiling: false },
             is_node: true,
+            instance: Instance::MAIN,
         }
     }
 }
@@ -96,9 +109,9 @@ impl Default for ProxyConfig {
 pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: &TaskGroup) {
     let informers = Informers::new(client, tasks);
     if config.routes {
-        let (name, informers) = (name.to_owned(), informers.clone());
+        let (name, instance, informers) = (name.to_owned(), config.instance, informers.clone());
         tasks.supervise_scope("routes", move |scope| {
-            let run = network::routes::run(name.clone(), informers.clone(), scope);
+            let run = network::routes::run(name.clone(), instance, informers.clone(), scope);
             async move {
                 run.await;
                 ControlFlow::Continue(())
@@ -119,7 +132,8 @@ pub(crate) fn start(config: &ServiceNetwork, name: &str, client: Client, tasks: 
         }
         Err(error) => tracing::error!(%error, "failed to announce load balancer addresses on this node"),
     }
-    if let Some(proxy) = config.proxy.clone() {
+    if let Some(mut proxy) = config.proxy.clone() {
+        proxy.instance = config.instance;
         let name = name.to_owned();
         tasks.supervise_scope("kube-proxy", move |scope| {
             let (proxy, name, informers) = (proxy.clone(), name.clone(), informers.clone());
@@ -147,6 +161,7 @@ impl LocalProxy {
     /// Starts the proxy in `tasks`.
     pub fn start(self, tasks: &TaskGroup) {
         let network = ServiceNetwork {
+            instance: self.config.instance,
             proxy: Some(self.config),
             routes: false,
             policies: false,
@@ -183,45 +198,48 @@ async fn run(
     tasks: &TaskGroup,
     ready: Box<dyn FnOnce() + Send + '_>,
 ) -> Result<(), ClusterError> {
-    let Some(node) = tasks.until_stopped(own_node(config, name, informers)).await else { return Ok(()) };
-    let backend = backend::open(config.mode, &node).map_err(ClusterError::Proxy)?;
     let clock = Clock::system();
     let metrics = Metrics::new(&clock).map_err(ClusterError::Metrics)?;
     base::version::register_build_info(&metrics).map_err(ClusterError::Metrics)?;
     client::register_metrics(&metrics).map_err(ClusterError::Metrics)?;
     let figures = Arc::new(ProxyMetrics::new(&metrics).map_err(ClusterError::Metrics)?);
     let health = Arc::new(Health::new(&clock));
+    // Open while the node is not known, so that the reason can be read there.
+    let port = HealthPort { health: Arc::clone(&health), metrics: Arc::clone(&figures) };
+    if let Some(address) = config.healthz {
+        let port = Arc::new(port);
+        StatusPort { address, needed: config.ports_are_needed }.open("proxy health", port, tasks).await?;
+    }
+    let node = tasks.until_stopped(own_node(config, name, informers, &health)).await;
+    let Some(node) = node else { return Ok(()) };
+    health.set_waiting(None);
+    let backend = backend::open(config.mode, &node).map_err(ClusterError::Proxy)?;
     let mode = backend.mode().name();
     tracing::info!(mode, node = name, "started the service proxy");
-    let port = HealthPort { health: Arc::clone(&health), metrics: Arc::clone(&figures) };
     let configz = Some((component_configs::PROXY_GROUP, component_configs::of_proxy(config, name, mode)));
     let pages = ComponentPages::with_configz("kube-proxy", health.checks(), config.pages, configz, &clock)
         .map_err(ClusterError::Metrics)?;
     let figures_port = MetricsPort { mode: Some(mode), metrics, pages: Some(pages) };
-    for (address, purpose, answer) in [
-        (config.healthz, "proxy health", Arc::new(port) as Arc<dyn Answer>),
-        (config.metrics, "proxy metrics", Arc::new(figures_port)),
-    ] {
-        if let Some(address) = address {
-            StatusPort { address, needed: config.ports_are_needed }.open(purpose, answer, tasks).await?;
-        }
+    if let Some(address) = config.metrics {
+        let port = Arc::new(figures_port);
+        StatusPort { address, needed: config.ports_are_needed }.open("proxy metrics", port, tasks).await?;
     }
     Driver::new(node, backend, informers, health, figures).run(tasks.clone(), ready).await;
     Ok(())
 }
 
-/// Removes the rules of all proxy modes from the kernel.
-pub fn clean_up_services() {
-    let node = proxy::model::Node::default();
+/// Removes the rules of all proxy modes of an instance from the kernel.
+pub fn clean_up_services(instance: Instance) {
+    let node = proxy::model::Node { instance, ..proxy::model::Node::default() };
     if let Ok(backend) = proxy::nftables::Nftables::open(node.clone())
         && let Err(error) = backend.remove()
     {
         tracing::debug!(%error, "no nftables rules to remove");
     }
-    if let Err(error) = proxy::ipvs::clean_up() {
+    if let Err(error) = proxy::ipvs::clean_up(instance) {
         tracing::warn!(error = chain(&error), "failed to remove IPVS virtual servers");
     }
-    if let Err(error) = proxy::link::remove_link() {
+    if let Err(error) = proxy::link::remove_link(instance) {
         tracing::debug!(%error, "failed to remove the IPVS link");
     }
     if let Ok(backend) = proxy::iptables::Iptables::open(node)
@@ -231,39 +249,56 @@ pub fn clean_up_services() {
     }
 }
 
-/// Node in the planner's form; waits for its pod CIDRs if none are configured.
-async fn own_node(config: &ProxyConfig, name: &str, informers: &Informers) -> proxy::model::Node {
+/// Node in the planner's form; waits for its object, and for a while for its pod CIDRs if none are configured.
+async fn own_node(
+    config: &ProxyConfig,
+    name: &str,
+    informers: &Informers,
+    health: &Health,
+) -> proxy::model::Node {
+    let of = |zone: Option<String>, ranges: &[String]| proxy::model::Node {
+        name: name.to_owned(),
+        zone,
+        pod_cidrs: ranges.iter().filter_map(|text| text.trim().parse().ok()).collect(),
+        masquerade_all: config.masquerade_all,
+        instance: config.instance,
+    };
     if !config.is_node {
-        return proxy::model::Node {
-            name: name.to_owned(),
-            zone: None,
-            pod_cidrs: config.cluster_cidrs.iter().filter_map(|text| text.trim().parse().ok()).collect(),
-            masquerade_all: config.masquerade_all,
-        };
+        return of(None, &config.cluster_cidrs);
     }
     let nodes = informers.of::<Node>();
     let changed = Arc::new(tokio::sync::Notify::new());
-    let told = Arc::clone(&changed);
-    nodes.on_event(move |_| told.notify_one());
-    nodes.synced().await;
+    let notify = Arc::clone(&changed);
+    nodes.on_event(move |_| notify.notify_one());
+    let (begun, mut warned) = (Instant::now(), false);
     loop {
         let node = nodes.get("", name);
-        let ranges = match &node {
-            _ if !config.cluster_cidrs.is_empty() => config.cluster_cidrs.clone(),
-            Some(node) => {
-                let spec = node.spec.clone().unwrap_or_default();
-                spec.pod_cidrs.unwrap_or_else(|| spec.pod_cidr.into_iter().collect())
+        let spec = node.as_ref().and_then(|node| node.spec.clone()).unwrap_or_default();
+        let own = || spec.pod_cidrs.unwrap_or_else(|| spec.pod_cidr.into_iter().collect());
+        let ranges = if config.cluster_cidrs.is_empty() { own() } else { config.cluster_cidrs.clone() };
+        let reason = match node {
+            Some(node) if !ranges.is_empty() || begun.elapsed() >= RANGE_WAIT_LIMIT => {
+                if ranges.is_empty() {
+                    tracing::warn!(
+                        node = name,
+                        "the node has no pod CIDR, so traffic to services is not masqueraded by its source; set --cluster-cidr"
+                    );
+                }
+                let zone = node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE)).cloned();
+                return of(zone, &ranges);
             }
-            None => Vec::new(),
+            Some(_) => format!("node {name} has no pod CIDR yet"),
+            None if nodes.is_synced() => format!("node {name} does not exist yet"),
+            None => "nodes have not been listed yet".to_owned(),
         };
-        if let Some(node) = node.filter(|_| !ranges.is_empty()) {
-            return proxy::model::Node {
-                name: name.to_owned(),
-                zone: node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE)).cloned(),
-                pod_cidrs: ranges.iter().filter_map(|text| text.trim().parse().ok()).collect(),
-                masquerade_all: config.masquerade_all,
-            };
+        if begun.elapsed() >= WARN_AFTER && !warned {
+            tracing::warn!(reason, "the service proxy is waiting");
+            warned = true;
         }
-        changed.notified().await;
+        health.set_waiting(Some(reason));
+        tokio::select! {
+            () = changed.notified() => {}
+            () = tokio::time::sleep(WARN_AFTER) => {}
+        }
     }
 }

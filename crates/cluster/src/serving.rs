@@ -53,11 +53,9 @@ pub(crate) fn followed_authorities(
                     let error = chain(&error);
                     tracing::error!(error, "failed to reload the client CA file, keeping the current authorities");
                 }
-                tokio::select! {
-                    () = group.stopping() => return,
-                    changed = changes.changed() => if let Err(error) = changed {
-                        return tracing::warn!(%error, path = %path.display(), "failed to watch the client CA file");
-                    }
+                let Some(changed) = group.until_stopped(changes.changed()).await else { return };
+                if let Err(error) = changed {
+                    return tracing::warn!(%error, path = %path.display(), "failed to watch the client CA file");
                 }
             }
         }
@@ -210,7 +208,8 @@ mod tests {
         let begin = authorities.generation();
         write(&pem("second"));
         assert!(reached(begin + 1).await);
-        // Empty and invalid files are ignored; the valid one after them is the next generation.
+        // Empty and invalid files are ignored; the valid one after them is the next generation. The pauses let each
+        // version be read: versions that follow each other at once are read as one.
         write("");
         tokio::time::sleep(Duration::from_millis(400)).await;
         write("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");

@@ -20,6 +20,7 @@ use machinery::status::Status;
 use proxy::health::{self, Answer};
 use tokio::net::TcpListener;
 
+use crate::component_checks::ComponentChecks;
 use crate::components::StartedComponents;
 use crate::delegated::{Pages, SecurePort};
 use crate::{ClusterError, chain};
@@ -113,21 +114,36 @@ impl Answer for MachinePort {
 }
 
 /// Prefixes of the metrics of each component. Those of a process with several components are in one registry.
-const OF_ALL: [&str; 4] = ["kubernetes_", "leader_election_", "process_", "rest_client_"];
-const OF_CONTROLLERS: [&str; 16] = [
-    "attach_detach_controller_",
+const OF_ALL: [&str; 7] = [
+    "disabled_metrics_",
+    "hidden_metrics_",
+    "kubernetes_",
+    "leader_election_",
+    "process_",
+    "registered_metrics_",
+    "rest_client_",
+];
+const OF_CONTROLLERS: [&str; 23] = [
     "attachdetach_controller_",
     "cronjob_controller_",
-    "endpoint_slice_",
+    "device_taint_eviction_controller_",
+    "endpoint_slice_controller_",
+    "endpoint_slice_mirroring_controller_",
     "ephemeral_volume_controller_",
     "garbagecollector_controller_",
     "horizontal_pod_autoscaler_controller_",
     "job_controller_",
     "node_collector_",
     "node_ipam_controller_",
+    "pod_gc_collector_",
     "pv_collector_",
     "replicaset_controller_",
     "resourceclaim_controller_",
+    "retroactive_storageclass_",
+    "root_ca_cert_publisher_",
+    "running_managed_controllers",
+    "statefulset_controller_",
+    "storage_count_attachable_volumes_in_use",
     "taint_eviction_controller_",
     "ttl_after_finished_controller_",
     "workqueue_",
@@ -154,6 +170,7 @@ fn is_of(component: &str, family: &mut MetricFamily) -> bool {
 struct SecurePages {
     component: &'static str,
     metrics: Metrics,
+    checks: ComponentChecks,
     pages: Arc<ComponentPages>,
 }
 
@@ -165,6 +182,9 @@ impl Pages for SecurePages {
             let page = match path {
                 "/metrics" => {
                     Page::metrics(self.metrics.encode_where(|family| is_of(self.component, family)))
+                }
+                "/metrics/resources" if self.component == "kube-scheduler" => {
+                    Page::metrics(scheduler::pod_resources_page(&self.checks.scheduler_pods()))
                 }
                 _ => {
                     let page = self.pages.page(path, query, accept.unwrap_or_default()).await;
@@ -200,20 +220,21 @@ impl ComponentPort {
         let listening = match self.port.bind() {
             Ok(listening) => listening,
             Err(error) if !self.needed => {
-                tracing::warn!(component, error = chain(&error), "health and metrics are not served");
+                tracing::warn!(component, error = chain(&error), "failed to listen for health and metrics");
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
         tracing::info!(component, address = %listening.address, "listening for health and metrics");
-        let (checks, configz) = (started.checks.of(component), started.configz(component, self.pages));
-        let pages = ComponentPages::with_configz(component, checks, self.pages, configz, clock)
+        let (readiness, configz) = (started.checks.of(component), started.configz(component, self.pages));
+        let pages = ComponentPages::with_configz(component, readiness, self.pages, configz, clock)
             .map_err(ClusterError::Metrics)?;
-        let pages = Arc::new(SecurePages { component, metrics: metrics.clone(), pages });
+        let (metrics, checks) = (metrics.clone(), started.checks.clone());
+        let pages = Arc::new(SecurePages { component, metrics, checks, pages });
         let (clock, group) = (clock.clone(), tasks.clone());
         tasks.spawn(async move {
             if let Err(error) = listening.serve(client, pages, &clock, &group).await {
-                tracing::error!(component, error = chain(&error), "health and metrics are not served");
+                tracing::error!(component, error = chain(&error), "failed to listen for health and metrics");
             }
         });
         Ok(())
@@ -223,6 +244,40 @@ impl ComponentPort {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prefixes_match_registered_metrics() {
+        let metrics = Metrics::new(&Clock::system()).expect("a registry");
+        base::version::register_build_info(&metrics).expect("registered");
+        client::register_metrics(&metrics).expect("registered");
+        let (mut shared, mut own) = (metrics.families(), Vec::new());
+        let names = |metrics: &Metrics| -> Vec<String> {
+            metrics.families().into_iter().map(|family| family.name).collect()
+        };
+        let empty = names(&Metrics::new(&Clock::system()).expect("a registry"));
+        let controllers = Metrics::new(&Clock::system()).expect("a registry");
+        controllers::ControllerMetrics::new(&controllers).expect("registered");
+        runtime::LoopMetrics::new(&controllers).expect("registered");
+        let scheduler = Metrics::new(&Clock::system()).expect("a registry");
+        scheduler::SchedulerMetrics::new(&scheduler).expect("registered");
+        own.extend(names(&controllers).into_iter().filter(|name| !empty.contains(name)));
+        let of_scheduler: Vec<_> =
+            names(&scheduler).into_iter().filter(|name| !empty.contains(name)).collect();
+        for (prefixes, names) in [(&OF_CONTROLLERS[..], &own), (&OF_SCHEDULER[..], &of_scheduler)] {
+            for prefix in prefixes {
+                assert!(names.iter().any(|name| name.starts_with(prefix)), "{prefix} has no metric");
+            }
+            for name in names {
+                let is_kept = prefixes.iter().chain(&OF_ALL).any(|prefix| name.starts_with(prefix));
+                assert!(is_kept, "{name} is on no page");
+            }
+        }
+        shared.extend(controllers.families());
+        for prefix in OF_ALL {
+            let is_known = shared.iter().any(|family| family.name.starts_with(prefix));
+            assert!(is_known, "{prefix} has no metric");
+        }
+    }
 
     #[test]
     fn page_has_only_metrics_of_its_component() {

@@ -125,7 +125,7 @@ impl Launcher {
 }
 
 /// Opens the program behind a detached read-only mount of its own, so that no process with access to `/proc/PID/exe`
-/// of a shim can write to it (CVE-2019-5736). This takes no memory, unlike a copy, which is made only where the file
+/// of a shim can write to it (CVE-2019-5736). This costs no memory, unlike a copy, which is made only where the file
 /// cannot be mounted.
 fn seal(program: &Path) -> io::Result<OwnedFd> {
     match seal_by_mount(program) {

@@ -2,6 +2,7 @@
 //! CSI volume that a pod on a node needs, and lists attached volumes in the node's status.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use client::{Patch, delete_options};
@@ -13,8 +14,8 @@ use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
 use crate::node_lifecycle::{BY_NODE, index_by_node};
-use crate::shared::pod_facts;
 use crate::shared::pod_facts::claims_of;
+use crate::shared::{metrics, pod_facts};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "persistentvolume-attach-detach-controller",
@@ -26,6 +27,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 /// Time for which an unresponsive node keeps its volumes after its pods are deleted: it may still write.
 const FORCE_DETACH: std::time::Duration = std::time::Duration::from_secs(6 * 60);
 
+#[derive(Clone)]
 struct AttachDetach {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
@@ -46,6 +48,10 @@ struct AttachableVolume {
 impl AttachableVolume {
     fn unique_name(&self) -> String {
         format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
+    }
+
+    fn plugin(&self) -> String {
+        format!("kubernetes.io/csi:{}", self.driver)
     }
 
     fn attachment_name(&self, node: &str) -> String {
@@ -94,7 +100,31 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
             users.filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).filter(|node| !node.is_empty());
         nodes.map(|node| Key::new("", &node)).collect()
     });
-    Box::new(AttachDetach { nodes, pods, claims, volumes: ctx.cache(), drivers: ctx.cache(), attachments })
+    let work = AttachDetach { nodes, pods, claims, volumes: ctx.cache(), drivers: ctx.cache(), attachments };
+    if let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.volumes) {
+        let all = work.clone();
+        metrics.attachable.compute(&ctx.tasks, move |rows| {
+            let row =
+                |volume: &AttachableVolume, state| rows.with_label_values(&[&*volume.plugin(), state]).inc();
+            for (_, wanted) in all.wanted_by_node() {
+                wanted.values().for_each(|volume| row(volume, "desired_state_of_world"));
+            }
+            let is_attached =
+                |known: &&Arc<VolumeAttachment>| known.status.as_ref().is_some_and(|status| status.attached);
+            for volume in all.attachments.all().iter().filter(is_attached).filter_map(|a| all.volume_of(a)) {
+                row(&volume, "actual_state_of_world");
+            }
+        });
+        let all = work.clone();
+        metrics.in_use.compute(&ctx.tasks, move |rows| {
+            for (node, wanted) in all.wanted_by_node() {
+                for volume in wanted.values() {
+                    rows.with_label_values(&[&node, &volume.plugin()]).inc();
+                }
+            }
+        });
+    }
+    Box::new(work)
 }
 
 #[async_trait]
@@ -175,6 +205,15 @@ impl Loop for AttachDetach {
 }
 
 impl AttachDetach {
+    /// Attachments that pods need, by node.
+    fn wanted_by_node(&self) -> Vec<(String, BTreeMap<String, AttachableVolume>)> {
+        if self.volumes.count() == 0 {
+            return Vec::new();
+        }
+        let names = self.nodes.all().into_iter().filter_map(|node| node.metadata.name.clone());
+        names.map(|name| (name.clone(), self.wanted(&name))).collect()
+    }
+
     /// Attachments that the pods of a node need, by name.
     fn wanted(&self, node: &str) -> BTreeMap<String, AttachableVolume> {
         let mut wanted = BTreeMap::new();

@@ -15,7 +15,7 @@ use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
 use crate::requeue;
-use crate::shared::pod_facts;
+use crate::shared::{metrics, pod_facts};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "device-taint-eviction-controller",
@@ -112,7 +112,10 @@ impl Loop for DeviceEviction {
         let options = delete_options(pod.metadata.uid.as_deref(), None);
         match ctx.client.delete::<Pod>(&key.namespace, &key.name, &options).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
-            _ => Ok(Action::Done),
+            _ => {
+                metrics::device_taint_eviction(ctx, ctx.clock.now().duration_since(end));
+                Ok(Action::Done)
+            }
         }
     }
 }

@@ -11,8 +11,11 @@ use objects::core::v1::{EndpointAddress, Endpoints, Service};
 use objects::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use objects::meta::v1::ObjectMeta;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
+use tokio::time::Instant;
 
 use crate::shared::adoption::controller_reference;
+use crate::shared::metrics;
+use crate::shared::slice_figures::{SliceFigures, SliceFiguresByService};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpointslice-mirroring-controller",
@@ -36,6 +39,7 @@ struct Mirroring {
     endpoints: Cache<Endpoints>,
     services: Cache<Service>,
     slices: Cache<EndpointSlice>,
+    figures: SliceFiguresByService,
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
@@ -48,12 +52,27 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         label(SERVICE_NAME).filter(|_| ours).map(|name| Key::new(namespace, name)).into_iter().collect()
     });
-    Box::new(Mirroring { endpoints, services, slices })
+    let figures = SliceFiguresByService::default();
+    if let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.mirroring) {
+        figures.show(ctx, [&metrics.endpoints, &metrics.slices, &metrics.desired_slices]);
+    }
+    Box::new(Mirroring { endpoints, services, slices, figures })
 }
 
 #[async_trait]
 impl Loop for Mirroring {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let started = Instant::now();
+        let outcome = self.sync(key, ctx).await;
+        if let Some(metrics) = metrics::of(ctx) {
+            metrics.mirroring.seconds.observe(started.elapsed().as_secs_f64());
+        }
+        outcome
+    }
+}
+
+impl Mirroring {
+    async fn sync(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let service = self.services.get_key(key);
         let mirrored = self.endpoints.get_key(key).filter(|endpoints| {
             let selects = service.as_ref().map(|service| {
@@ -69,12 +88,33 @@ impl Loop for Mirroring {
         };
         let known: Vec<_> =
             self.slices.list(&key.namespace).into_iter().filter(|slice| ours(slice)).collect();
-        let wanted = mirrored.map(|endpoints| mirror(&endpoints)).unwrap_or_default();
+        let is_mirrored = mirrored.is_some();
+        let (wanted, skipped) = mirrored.map(|endpoints| mirror(&endpoints)).unwrap_or_default();
+        let metrics = metrics::of(ctx).map(|metrics| &metrics.mirroring);
+        if let Some(metrics) = metrics.filter(|_| is_mirrored || !known.is_empty()) {
+            let moved = moved(&wanted, &known);
+            metrics.added.observe(moved.added as f64);
+            metrics.updated.observe(moved.updated as f64);
+            metrics.removed.observe(moved.removed as f64);
+            metrics.skipped.observe(skipped as f64);
+        }
+        if is_mirrored {
+            let endpoints = wanted.iter().map(|slice| slice.endpoints.as_ref().map_or(0, Vec::len)).sum();
+            let (slices, desired) = (wanted.len(), wanted.len());
+            self.figures.set(key, SliceFigures { endpoints, slices, desired, traffic_distribution: None });
+        } else {
+            self.figures.forget(key);
+        }
+        let changed = |operation: &str| {
+            if let Some(metrics) = metrics {
+                metrics.changes.with_label_values(&[operation]).inc();
+            }
+        };
         let (create, delete) = difference(wanted, &known);
         for slice in create {
             match ctx.client.create(&key.namespace, &slice).await {
                 Err(error) if !error.is_namespace_terminating() => return Err(error.into()),
-                _ => {}
+                _ => changed("create"),
             }
         }
         for slice in delete {
@@ -82,7 +122,7 @@ impl Loop for Mirroring {
             let name = slice.metadata.name.as_deref().unwrap_or_default();
             match ctx.client.delete::<EndpointSlice>(&key.namespace, name, &options).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
-                _ => {}
+                _ => changed("delete"),
             }
         }
         Ok(Action::Done)
@@ -98,8 +138,34 @@ fn wants_mirror(meta: &ObjectMeta) -> bool {
 /// Ports, and the endpoints that have them.
 type Group = (Vec<EndpointPort>, Vec<Endpoint>);
 
-/// Slices equivalent to the endpoints: one family and one set of ports each.
-fn mirror(endpoints: &Endpoints) -> Vec<EndpointSlice> {
+/// Numbers of endpoints that change.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct MovedEndpoints {
+    added: usize,
+    updated: usize,
+    removed: usize,
+}
+
+fn moved(wanted: &[EndpointSlice], known: &[Arc<EndpointSlice>]) -> MovedEndpoints {
+    fn by_address<'a>(slices: impl Iterator<Item = &'a EndpointSlice>) -> BTreeMap<&'a str, &'a Endpoint> {
+        let endpoints = slices.flat_map(|slice| slice.endpoints.iter().flatten());
+        endpoints.filter_map(|endpoint| Some((endpoint.addresses.first()?.as_str(), endpoint))).collect()
+    }
+    let (before, after) = (by_address(known.iter().map(AsRef::as_ref)), by_address(wanted.iter()));
+    MovedEndpoints {
+        added: after.keys().filter(|address| !before.contains_key(*address)).count(),
+        updated: after
+            .iter()
+            .filter(|(address, endpoint)| before.get(*address).is_some_and(|known| known != *endpoint))
+            .count(),
+        removed: before.keys().filter(|address| !after.contains_key(*address)).count(),
+    }
+}
+
+/// Slices equivalent to the endpoints, one family and one set of ports each, and the number of addresses that are
+/// skipped.
+fn mirror(endpoints: &Endpoints) -> (Vec<EndpointSlice>, usize) {
+    let mut skipped = 0_usize;
     let mut groups: BTreeMap<(String, &'static str), Group> = BTreeMap::new();
     for subset in endpoints.subsets.iter().flatten() {
         let ports: Vec<EndpointPort> = subset
@@ -115,8 +181,11 @@ fn mirror(endpoints: &Endpoints) -> Vec<EndpointSlice> {
             .collect();
         let ready = subset.addresses.iter().flatten().map(|address| (address, true));
         let unready = subset.not_ready_addresses.iter().flatten().map(|address| (address, false));
-        for (address, ready) in ready.chain(unready).take(MOST_PER_SUBSET) {
-            let Ok(ip) = address.ip.parse::<IpAddr>() else { continue };
+        for (index, (address, ready)) in ready.chain(unready).enumerate() {
+            let (Ok(ip), true) = (address.ip.parse::<IpAddr>(), index < MOST_PER_SUBSET) else {
+                skipped = skipped.saturating_add(1);
+                continue;
+            };
             let family = if ip.is_ipv6() { "IPv6" } else { "IPv4" };
             let key = serde_json::to_string(&ports).unwrap_or_default();
             let (_, all) = groups.entry((key, family)).or_insert_with(|| (ports.clone(), Vec::new()));
@@ -134,7 +203,7 @@ fn mirror(endpoints: &Endpoints) -> Vec<EndpointSlice> {
             });
         }
     }
-    slices
+    (slices, skipped)
 }
 
 fn metadata(endpoints: &Endpoints) -> ObjectMeta {
@@ -212,7 +281,8 @@ mod tests {
 
     #[test]
     fn mirrored_slices_are_split_by_family() {
-        let slices = mirror(&endpoints());
+        let (slices, skipped) = mirror(&endpoints());
+        assert_eq!(skipped, 0);
         let families: Vec<_> = slices.iter().map(|slice| slice.address_type.as_str()).collect();
         assert_eq!(families, ["IPv4", "IPv6"]);
         let ready: Vec<_> = slices[0]
@@ -231,12 +301,14 @@ mod tests {
 
     #[test]
     fn equal_slice_is_not_rewritten() {
-        let known: Vec<_> = mirror(&endpoints()).into_iter().map(Arc::new).collect();
-        let (create, delete) = difference(mirror(&endpoints()), &known);
+        let known: Vec<_> = mirror(&endpoints()).0.into_iter().map(Arc::new).collect();
+        let (create, delete) = difference(mirror(&endpoints()).0, &known);
         assert!(create.is_empty() && delete.is_empty());
         let mut changed = endpoints();
         changed.subsets.as_mut().expect("subsets")[0].not_ready_addresses = None;
-        let (create, delete) = difference(mirror(&changed), &known);
+        let wanted = mirror(&changed).0;
+        assert_eq!(moved(&wanted, &known), MovedEndpoints { removed: 1, ..MovedEndpoints::default() });
+        let (create, delete) = difference(wanted, &known);
         assert_eq!((create.len(), delete.len()), (1, 1));
         assert_eq!(difference(Vec::new(), &known).1.len(), 2);
     }

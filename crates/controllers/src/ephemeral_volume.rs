@@ -6,7 +6,7 @@ use objects::meta::v1::ObjectMeta;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 
 use crate::shared::adoption::controller_reference;
-use crate::shared::pod_facts;
+use crate::shared::{metrics, pod_facts};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "ephemeral-volume-controller",
@@ -70,10 +70,17 @@ impl Loop for Ephemeral {
                 }
                 continue;
             }
+            let metrics = metrics::of(ctx).map(|metrics| &metrics.volumes);
+            if let Some(metrics) = metrics {
+                metrics.ephemeral_creations.inc();
+            }
             match ctx.client.create(&key.namespace, &claim).await {
                 Ok(_) => {}
                 Err(error) if error.is_already_exists() => {}
                 Err(error) => {
+                    if let Some(metrics) = metrics {
+                        metrics.ephemeral_failures.inc();
+                    }
                     let note = format!("ephemeral volume {}: create PVC {name}: {error}", volume.name);
                     ctx.recorder.warning(&*pod, "FailedCreate", note);
                     return Err(error.into());

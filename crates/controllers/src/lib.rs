@@ -47,7 +47,7 @@ use jiff::SignedDuration;
 use runtime::{Action, Row};
 
 pub use shared::metrics::ControllerMetrics;
-pub use shared::select::UnknownController;
+pub use shared::select::{UnknownController, without_effect};
 pub use shared::settings::{AutoscalerSettings, Settings};
 
 /// Table of all loops of this crate: descriptor and constructor.

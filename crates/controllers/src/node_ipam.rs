@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
+use crate::shared::metrics::{self, NodeMetrics};
 use crate::shared::node_facts;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -68,11 +69,55 @@ struct NodeIpam {
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
-    let nodes = ctx.watch::<Node>(|change| match change {
+    let metrics = metrics::of(ctx).map(|metrics| metrics.nodes.clone());
+    let ranges = ctx.setting::<ClusterCidrs>().map(|settings| settings.ranges.clone()).unwrap_or_default();
+    let (released, known) = (metrics.clone(), ranges.clone());
+    let nodes = ctx.watch::<Node>(move |change| match change {
         Change::Updated { new, .. } if !cidrs(new).is_empty() => Vec::new(),
-        _ => vec![Key::of(&**change.object())],
+        _ => {
+            if let (Change::Deleted(node), Some(metrics)) = (change, &released) {
+                for range in cidrs(node).into_iter().filter_map(|cidr| range_of(&known, cidr)) {
+                    metrics.cidr_releases.with_label_values(&[range]).inc();
+                }
+            }
+            vec![Key::of(&**change.object())]
+        }
     });
+    if let Some(metrics) = metrics.filter(|_| !ranges.is_empty()) {
+        show(ctx, &metrics, &nodes, ranges);
+    }
     Box::new(NodeIpam { nodes, given: Mutex::default(), next: Mutex::default() })
+}
+
+/// Cluster CIDR that contains a node's, as a label.
+fn range_of(ranges: &[(IpNet, u8)], cidr: IpNet) -> Option<String> {
+    ranges.iter().find(|(range, _)| range.contains(&cidr)).map(|(range, _)| range.to_string())
+}
+
+/// Number of subnets of a cluster CIDR.
+fn capacity(range: IpNet, length: u8) -> f64 {
+    f64::from(length.saturating_sub(range.prefix_len())).exp2()
+}
+
+/// Shows the use of the cluster CIDRs.
+fn show(ctx: &Context, metrics: &NodeMetrics, nodes: &Cache<Node>, ranges: Vec<(IpNet, u8)>) {
+    metrics.running.compute(&ctx.tasks, |rows| {
+        rows.with_label_values(&["nodeipam", "kube-controller-manager"]).set(1.0);
+    });
+    let all = ranges.clone();
+    metrics.max_cidrs.compute(&ctx.tasks, move |rows| {
+        for (range, length) in &all {
+            rows.with_label_values(&[range.to_string()]).set(capacity(*range, *length));
+        }
+    });
+    let nodes = nodes.clone();
+    metrics.cidr_usage.compute(&ctx.tasks, move |rows| {
+        let taken: Vec<IpNet> = nodes.all().iter().flat_map(|node| cidrs(node)).collect();
+        for (range, length) in &ranges {
+            let used = taken.iter().filter(|cidr| range.contains(*cidr)).count();
+            rows.with_label_values(&[range.to_string()]).set(used as f64 / capacity(*range, *length));
+        }
+    });
 }
 
 fn cidrs(node: &Node) -> Vec<IpNet> {
@@ -97,7 +142,8 @@ impl Loop for NodeIpam {
         else {
             return Ok(Action::Done);
         };
-        let Some(parts) = self.allocate(&key.name, settings) else {
+        let metrics = metrics::of(ctx).map(|metrics| &metrics.nodes);
+        let Some(parts) = self.allocate(&key.name, settings, metrics) else {
             ctx.recorder.normal(
                 &*node,
                 "CIDRNotAvailable",
@@ -128,7 +174,12 @@ impl Loop for NodeIpam {
 struct Exhausted;
 
 impl NodeIpam {
-    fn allocate(&self, name: &str, settings: &ClusterCidrs) -> Option<Vec<IpNet>> {
+    fn allocate(
+        &self,
+        name: &str,
+        settings: &ClusterCidrs,
+        metrics: Option<&NodeMetrics>,
+    ) -> Option<Vec<IpNet>> {
         let mut given = self.given.lock();
         if let Some(known) = given.get(name) {
             return Some(known.clone());
@@ -140,8 +191,17 @@ impl NodeIpam {
         next.resize(settings.ranges.len(), 0);
         let mut parts = Vec::new();
         for ((range, length), next) in settings.ranges.iter().zip(next.iter_mut()) {
-            let (part, after) = find(*range, *length, *next, &taken, &settings.reserved)?;
+            let from = *next;
+            let (part, after) = find(*range, *length, from, &taken, &settings.reserved)?;
             *next = after;
+            if let Some(metrics) = metrics {
+                // A search that wraps around has tried all subnets after its start, too.
+                let rest = if after > from { 0.0 } else { capacity(*range, *length) };
+                let label = range.to_string();
+                metrics.cidr_allocations.with_label_values(&[&label]).inc();
+                let tries = after as f64 - from as f64 - 1.0 + rest;
+                metrics.cidr_tries.with_label_values(&[&label]).observe(tries);
+            }
             parts.push(part);
         }
         given.insert(name.to_owned(), parts.clone());

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::Settings;
-use crate::shared::pod_facts;
+use crate::shared::{metrics, pod_facts};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "pod-garbage-collector-controller",
@@ -87,6 +87,17 @@ enum NodeState {
     Present,
     OutOfService,
     Missing { since: Duration },
+}
+
+impl NodeState {
+    /// Reason of a deletion as a label of metrics.
+    fn label(self) -> &'static str {
+        match self {
+            Self::None => "unscheduled",
+            Self::Present | Self::Missing { .. } => "orphaned",
+            Self::OutOfService => "out-of-service",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,10 +194,14 @@ impl PodGarbage {
             let patch = Patch::Strategic(json!({"metadata": {"uid": meta.uid}, "status": status}));
             match ctx.client.patch::<Pod>(ns, name, Some("status"), &patch).await {
                 Err(error) if error.is_not_found() || error.is_conflict() => return Ok(Action::Done),
-                outcome => outcome?,
-            };
+                Err(error) => {
+                    record(ctx, pod, host.label(), true);
+                    return Err(error.into());
+                }
+                Ok(_) => {}
+            }
         }
-        remove(pod, ctx).await
+        remove(pod, host.label(), ctx).await
     }
 
     async fn delete_finished(&self, ctx: &Context) -> Result<Action, LoopError> {
@@ -196,14 +211,22 @@ impl PodGarbage {
         if surplus > 0 {
             finished.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone()));
             for pod in finished.iter().take(surplus) {
-                remove(pod, ctx).await?;
+                remove(pod, "terminated", ctx).await?;
             }
         }
         Ok(Action::Done)
     }
 }
 
-async fn remove(pod: &Pod, ctx: &Context) -> Result<Action, LoopError> {
+/// Counts a deletion by the label of its reason.
+fn record(ctx: &Context, pod: &Pod, reason: &str, is_error: bool) {
+    let Some(metrics) = metrics::of(ctx) else { return };
+    let namespace = metrics.names.bound(pod.metadata.namespace.as_deref().unwrap_or_default());
+    let counters = if is_error { &metrics.others.pod_deletion_errors } else { &metrics.others.pod_deletions };
+    counters.with_label_values(&[namespace, reason]).inc();
+}
+
+async fn remove(pod: &Pod, reason: &str, ctx: &Context) -> Result<Action, LoopError> {
     let meta = &pod.metadata;
     let options = DeleteOptions {
         grace_period_seconds: Some(0),
@@ -213,8 +236,15 @@ async fn remove(pod: &Pod, ctx: &Context) -> Result<Action, LoopError> {
     let (ns, name) =
         (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
     match ctx.client.delete::<Pod>(ns, name, &options).await {
-        Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
-        _ => Ok(Action::Done),
+        Err(error) if !error.is_not_found() && !error.is_conflict() => {
+            record(ctx, pod, reason, true);
+            Err(error.into())
+        }
+        Err(_) => Ok(Action::Done),
+        Ok(()) => {
+            record(ctx, pod, reason, false);
+            Ok(Action::Done)
+        }
     }
 }
 

@@ -2,8 +2,10 @@
 //! claims that their pods no longer need.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::metrics::GaugeVec;
 use client::{ClientError, Patch, delete_options};
 use objects::core::v1::{Pod, PodResourceClaim};
 use objects::meta::v1::ObjectMeta;
@@ -12,7 +14,7 @@ use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
 use crate::shared::adoption::controller_reference;
-use crate::shared::pod_facts;
+use crate::shared::{metrics, pod_facts};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "resourceclaim-controller",
@@ -23,6 +25,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 /// Annotation of a generated claim: its entry in the pod.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+/// Annotation of a claim for extended resources.
+const EXTENDED_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// Prefix of claim keys: both kinds share one queue.
 const CLAIM: &str = "claim:";
@@ -61,6 +65,10 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         let waits = |pod: &Pod| entries(pod).any(|entry| entry.resource_claim_template_name == meta.name);
         all.list(namespace).iter().filter(|pod| waits(pod)).map(|pod| Key::of(&**pod)).collect()
     });
+    if let Some(metrics) = metrics::of(ctx) {
+        let all = claims.clone();
+        metrics.others.claims.compute(&ctx.tasks, move |rows| count_claims(&all.all(), rows));
+    }
     Box::new(Claims { pods, claims, templates })
 }
 
@@ -124,7 +132,13 @@ impl Claims {
                         return Err(NoTemplate(template.clone()).into());
                     };
                     let claim = from_template(pod, &entry.name, &template);
-                    let created = ctx.client.create(namespace, &claim).await?;
+                    let created = ctx.client.create(namespace, &claim).await;
+                    if let Some(metrics) = metrics::of(ctx) {
+                        let labels =
+                            [if created.is_ok() { "success" } else { "failure" }, admin_access(&claim)];
+                        metrics.others.claim_creations.with_label_values(&labels).inc();
+                    }
+                    let created = created?;
                     created.metadata.name.unwrap_or_default()
                 }
             };
@@ -214,6 +228,31 @@ impl Claims {
             }
         }
         Ok(())
+    }
+}
+
+/// Label of claims with administrative access.
+fn admin_access(claim: &ResourceClaim) -> &'static str {
+    let mut requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+    let is_admin =
+        requests.any(|request| request.exactly.as_ref().is_some_and(|one| one.admin_access == Some(true)));
+    if is_admin { "true" } else { "false" }
+}
+
+/// Counts claims by allocation, administrative access and source.
+fn count_claims(claims: &[Arc<ResourceClaim>], rows: &GaugeVec) {
+    for claim in claims {
+        let annotation = |key: &str| claim.metadata.annotations.as_ref().and_then(|all| all.get(key));
+        let is_allocated = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
+        let source = if annotation(EXTENDED_CLAIM).is_some_and(|value| value == "true") {
+            "extended_resource"
+        } else if annotation(POD_CLAIM).is_some_and(|value| !value.is_empty()) {
+            "resource_claim_template"
+        } else {
+            ""
+        };
+        let allocated = if is_allocated { "true" } else { "false" };
+        rows.with_label_values(&[allocated, admin_access(claim), source]).inc();
     }
 }
 

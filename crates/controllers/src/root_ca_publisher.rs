@@ -5,11 +5,13 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use client::ClientError;
 use objects::core::v1::{ConfigMap, Namespace};
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
+use tokio::time::Instant;
 
 use crate::Settings;
-use crate::shared::namespaces;
+use crate::shared::{metrics, namespaces};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "root-ca-certificate-publisher-controller",
@@ -58,11 +60,16 @@ impl Loop for Publisher {
         // Without a configured CA, nothing is published.
         let Some(root_ca) = &self.root_ca else { return Ok(Action::Done) };
         let (namespace, map) = (self.namespaces.get_key(key), self.maps.get(&key.name, NAME));
+        let started = Instant::now();
         let outcome = match plan(namespace.as_deref(), map.as_deref(), root_ca) {
-            None => return Ok(Action::Done),
+            None => {
+                record(ctx, None, started);
+                return Ok(Action::Done);
+            }
             Some(Write::Create(map)) => ctx.client.create(&key.name, &map).await,
             Some(Write::Update(map)) => ctx.client.update(&map).await,
         };
+        record(ctx, outcome.as_ref().err(), started);
         match outcome {
             Ok(_) => {}
             Err(error)
@@ -71,6 +78,13 @@ impl Loop for Publisher {
         }
         Ok(Action::Done)
     }
+}
+
+fn record(ctx: &Context, error: Option<&ClientError>, started: Instant) {
+    let Some(metrics) = metrics::of(ctx) else { return };
+    let code = error.map_or(200, |error| error.code().unwrap_or(500)).to_string();
+    metrics.others.root_ca_syncs.with_label_values(&[&code]).inc();
+    metrics.others.root_ca_seconds.with_label_values(&[&code]).observe(started.elapsed().as_secs_f64());
 }
 
 fn plan(namespace: Option<&Namespace>, map: Option<&ConfigMap>, root_ca: &str) -> Option<Write> {

@@ -55,9 +55,9 @@ fn wants_more(claim: &PersistentVolumeClaim) -> bool {
     let bound = status.and_then(|status| status.phase.as_deref()) == Some("Bound");
     let size = |text: Option<&objects::Quantity>| text.and_then(|text| Quantity::parse(&text.0).ok());
     let has = size(status.and_then(|status| status.capacity.as_ref()?.get("storage")));
-    let asks =
+    let requested =
         size(claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage")));
-    bound && matches!((has, asks), (Some(has), Some(asks)) if asks > has)
+    bound && matches!((has, requested), (Some(has), Some(requested)) if requested > has)
 }
 
 #[cfg(test)]
@@ -67,9 +67,9 @@ mod tests {
 
     #[test]
     fn only_bound_claims_below_request_are_expanded() {
-        let claim = |phase: &str, asks: &str| -> PersistentVolumeClaim {
+        let claim = |phase: &str, requested: &str| -> PersistentVolumeClaim {
             serde_json::from_value(json!({
-                "spec": { "resources": { "requests": { "storage": asks } } },
+                "spec": { "resources": { "requests": { "storage": requested } } },
                 "status": { "phase": phase, "capacity": { "storage": "5Gi" } },
             }))
             .expect("a claim")

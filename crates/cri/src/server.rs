@@ -163,6 +163,8 @@ where
             Some(()) = connections.next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => connections.push(connection(stream, route.clone())),
+                // The client reset its connection; the next one may be accepted at once.
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept connection");
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 
 /// Error of a text that is not an address range.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no range of addresses such as 10.244.0.0/16")]
+#[error("{0:?} is not an address range such as 10.244.0.0/16")]
 pub struct RangeError(String);
 
 /// Parses `10.244.0.0/16` or one address.

@@ -63,9 +63,9 @@ impl StubDomain {
 pub enum StubError {
     #[error("expected DOMAIN=ADDRESS[,ADDRESS...]")]
     NoServers,
-    #[error("the domain is no domain name")]
+    #[error("invalid domain name")]
     Domain(#[source] NameError),
-    #[error("{0:?} is no address; expected one such as 10.0.0.53 or 10.0.0.53:5353")]
+    #[error("{0:?} is not an address such as 10.0.0.53 or 10.0.0.53:5353")]
     Server(String),
 }
 

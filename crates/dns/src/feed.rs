@@ -81,7 +81,7 @@ impl Feed {
         };
         let named = Service { namespace: namespace.to_owned(), name: name.to_owned(), target };
         if let Err(error) = self.zone.set_service(&named) {
-            tracing::warn!(namespace, name, %error, "a service whose names cannot be served");
+            tracing::warn!(namespace, name, %error, "service has no valid DNS name, skipping it");
             self.zone.remove_service(namespace, name);
         }
     }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn services_of_each_kind() {
+    fn service_type_determines_target() {
         let ports = json!([{"name": "dns", "protocol": "UDP", "port": 53}]);
         let port = Port { name: "dns".to_owned(), protocol: "udp", number: 53 };
         for (spec, want) in [

@@ -90,14 +90,19 @@ pub struct DnsMetrics {
     cache: Arc<Mutex<Weak<Cache>>>,
 }
 
+fn add_build_info(metrics: &Metrics) -> Result<(), MetricsError> {
+    let build = metrics.gauges(
+        "coredns_build_info",
+        "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.",
+        &["version", "revision", "goversion"],
+    )?;
+    build.with_label_values(&[concat!("ferry-", env!("CARGO_PKG_VERSION")), "", ""]).set(1);
+    Ok(())
+}
+
 impl DnsMetrics {
     pub fn new(metrics: &Metrics) -> Result<Self, MetricsError> {
-        let build = metrics.gauges(
-            "coredns_build_info",
-            "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.",
-            &["version", "revision", "goversion"],
-        )?;
-        build.with_label_values(&[concat!("ferry-", env!("CARGO_PKG_VERSION")), "", ""]).set(1);
+        add_build_info(metrics)?;
         let requests = metrics.counters(
             "coredns_dns_requests_total",
             "Counter of DNS requests made per zone, protocol and family.",

@@ -20,7 +20,7 @@ use crate::zone::Zone;
 /// Limit of concurrent upstream queries; further queries get SERVFAIL.
 const MAX_WAITING: usize = 1000;
 
-type Asking = Arc<OnceCell<Result<Arc<CachedReply>, Arc<UpstreamError>>>>;
+type SharedQuery = Arc<OnceCell<Result<Arc<CachedReply>, Arc<UpstreamError>>>>;
 
 /// Resolves queries.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Resolver {
     upstream: Upstream,
     stubs: Vec<(Name, Upstream)>,
     /// Pending upstream queries: equal queries share one reply.
-    asking: Mutex<HashMap<Key, Asking>>,
+    in_flight: Mutex<HashMap<Key, SharedQuery>>,
     waiting: Semaphore,
     /// Admitted clients.
     pub clients: Clients,
@@ -87,7 +87,7 @@ impl Resolver {
             cache,
             upstream: Upstream::new(config.upstreams.clone(), config.cache_ttl),
             stubs: config.stub_domains.iter().map(stub).collect(),
-            asking: Mutex::default(),
+            in_flight: Mutex::default(),
             waiting: Semaphore::new(MAX_WAITING),
             clients: Clients::new(&config.clients, config.listen.iter().map(SocketAddr::ip)),
             metrics,
@@ -162,15 +162,15 @@ impl Resolver {
             self.metrics.rejects.inc();
             return None;
         };
-        let asking = Arc::clone(self.asking.lock().entry(key.clone()).or_default());
+        let in_flight = Arc::clone(self.in_flight.lock().entry(key.clone()).or_default());
         let upstream = self.upstream_for(query.name());
-        let outcome = asking
+        let outcome = in_flight
             .get_or_init(|| async {
                 upstream.resolve(query, &self.metrics).await.map(Arc::new).map_err(Arc::new)
             })
             .await
             .clone();
-        self.asking.lock().remove(&key);
+        self.in_flight.lock().remove(&key);
         match outcome {
             Ok(reply) => {
                 self.cache.put(key, Arc::clone(&reply), Instant::now());

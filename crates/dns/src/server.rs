@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::accept::Acceptor;
 use base::tasks::TaskGroup;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -21,7 +22,7 @@ const MAX_PENDING: usize = 2048;
 
 /// Error of listening.
 #[derive(Debug, thiserror::Error)]
-#[error("listening on {address} for {protocol}")]
+#[error("failed to listen on {address} for {protocol}")]
 pub struct ListenError {
     address: SocketAddr,
     protocol: &'static str,
@@ -92,7 +93,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, tasks: TaskG
             Ok(received) => received,
             // ICMP error for an earlier reply; the socket itself is fine.
             Err(error) => {
-                tracing::trace!(%error, "receiving");
+                tracing::trace!(%error, "failed to receive a query");
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -129,22 +130,18 @@ async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, tasks: TaskG
 
 async fn serve_tcp(listener: Arc<TcpListener>, resolver: Arc<Resolver>, tasks: TaskGroup) {
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut acceptor = Acceptor::new(&*listener);
     loop {
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((_, client)) if !resolver.clients.admits(client.ip()) => {}
-            Ok((stream, client)) => {
-                let resolver = Arc::clone(&resolver);
-                tasks.spawn_until_stopped(async move {
-                    let _guards = (permit, resolver.metrics.panic_counter());
-                    let _ = converse(stream, client, &resolver).await;
-                });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "accepting");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+        let (stream, client) = acceptor.accept().await;
+        if !resolver.clients.admits(client.ip()) {
+            continue;
         }
+        let resolver = Arc::clone(&resolver);
+        tasks.spawn_until_stopped(async move {
+            let _guards = (permit, resolver.metrics.panic_counter());
+            let _ = converse(stream, client, &resolver).await;
+        });
     }
 }
 

@@ -21,13 +21,13 @@ const ATTEMPTS: usize = 3;
 /// Error of all servers.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    #[error("there is no server to ask")]
+    #[error("no upstream server configured")]
     NoServers,
-    #[error("{server} did not answer in time")]
+    #[error("{server}: no response in time")]
     Silent { server: SocketAddr },
-    #[error("asking {server}")]
+    #[error("query to {server} failed")]
     Io { server: SocketAddr, source: std::io::Error },
-    #[error("{server} answered something else")]
+    #[error("{server}: response does not match the query")]
     Nonsense { server: SocketAddr },
 }
 

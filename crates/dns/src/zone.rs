@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_of_names() {
+    fn name_is_classified_by_its_shape() {
         let zone = zone();
         let pod = Found::Pod("10.1.0.7".parse().expect("v4"));
         for (name, want) in [

@@ -25,10 +25,15 @@ pub fn matches(text: u64, pattern: usize) -> u64 {
 
 /// Actual cost of a call.
 pub fn call(function: &str, arguments: &[Value<'_>], result: Option<&Value<'_>>) -> u64 {
+    own_cost(function, arguments, result).unwrap_or(1)
+}
+
+/// Cost of a call of a function whose cost depends on its arguments.
+pub(crate) fn own_cost(function: &str, arguments: &[Value<'_>], result: Option<&Value<'_>>) -> Option<u64> {
     let size = |index: usize| arguments.get(index).map_or(0, Value::size);
     let first_is_string =
         matches!(arguments.first(), Some(Value::String(_) | Value::Bytes(_) | Value::List(_)));
-    match function {
+    Some(match function {
         "fieldSelector" | "labelSelector" => {
             LIST + traversal(size(1)) + size(1).div_ceil(2).saturating_mul(LIST + STRUCT)
         }
@@ -98,8 +103,8 @@ pub fn call(function: &str, arguments: &[Value<'_>], result: Option<&Value<'_>>)
         "flatten" | "slice" | "reverse" | "sort" | "@sortByAssociatedKeys" | "lists.range" => {
             1 + result.map_or(0, Value::size)
         }
-        _ => 1,
-    }
+        _ => return None,
+    })
 }
 
 /// Rejects calls whose result would be far larger than their arguments, before they run.

@@ -181,7 +181,7 @@ impl Environment {
 }
 
 fn unparsed() -> Issue {
-    Issue { line: 1, column: 0, message: "the expression could not be parsed".to_owned() }
+    Issue { line: 1, column: 0, message: "failed to parse the expression".to_owned() }
 }
 
 /// One operation of a JSON patch.

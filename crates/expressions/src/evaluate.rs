@@ -130,7 +130,7 @@ impl Program {
     /// Same as [`Program::evaluate_json`], for conditions.
     pub fn evaluate_bool(&self, variables: &[&serde_json::Value]) -> Result<bool, String> {
         let result = self.evaluate_json(variables)?;
-        result.as_bool().ok_or_else(|| "the result is no boolean".to_owned())
+        result.as_bool().ok_or_else(|| "the result is not a boolean".to_owned())
     }
 
     /// Returns the result and its cost.

@@ -150,6 +150,7 @@ fn end_of_string(bytes: &[u8], at: usize) -> usize {
 }
 
 /// Runs a function that recurses as deep as its text is nested, on a thread with a large stack if necessary.
+#[expect(clippy::disallowed_methods, reason = "a thread with a large stack; this crate cannot use `base`")]
 pub fn with_stack<T: Send>(text: &str, work: impl FnOnce() -> T + Send) -> Option<T> {
     if text.len() <= SMALL && estimated_depth(text) <= SHALLOW {
         return Some(work());
@@ -173,7 +174,7 @@ pub fn parse(text: &str, has_bindings: bool) -> Result<(IdedExpr, Positions), Ve
     }
     let language = if has_bindings { &LANGUAGE_WITH_BINDINGS } else { &LANGUAGE };
     let Some(language) = &**language else {
-        return Err(at_start("the language could not be set up".to_owned()));
+        return Err(at_start("failed to set up the parser".to_owned()));
     };
     match language.parser().parse_with_source_info(text) {
         Ok((tree, info)) => Ok((tree, Positions::new(info))),

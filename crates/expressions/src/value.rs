@@ -2,9 +2,9 @@
 
 use crate::functions::authorizer::Check;
 use crate::functions::formats::Format;
-use crate::functions::semver::Semver;
 use crate::functions::url::Url;
 use crate::typing::{self, Identity, Typing};
+use machinery::names::SemanticVersion;
 use machinery::quantity::Quantity;
 use serde_json::{Number, Value as Json};
 use std::cmp::Ordering;
@@ -42,7 +42,7 @@ impl fmt::Display for Fault {
         match self {
             Self::Message(message) => f.write_str(message),
             Self::Cost => f.write_str("operation cancelled: actual cost limit exceeded"),
-            Self::NeedsDecision(_) => f.write_str("an authorization decision is not there yet"),
+            Self::NeedsDecision(_) => f.write_str("an authorization decision is pending"),
         }
     }
 }
@@ -126,7 +126,7 @@ pub enum Value<'a> {
     Url(Arc<Url>),
     Ip(IpAddr),
     Cidr(ipnet::IpNet),
-    Semver(Arc<Semver>),
+    Semver(Arc<SemanticVersion>),
     Format(&'static Format),
     /// The authorizer with the attributes of a check, as far as they are set.
     Check(Arc<Check>),
@@ -401,7 +401,7 @@ impl<'a> Value<'a> {
             (Self::Url(a), Value::Url(b)) => a == b,
             (Self::Ip(a), Value::Ip(b)) => a == b,
             (Self::Cidr(a), Value::Cidr(b)) => a == b,
-            (Self::Semver(a), Value::Semver(b)) => a.compare(b) == Ordering::Equal,
+            (Self::Semver(a), Value::Semver(b)) => a == b,
             (Self::Format(a), Value::Format(b)) => a.name == b.name,
             (a, b) => matches!(a.compare_numbers(b), Some(Some(Ordering::Equal))),
         }
@@ -462,7 +462,7 @@ impl<'a> Value<'a> {
             Self::Int(int) => (*int).into(),
             Self::Uint(uint) => (*uint).into(),
             Self::Double(double) => {
-                Json::Number(Number::from_f64(*double).ok_or("the result is no finite number")?)
+                Json::Number(Number::from_f64(*double).ok_or("the result is not a finite number")?)
             }
             Self::String(text) => Json::String((**text).to_owned()),
             Self::Bytes(bytes) => {

@@ -107,12 +107,12 @@ enum RequestFilter {
 
 pub fn run(arguments: &AuditArgs) -> Result<ExitCode> {
     let (filter, object, user, source) = match &arguments.question {
-        AuditVerb::WhoDeleted(asked) => (RequestFilter::Deleted, Some(&asked.object), None, &asked.source),
-        AuditVerb::WhoCreated(asked) => (RequestFilter::Created, Some(&asked.object), None, &asked.source),
-        AuditVerb::WhoChanged(asked) => (RequestFilter::Changed, Some(&asked.object), None, &asked.source),
-        AuditVerb::WhoScaled(asked) => (RequestFilter::Scaled, Some(&asked.object), None, &asked.source),
-        AuditVerb::Log(asked) => {
-            (RequestFilter::Anything, asked.object.as_ref(), asked.user.as_deref(), &asked.source)
+        AuditVerb::WhoDeleted(query) => (RequestFilter::Deleted, Some(&query.object), None, &query.source),
+        AuditVerb::WhoCreated(query) => (RequestFilter::Created, Some(&query.object), None, &query.source),
+        AuditVerb::WhoChanged(query) => (RequestFilter::Changed, Some(&query.object), None, &query.source),
+        AuditVerb::WhoScaled(query) => (RequestFilter::Scaled, Some(&query.object), None, &query.source),
+        AuditVerb::Log(query) => {
+            (RequestFilter::Anything, query.object.as_ref(), query.user.as_deref(), &query.source)
         }
     };
     let object = object.map(|text| Object::parse(text)).transpose()?;
@@ -242,7 +242,9 @@ fn time(event: &Value) -> &str {
 impl Search<'_> {
     fn matches(&self, event: &Value) -> bool {
         let code = event["responseStatus"]["code"].as_u64().unwrap_or(0);
-        let done = matches!(text(event, "stage"), "ResponseComplete") && (200..300).contains(&code);
+        // Connections switch protocols.
+        let succeeded = code == 101 || (200..300).contains(&code);
+        let done = matches!(text(event, "stage"), "ResponseComplete") && succeeded;
         let recent = || {
             self.after.is_none_or(|after| time(event).parse::<Timestamp>().is_ok_and(|time| time >= after))
         };

@@ -108,9 +108,9 @@ pub async fn run(arguments: CloudControllerManagerArgs) -> Result<ExitCode> {
 }
 
 /// Parses `--load-balancers`: `nodes`, `none`, or ranges.
-pub fn load_balancers(asked: &[String], api_port: u16) -> Option<LocalLoadBalancers> {
+pub fn load_balancers(specified: &[String], api_port: u16) -> Option<LocalLoadBalancers> {
     let reserved_ports = reserved_ports(api_port);
-    match asked {
+    match specified {
         [one] if one == "none" => None,
         [one] if one == "nodes" => Some(LocalLoadBalancers { ranges: Vec::new(), reserved_ports }),
         ranges => Some(LocalLoadBalancers { ranges: ranges.to_vec(), reserved_ports }),
@@ -127,12 +127,12 @@ mod tests {
 
     #[test]
     fn load_balancers_flag_selects_address_source() {
-        let asked = |texts: &[&str]| {
+        let specified = |texts: &[&str]| {
             load_balancers(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>(), 7443)
         };
-        assert_eq!(asked(&["none"]), None);
-        let nodes = asked(&["nodes"]).expect("some");
+        assert_eq!(specified(&["none"]), None);
+        let nodes = specified(&["nodes"]).expect("some");
         assert!(nodes.ranges.is_empty() && nodes.reserved_ports.contains(&7443));
-        assert_eq!(asked(&["192.0.2.0/28", "fd00::/120"]).expect("some").ranges.len(), 2);
+        assert_eq!(specified(&["192.0.2.0/28", "fd00::/120"]).expect("some").ranges.len(), 2);
     }
 }

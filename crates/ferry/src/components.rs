@@ -3,15 +3,114 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use base::clock::Clock;
 use base::tasks::TaskGroup;
 use base::zpages::PageSettings;
+use clap::Args;
 use cluster::{ComponentPort, Components, Fleet, SecurePort};
 
-use crate::cli::{ControllerManagerArgs, SimulateArgs};
+use crate::cli::DataDir;
+use crate::flags::parse_duration;
 use crate::serve::stop_on_signal;
+
+#[derive(Args, Debug)]
+pub struct SimulateArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Path to a kubeconfig file; by default the administrator's kubeconfig in the data directory.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Number of nodes.
+    #[arg(long, value_name = "N")]
+    pub nodes: usize,
+
+    /// Number of pods that can run on a node.
+    #[arg(long, value_name = "N", default_value_t = 110)]
+    pub pods_per_node: u32,
+
+    /// CPU capacity of a node.
+    #[arg(long, value_name = "QUANTITY", default_value = "32")]
+    pub cpu: String,
+
+    /// Memory capacity of a node.
+    #[arg(long, value_name = "QUANTITY", default_value = "256Gi")]
+    pub memory: String,
+
+    /// Number of zones that the nodes are spread over.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub zones: usize,
+
+    /// Prefix of node names.
+    #[arg(long, value_name = "TEXT", default_value = "sim-")]
+    pub prefix: String,
+
+    /// Run time of pods that run to completion.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub run_time: Duration,
+
+    /// Port at which the kubelets of all nodes serve /metrics/resource and /stats/summary, on loopback addresses: 0 is any
+    /// free port; by default they are not served.
+    #[arg(long, value_name = "PORT")]
+    pub kubelet_port: Option<u16>,
+}
+
+#[derive(Args, Debug)]
+pub struct ControllerManagerArgs {
+    /// Path to kubeconfig file with authorization and master location information [default: the configuration of the
+    /// pod in which it runs].
+    #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
+    pub kubeconfig: PathBuf,
+
+    /// A list of controllers to enable. `*` enables all on-by-default controllers, `foo` enables the controller named
+    /// `foo`, `-foo` disables the controller named `foo`.
+    #[arg(
+        long,
+        value_name = "NAME[,NAME]",
+        value_delimiter = ',',
+        default_value = "*",
+        allow_hyphen_values = true
+    )]
+    pub controllers: Vec<String>,
+
+    /// Start a leader election client and gain leadership before executing the main loop. Enable this when running
+    /// replicated components for high availability.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub leader_elect: bool,
+
+    /// CIDR Range for Pods in cluster; each node is allocated a part of every range.
+    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
+    pub cluster_cidr: Vec<String>,
+
+    /// Root certificate authority of the API server, published as the ConfigMap `kube-root-ca.crt` in every
+    /// namespace.
+    #[arg(long, value_name = "FILE")]
+    pub root_ca_file: Option<PathBuf>,
+
+    /// If true, use individual service account credentials for each controller; otherwise all use the kubeconfig's
+    /// identity.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub use_service_account_credentials: bool,
+
+    /// Filename containing a PEM-encoded private RSA or ECDSA key used to sign service account tokens.
+    #[arg(long, value_name = "FILE")]
+    pub service_account_private_key_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub signing: crate::signing_flags::SigningArgs,
+
+    #[command(flatten)]
+    pub secure_port: crate::components::SecurePortArgs,
+
+    #[command(flatten)]
+    pub controller: crate::controller_flags::ControllerArgs,
+}
 
 /// Flags of the HTTPS port of a component: Kubernetes' names.
 #[derive(clap::Args, Clone, Debug)]
@@ -129,7 +228,9 @@ pub async fn simulate(arguments: SimulateArgs) -> Result<ExitCode> {
         memory: arguments.memory,
         zones: arguments.zones,
         run_time: arguments.run_time,
+        kubelet_port: arguments.kubelet_port,
     };
-    cluster::run_simulation(fleet, &arguments.kubeconfig, &Clock::system(), &tasks).await?;
+    let kubeconfig = arguments.kubeconfig.unwrap_or_else(|| arguments.data_dir.data_dir.join("kubeconfig"));
+    cluster::run_simulation(fleet, &kubeconfig, &Clock::system(), &tasks).await?;
     Ok(ExitCode::SUCCESS)
 }

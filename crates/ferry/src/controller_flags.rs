@@ -15,6 +15,7 @@ pub const CONCURRENCY: &[(&str, &str)] = &[
     ("concurrent-cron-job-syncs", "cronjob-controller"),
     ("concurrent-daemonset-syncs", "daemonset-controller"),
     ("concurrent-deployment-syncs", "deployment-controller"),
+    ("concurrent-device-taint-eviction-syncs", "device-taint-eviction-controller"),
     ("concurrent-endpoint-syncs", "endpoints-controller"),
     ("concurrent-ephemeralvolume-syncs", "ephemeral-volume-controller"),
     ("concurrent-gc-syncs", "garbage-collector-controller"),
@@ -22,8 +23,10 @@ pub const CONCURRENCY: &[(&str, &str)] = &[
     ("concurrent-job-syncs", "job-controller"),
     ("concurrent-namespace-syncs", "namespace-controller"),
     ("concurrent-rc-syncs", "replicationcontroller-controller"),
+    ("concurrent_rc_syncs", "replicationcontroller-controller"),
     ("concurrent-replicaset-syncs", "replicaset-controller"),
     ("concurrent-resource-quota-syncs", "resourcequota-controller"),
+    ("concurrent-resourceclaim-syncs", "resourceclaim-controller"),
     ("concurrent-service-endpoint-syncs", "endpointslice-controller"),
     ("concurrent-serviceaccount-token-syncs", "serviceaccount-token-controller"),
     ("concurrent-statefulset-syncs", "statefulset-controller"),
@@ -32,6 +35,68 @@ pub const CONCURRENCY: &[(&str, &str)] = &[
     ("mirroring-concurrent-service-endpoint-syncs", "endpointslice-mirroring-controller"),
 ];
 
+/// Sizes of the pod ranges of nodes.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct MaskArgs {
+    /// Mask size for node cidr in cluster; not allowed in dual-stack clusters.
+    #[arg(long, value_name = "BITS", help_heading = "Controllers")]
+    pub node_cidr_mask_size: Option<u8>,
+
+    /// Mask size for IPv4 node cidr in dual-stack cluster.
+    #[arg(long, value_name = "BITS", default_value_t = 24, help_heading = "Controllers")]
+    pub node_cidr_mask_size_ipv4: u8,
+
+    /// Mask size for IPv6 node cidr in dual-stack cluster.
+    #[arg(long, value_name = "BITS", default_value_t = 64, help_heading = "Controllers")]
+    pub node_cidr_mask_size_ipv6: u8,
+}
+
+impl MaskArgs {
+    /// Applies the flags to the configuration, which has the pod ranges of the cluster.
+    pub fn apply(self, components: &mut Components) -> Result<()> {
+        let families = |v6: bool| components.cluster_cidrs.iter().any(|cidr| cidr.contains(':') == v6);
+        let mut masks = NodeMasks { v4: self.node_cidr_mask_size_ipv4, v6: self.node_cidr_mask_size_ipv6 };
+        if let Some(mask) = self.node_cidr_mask_size {
+            let dual = families(true) && families(false);
+            ensure!(!dual, "usage of --node-cidr-mask-size is not allowed with dual-stack clusters");
+            (masks.v4, masks.v6) = (mask, mask);
+        }
+        for cidr in &components.cluster_cidrs {
+            let range: IpNet =
+                cidr.parse().with_context(|| format!("--cluster-cidr: {cidr} is not a CIDR"))?;
+            let mask = if range.addr().is_ipv6() { masks.v6 } else { masks.v4 };
+            let (bits, most) = (range.prefix_len(), range.max_prefix_len());
+            ensure!(
+                (bits..=most).contains(&mask) && mask - bits <= 16,
+                "the node CIDR mask size /{mask} does not fit into the cluster CIDR {cidr}"
+            );
+        }
+        components.node_masks = masks;
+        Ok(())
+    }
+}
+
+/// Checks that the pod range of a node has an address for each of its pods.
+pub fn check_max_pods(components: &Components, max_pods: u32) -> Result<()> {
+    let has_ipv4 = components.cluster_cidrs.iter().any(|cidr| !cidr.contains(':'));
+    // Network, gateway and broadcast addresses are not those of pods.
+    let capacity = |mask: u8| (1_u64 << (32 - u32::from(mask.min(32)))).saturating_sub(3);
+    let mask = components.node_masks.v4;
+    if !has_ipv4 || u64::from(max_pods) <= capacity(mask) {
+        return Ok(());
+    }
+    let flag = if components.cluster_cidrs.len() > 1 {
+        "--node-cidr-mask-size-ipv4"
+    } else {
+        "--node-cidr-mask-size"
+    };
+    let needed = (1..mask).rev().find(|mask| capacity(*mask) >= u64::from(max_pods)).unwrap_or(1);
+    anyhow::bail!(
+        "--max-pods {max_pods} exceeds the {} addresses of a node's pod range /{mask}: set {flag} {needed}",
+        capacity(mask)
+    )
+}
+
 #[derive(Args, Debug)]
 pub struct ControllerArgs {
     /// Should CIDRs for Pods be allocated and set on nodes [default: true if `--cluster-cidr` is given].
@@ -39,17 +104,8 @@ pub struct ControllerArgs {
           require_equals = true)]
     pub allocate_node_cidrs: Option<bool>,
 
-    /// Mask size for node cidr in cluster; not allowed in dual-stack clusters.
-    #[arg(long, value_name = "BITS")]
-    pub node_cidr_mask_size: Option<u8>,
-
-    /// Mask size for IPv4 node cidr in dual-stack cluster.
-    #[arg(long, value_name = "BITS", default_value_t = 24)]
-    pub node_cidr_mask_size_ipv4: u8,
-
-    /// Mask size for IPv6 node cidr in dual-stack cluster.
-    #[arg(long, value_name = "BITS", default_value_t = 64)]
-    pub node_cidr_mask_size_ipv6: u8,
+    #[command(flatten)]
+    pub masks: MaskArgs,
 
     /// CIDR Range for Services in cluster; excluded from node CIDR allocation.
     #[arg(long, value_name = "CIDR[,CIDR]", value_parser = parse_cidrs)]
@@ -72,6 +128,15 @@ pub struct ControllerArgs {
     #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = parse_duration)]
     pub cluster_signing_duration: Duration,
 
+    /// The period of time since the last usage of an legacy service account token before it can be deleted.
+    #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = parse_duration)]
+    pub legacy_service_account_token_clean_up_period: Duration,
+
+    /// The maximum number of endpoints that will be added to an EndpointSlice. More endpoints per slice will result in less
+    /// endpoint slices, but larger resources.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_endpoints_per_slice: u16,
+
     #[command(flatten)]
     pub autoscaler: AutoscalerArgs,
 
@@ -84,24 +149,7 @@ pub struct ControllerArgs {
 impl ControllerArgs {
     /// Applies the flags to the configuration.
     pub fn apply(self, components: &mut Components) -> Result<()> {
-        let families = |v6: bool| components.cluster_cidrs.iter().any(|cidr| cidr.contains(':') == v6);
-        let mut masks = NodeMasks { v4: self.node_cidr_mask_size_ipv4, v6: self.node_cidr_mask_size_ipv6 };
-        if let Some(mask) = self.node_cidr_mask_size {
-            let dual = families(true) && families(false);
-            ensure!(!dual, "usage of --node-cidr-mask-size is not allowed with dual-stack clusters");
-            (masks.v4, masks.v6) = (mask, mask);
-        }
-        for cidr in &components.cluster_cidrs {
-            let range: IpNet =
-                cidr.parse().with_context(|| format!("--cluster-cidr: {cidr} is not a CIDR"))?;
-            let mask = if range.addr().is_ipv6() { masks.v6 } else { masks.v4 };
-            let (bits, most) = (range.prefix_len(), range.max_prefix_len());
-            ensure!(
-                (bits..=most).contains(&mask) && mask - bits <= 16,
-                "the node CIDR mask size /{mask} does not fit into the cluster CIDR {cidr}"
-            );
-        }
-        components.node_masks = masks;
+        self.masks.apply(components)?;
         components.service_cidrs =
             self.service_cluster_ip_range.map(|ranges| ranges.texts()).unwrap_or_default();
         match self.allocate_node_cidrs {
@@ -118,6 +166,8 @@ impl ControllerArgs {
         let threshold = usize::try_from(self.terminated_pod_gc_threshold).ok();
         settings.terminated_pods = threshold.filter(|threshold| *threshold > 0);
         settings.signing_duration = signed(self.cluster_signing_duration)?;
+        settings.legacy_token_cleanup = signed(self.legacy_service_account_token_clean_up_period)?;
+        settings.endpoints_per_slice = usize::from(self.max_endpoints_per_slice);
         self.autoscaler.apply(settings)?;
         components.workers.0.extend(self.concurrency);
         Ok(())
@@ -165,6 +215,8 @@ mod tests {
                 "--node-monitor-grace-period=20s",
                 "--terminated-pod-gc-threshold=0",
                 "--cluster-signing-duration=1h",
+                "--legacy-service-account-token-clean-up-period=48h",
+                "--max-endpoints-per-slice=1000",
                 "--horizontal-pod-autoscaler-sync-period=5s",
                 "--horizontal-pod-autoscaler-tolerance=0.2",
                 "--concurrency=deployment-controller=10",
@@ -176,6 +228,8 @@ mod tests {
         assert_eq!(components.settings.node_monitor_grace.as_secs(), 20);
         assert_eq!(components.settings.terminated_pods, None);
         assert_eq!(components.settings.signing_duration.as_secs(), 3600);
+        assert_eq!(components.settings.legacy_token_cleanup.as_hours(), 48);
+        assert_eq!(components.settings.endpoints_per_slice, 1000);
         assert_eq!(components.settings.autoscaler.period, Duration::from_secs(5));
         assert_eq!(components.workers.0["deployment-controller"], 10);
         let none = configured(&["10.0.0.0/16"], &["--allocate-node-cidrs=false"]).expect("valid");
@@ -190,8 +244,27 @@ mod tests {
             (&[], "--allocate-node-cidrs=true"),
             (&[], "--concurrency=deployment-controller=0"),
             (&[], "--concurrency=nonsense=1"),
+            (&[], "--max-endpoints-per-slice=0"),
+            (&[], "--max-endpoints-per-slice=1001"),
         ] {
             assert!(configured(cidrs, &[flag]).is_err(), "{flag}");
         }
+    }
+
+    #[test]
+    fn max_pods_beyond_the_range_of_a_node_names_the_flag() {
+        let of = |cidrs: &[&str], v4: u8| Components {
+            cluster_cidrs: cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
+            node_masks: NodeMasks { v4, v6: 64 },
+            ..Components::default()
+        };
+        let single = of(&["10.244.0.0/16"], 24);
+        assert!(check_max_pods(&single, 253).is_ok());
+        let error = check_max_pods(&single, 350).expect_err("too many").to_string();
+        assert!(error.ends_with("/24: set --node-cidr-mask-size 23"), "{error}");
+        assert!(check_max_pods(&of(&["10.244.0.0/16"], 23), 350).is_ok());
+        let error = check_max_pods(&of(&["10.244.0.0/16", "fd44::/56"], 24), 2000).expect_err("too many");
+        assert!(error.to_string().ends_with("set --node-cidr-mask-size-ipv4 21"), "{error}");
+        assert!(check_max_pods(&of(&["fd44::/56"], 24), 2000).is_ok());
     }
 }

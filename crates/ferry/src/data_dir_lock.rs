@@ -137,9 +137,9 @@ mod tests {
         let started =
             Command::new("python3").args(["-c", script]).arg(path(data_dir)).stdout(Stdio::piped()).spawn();
         let Ok(mut child) = started else { return println!("skipped: no python3 here") };
-        let mut said = String::new();
+        let mut line = String::new();
         let mut output = io::BufReader::new(child.stdout.take().expect("standard output"));
-        io::BufRead::read_line(&mut output, &mut said).expect("a line");
+        io::BufRead::read_line(&mut output, &mut line).expect("a line");
         let number = i32::try_from(child.id()).expect("a number");
         let found = running(data_dir).expect("lock state").map(|process| process.as_raw_nonzero().get());
         let refused = ensure_free(data_dir).expect_err("the lock is held").to_string();
@@ -149,7 +149,7 @@ mod tests {
         let stopped = stop(data_dir);
         let _ = rustix::process::Pid::from_raw(number).map(|process| kill_process(process, Signal::KILL));
         reaper.join().expect("joined").expect("waited");
-        assert_eq!((said.trim(), found), ("locked", Some(number)));
+        assert_eq!((line.trim(), found), ("locked", Some(number)));
         assert_eq!(refused, claimed);
         assert!(refused.contains(&format!("(process {number}); stop it with `ferry down`")), "{refused}");
         assert!(stopped.expect("stopped"));

@@ -1,24 +1,65 @@
 //! `ferry images`: images of the container runtime.
 
-use std::io::IsTerminal as _;
-use std::path::Path;
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal as _, Read};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use clap::{Args, Subcommand};
 use cri::v1::{
     AuthConfig, Image, ImageSpec, ImageStatusRequest, ListImagesRequest, PullImageRequest, RemoveImageRequest,
 };
 
-use crate::cli::{ImagesArgs, ImagesVerb};
+use serde_json::json;
+
+use crate::cli::DataDir;
+use crate::output;
+
+#[derive(Args, Debug)]
+pub struct ImagesArgs {
+    #[command(subcommand)]
+    pub verb: ImagesVerb,
+
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Path of the runtime's socket; by default `runtime.sock` in the data directory.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ImagesVerb {
+    /// Import images from an archive in the format of `docker save` or the OCI layout, also compressed with gzip; `-` is
+    /// standard input.
+    Import { archive: PathBuf },
+    /// Pull an image from its registry.
+    Pull {
+        image: String,
+        /// User name for the registry; the password is read from standard input.
+        #[arg(long, value_name = "NAME")]
+        username: Option<String>,
+    },
+    /// List images.
+    List(output::OutputArgs),
+    /// Remove images.
+    Remove {
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+    },
+}
 
 pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
     let data_dir = &arguments.data_dir.data_dir;
     let everywhere = arguments.socket.is_none();
     let socket = arguments.socket.unwrap_or_else(|| data_dir.join("runtime.sock"));
     if let ImagesVerb::Import { archive } = &arguments.verb {
-        let archive = std::fs::canonicalize(archive)
-            .with_context(|| format!("failed to resolve {}", archive.display()))?;
+        let (archive, _unpacked) = unpacked(archive, data_dir)?;
+        if std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            return Err(not_running(&socket));
+        }
         let imported = container::control::import_archive(&socket, &archive).await;
         for image in imported.map_err(|status| anyhow!("{}", status.message()))? {
             println!("{}", name(&image));
@@ -35,16 +76,22 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
         return pull(&socket, image, username).await;
     }
     let address = socket.display().to_string();
-    let mut runtime = cri::connect(&address, Duration::from_secs(5))
-        .await
-        .context("failed to connect to the container runtime; is it running?")?;
+    let mut runtime =
+        cri::connect(&address, Duration::from_secs(5)).await.map_err(|_| not_running(&socket))?;
     match arguments.verb {
         ImagesVerb::Import { .. } | ImagesVerb::Pull { .. } => {}
-        ImagesVerb::List => {
+        ImagesVerb::List(format) => {
             let listed = runtime.images.list_images(ListImagesRequest::default()).await;
-            for image in listed.map_err(|status| anyhow!("{}", status.message()))?.into_inner().images {
-                println!("{:<60} {:.19} {:>7.1} MB", name(&image), image.id, image.size as f64 / 1e6);
-            }
+            let images = listed.map_err(|status| anyhow!("{}", status.message()))?.into_inner().images;
+            let row = |image: &Image| match format.output {
+                None => {
+                    let size = format!("{:.1} MB", image.size as f64 / 1e6);
+                    vec![json!(name(image)), json!(format!("{:.19}", image.id)), json!(size)]
+                }
+                Some(_) => vec![json!(name(image)), json!(image.id), json!(image.size)],
+            };
+            let rows: Vec<_> = images.iter().map(row).collect();
+            output::print(format.output, &[("IMAGE", "image"), ("ID", "id"), ("SIZE", "size")], &rows)?;
         }
         ImagesVerb::Remove { images } => {
             for image in images {
@@ -60,6 +107,50 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
+
+fn not_running(socket: &Path) -> anyhow::Error {
+    anyhow!(
+        "no container runtime serves {}: start the cluster with `ferry up`, or set the --data-dir of a running one",
+        socket.display()
+    )
+}
+
+/// Removed when dropped.
+struct Unpacked(PathBuf);
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Path of an uncompressed archive for the runtime. Standard input (`-`) and archives compressed with gzip are copied to
+/// the data directory first.
+fn unpacked(archive: &Path, data_dir: &Path) -> Result<(PathBuf, Option<Unpacked>)> {
+    let (from_input, mut input): (bool, Box<dyn BufRead>) = if archive == Path::new("-") {
+        (true, Box::new(std::io::stdin().lock()))
+    } else {
+        let file = File::open(archive).with_context(|| format!("failed to open {}", archive.display()))?;
+        (false, Box::new(BufReader::new(file)))
+    };
+    let begin = input.fill_buf().with_context(|| format!("failed to read {}", archive.display()))?;
+    let compressed = begin.starts_with(&GZIP);
+    if !from_input && !compressed {
+        let path = std::fs::canonicalize(archive);
+        return Ok((path.with_context(|| format!("failed to resolve {}", archive.display()))?, None));
+    }
+    let target = Unpacked(data_dir.join(format!("import-{}.tar", std::process::id())));
+    let doing = || format!("failed to write {}", target.0.display());
+    let mut file = File::create(&target.0).with_context(doing)?;
+    let mut reader: Box<dyn Read> =
+        if compressed { Box::new(flate2::bufread::MultiGzDecoder::new(input)) } else { Box::new(input) };
+    std::io::copy(&mut reader, &mut file).with_context(doing)?;
+    let path = std::fs::canonicalize(&target.0).with_context(doing)?;
+    Ok((path, Some(target)))
+}
+
+/// First bytes of a file that is compressed with gzip.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Pulls an image; shows progress on a terminal.
 async fn pull(socket: &Path, image: String, username: Option<String>) -> Result<ExitCode> {
@@ -91,4 +182,30 @@ async fn pull(socket: &Path, image: String, username: Option<String>) -> Result<
 
 fn name(image: &Image) -> String {
     image.repo_tags.first().or(image.repo_digests.first()).unwrap_or(&image.id).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn compressed_archives_are_unpacked_for_the_import() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (plain, packed) = (directory.path().join("a.tar"), directory.path().join("a.tar.gz"));
+        std::fs::write(&plain, "content").expect("written");
+        let mut encoder = flate2::write::GzEncoder::new(
+            File::create(&packed).expect("a file"),
+            flate2::Compression::fast(),
+        );
+        encoder.write_all(b"content").and_then(|()| encoder.finish().map(drop)).expect("written");
+        let (path, copy) = unpacked(&plain, directory.path()).expect("prepared");
+        assert!(copy.is_none() && path.ends_with("a.tar"));
+        let (path, copy) = unpacked(&packed, directory.path()).expect("prepared");
+        assert_eq!(std::fs::read_to_string(&path).expect("unpacked"), "content");
+        drop(copy);
+        assert!(!path.exists(), "the copy is removed");
+        assert!(unpacked(Path::new("/missing"), directory.path()).is_err());
+    }
 }

@@ -6,11 +6,30 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use machinery::codec::yaml;
 use machinery::kubeconfig;
 use serde_json::{Map, Value};
 
-use crate::cli::KubeconfigArgs;
+use crate::cli::DataDir;
+
+#[derive(Args, Debug)]
+pub struct KubeconfigArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Print the kubeconfig instead of merging it.
+    #[arg(long)]
+    pub print: bool,
+
+    /// File to merge into; by default the first file of $KUBECONFIG, or ~/.kube/config.
+    #[arg(long, value_name = "FILE", conflicts_with = "print")]
+    pub into: Option<PathBuf>,
+
+    /// Name of the cluster and context in that file.
+    #[arg(long, value_name = "NAME", default_value = "ferry")]
+    pub name: String,
+}
 
 pub fn run(arguments: &KubeconfigArgs) -> Result<ExitCode> {
     let own = arguments.data_dir.data_dir.join("kubeconfig");

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use clap::error::{ContextKind, ContextValue};
 use serde_json::Value;
 
 /// Conversion of a field to a flag value.
@@ -90,6 +91,18 @@ pub struct FromFile {
     pub flags: Vec<OsString>,
     /// Fields that are set but have no effect in Ferry.
     pub without_effect: Vec<String>,
+}
+
+/// Path of the field whose flag an error is about.
+pub fn field_of(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let flag = argument.trim_start_matches('-').split([' ', '=']).next()?;
+    if flag == LISTEN {
+        return Some("address or port".to_owned());
+    }
+    let mut rows = FIELDS.iter().chain(LOGGING);
+    let (pointer, ..) = rows.find(|(_, names, _)| names.contains(&flag))?;
+    Some(pointer.trim_start_matches('/').replace('/', "."))
 }
 
 /// Reads a file; omits flags that are among `given`.
@@ -247,6 +260,19 @@ staticPodPath: /etc/kubernetes/manifests
         let path = directory.path().join("kubelet.yaml");
         std::fs::write(&path, FILE).unwrap();
         read(&path, &given.iter().map(OsString::from).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn error_of_flag_names_its_field() {
+        for (flag, field) in [
+            ("--max-pods=many", Some("maxPods")),
+            ("--image-gc-high-threshold=high", Some("imageGCHighThresholdPercent")),
+            ("--kubelet-listen=nowhere", Some("address or port")),
+            ("--node-labels", None),
+        ] {
+            let error = Cli::try_parse_from(["ferry", "kubelet", "--kubeconfig=k", flag]).expect_err(flag);
+            assert_eq!(field_of(&error).as_deref(), field, "{error}");
+        }
     }
 
     #[test]

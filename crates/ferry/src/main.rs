@@ -8,6 +8,7 @@ mod audit_flags;
 mod audit_webhook_flags;
 mod autoscaler_flags;
 mod check;
+mod claims;
 mod cli;
 mod cloud;
 mod components;
@@ -16,6 +17,7 @@ mod data_dir_lock;
 mod envtest;
 mod etcd;
 mod etcd_flags;
+mod failure;
 mod flags;
 mod flagz;
 mod generate;
@@ -32,15 +34,19 @@ mod metrics_flags;
 mod metrics_server;
 mod node;
 mod nodes;
+mod nodes_list;
 mod oidc_flags;
 mod outbound_files;
+mod output;
 mod reset;
 mod runtime;
 mod scheduler;
 mod secrets;
 mod serve;
+mod serve_flags;
 mod services;
 mod serving_flags;
+mod short_help;
 mod signing_flags;
 mod state_metrics;
 mod stop_pods;
@@ -49,6 +55,7 @@ mod top;
 mod tracing_flags;
 mod up;
 mod upstream_flags;
+mod upstream_node_flags;
 mod version;
 
 use std::ffi::OsString;
@@ -57,6 +64,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use base::features::FeatureGates;
 use clap::{CommandFactory, FromArgMatches};
+use rustix::process::geteuid;
 
 use cli::{Cli, Command};
 use upstream_flags::CommandLine;
@@ -72,6 +80,7 @@ fn main() -> ExitCode {
         Some(container::network::SUBCOMMAND) => return network::cni::main(),
         _ => {}
     }
+    base::version::set_build(version::BUILD);
     if let Some(words) = kubectl::words(std::env::args_os()) {
         return kubectl::main(words);
     }
@@ -84,9 +93,10 @@ fn main() -> ExitCode {
     };
     // Namespaces must be entered while the process is single-threaded.
     let entered = match &cli.command {
-        Command::Agent(arguments) => {
-            arguments.network_namespace.as_deref().map_or(Ok(()), agent::enter_namespace)
-        }
+        Command::Agent(arguments) => arguments
+            .network_namespace
+            .as_deref()
+            .map_or(Ok(()), |path| agent::enter_namespace(path, arguments.node.hostname_override.as_deref())),
         _ => Ok(()),
     };
     let outcome = entered.and_then(|()| run(cli));
@@ -94,7 +104,10 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("ferry: {error:#}");
+            eprintln!("ferry: {}", failure::message(&error));
+            if let Some(advice) = failure::advice(&error, geteuid().is_root()) {
+                eprintln!("ferry: {advice}");
+            }
             ExitCode::FAILURE
         }
     }
@@ -103,33 +116,39 @@ fn main() -> ExitCode {
 /// Parses the command line; the kubelet's configuration file and the proxy's logging settings are merged as flags.
 fn parse() -> Result<Cli> {
     let CommandLine { mut words, warnings } = CommandLine::new(std::env::args_os());
-    let cli = parsed(&words);
+    let cli = parsed(&words, |_| None);
     for warning in warnings {
         eprintln!("ferry: {warning}");
     }
-    let said = match &cli.command {
+    let from_file = match &cli.command {
         Command::Kubelet(kubelet) => kubelet.config.as_deref().map(|file| kubelet_file::read(file, &words)),
         Command::Proxy(proxy) => proxy.config.as_deref().map(|file| kubelet_file::read_logging(file, &words)),
         _ => None,
     };
-    let Some(said) = said.transpose().context("--config")? else {
+    let Some(from_file) = from_file.transpose().context("--config")? else {
         set_features(&cli)?;
         return Ok(cli);
     };
-    if !said.without_effect.is_empty() {
-        eprintln!("ferry: --config: no effect in this version: {}", said.without_effect.join(", "));
+    if !from_file.without_effect.is_empty() {
+        eprintln!("ferry: --config: no effect in this version: {}", from_file.without_effect.join(", "));
     }
-    words.extend(said.flags);
-    let cli = parsed(&words);
+    words.extend(from_file.flags);
+    let cli = parsed(&words, kubelet_file::field_of);
     set_features(&cli)?;
     Ok(cli)
 }
 
-/// Parses words and keeps the flags for `/flagz`. Prints usage and exits on errors.
-fn parsed(words: &[OsString]) -> Cli {
-    let mut command = Cli::command();
+/// Parses words and keeps the flags for `/flagz`. Prints usage and exits on errors; `field_of` returns the field of the
+/// configuration file that an error is about.
+fn parsed(words: &[OsString], field_of: fn(&clap::Error) -> Option<String>) -> Cli {
+    let mut command = short_help::shorten(Cli::command());
     let matches = command.try_get_matches_from_mut(words.iter().cloned());
-    let mut matches = matches.unwrap_or_else(|error| error.exit());
+    let mut matches = matches.unwrap_or_else(|error| {
+        if let Some(field) = field_of(&error) {
+            eprintln!("ferry: --config: invalid field {field}");
+        }
+        error.exit()
+    });
     flagz::set(&command, &matches);
     Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
@@ -175,6 +194,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::CloudControllerManager(arguments) => on_runtime(cloud::run(arguments)),
         Command::Kubelet(arguments) => on_runtime(node::kubelet(*arguments)),
         Command::Agent(arguments) => on_runtime(agent::run(*arguments)),
+        Command::Nodes(arguments) => Ok(nodes_list::run(arguments)),
         Command::Token(arguments) => on_runtime(token::run(arguments)),
         Command::Proxy(arguments) => on_runtime(services::proxy(arguments)),
         Command::Dns(arguments) => on_runtime(services::dns(arguments)),

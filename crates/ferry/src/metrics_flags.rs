@@ -62,7 +62,7 @@ impl MetricsArgs {
                 !self.metrics_adapter
                     && self.metrics_adapter_config.is_none()
                     && self.metrics_sink.is_empty(),
-                "--metrics-adapter and --metrics-sink need the metrics server, which --disable names"
+                "--metrics-adapter and --metrics-sink require the metrics server, which --disable excludes"
             );
             return Ok(None);
         }
@@ -74,7 +74,7 @@ impl MetricsArgs {
         let sinks = self.metrics_sink.iter().map(|text| SinkConfig::parse(text));
         let sinks: Vec<SinkConfig> = sinks.collect::<Result<_, _>>().context("--metrics-sink")?;
         let names: BTreeSet<String> = sinks.iter().map(SinkConfig::name).collect();
-        ensure!(names.len() == sinks.len(), "--metrics-sink names one monitoring system twice");
+        ensure!(names.len() == sinks.len(), "--metrics-sink specifies one monitoring system twice");
         let mut history = HistoryConfig::new(data_dir.join("usage"));
         history.retention = self.usage_history;
         let is_adapting = self.metrics_adapter || self.metrics_adapter_config.is_some();

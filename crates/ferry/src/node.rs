@@ -1,10 +1,10 @@
 //! `ferry kubelet`: a node against any API server, until a signal.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use base::tasks::TaskGroup;
 use clap::Args;
 use cluster::NodeConfig;
@@ -114,9 +114,10 @@ pub struct NodeArgs {
     #[arg(long, value_name = "KEY=VALUE[,...]", value_delimiter = ',', value_parser = parse_label, help_heading = "Node")]
     pub node_labels: Vec<(String, String)>,
 
-    /// Root cgroup to use for pods.
-    #[arg(long, value_name = "PATH", default_value = "/kubepods", help_heading = "Node")]
-    pub cgroup_root: String,
+    /// Root cgroup to use for pods [default: /kubepods; with another data directory than the default one, `up` and
+    /// `agent` use /kubepods-ID].
+    #[arg(long, value_name = "PATH", help_heading = "Node")]
+    pub cgroup_root: Option<String>,
 
     /// Path to the directory containing static pod files to run; by default `<data-dir>/manifests`.
     #[arg(long, value_name = "DIR", alias = "pod-manifest-path", help_heading = "Node")]
@@ -157,11 +158,34 @@ pub async fn kubelet(arguments: KubeletArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Addresses of this machine; empty if they cannot be read.
+fn machine_addresses() -> Vec<IpAddr> {
+    let addresses = sys::netlink::Netlink::open().and_then(|mut netlink| netlink.all_addresses());
+    addresses.unwrap_or_default().into_iter().map(|(_, address)| address.addr()).collect()
+}
+
+/// Checks that the node addresses are those of an interface of this machine.
+fn check_node_ips(ips: &[IpAddr], own: &[IpAddr]) -> Result<()> {
+    for ip in ips.iter().filter(|ip| !ip.is_unspecified()) {
+        let usable = own.is_empty() || own.contains(ip) || ip.is_loopback();
+        ensure!(usable, "--node-ip {ip} is not an address of this machine; it has {}", listed(own));
+        ensure!(!ip.is_multicast(), "--node-ip {ip} is a multicast address");
+    }
+    Ok(())
+}
+
+fn listed(addresses: &[IpAddr]) -> String {
+    let all: Vec<String> =
+        addresses.iter().filter(|address| !address.is_loopback()).map(ToString::to_string).collect();
+    if all.is_empty() { "only loopback addresses".to_owned() } else { all.join(", ") }
+}
+
 /// Applies the flags to the node configuration.
 pub fn configure(node: &mut NodeConfig, arguments: NodeArgs) -> Result<()> {
     if let Some(name) = arguments.hostname_override {
         node.name = name;
     }
+    check_node_ips(&arguments.node_ip, &machine_addresses())?;
     node.ips = arguments.node_ip;
     node.listen = arguments.kubelet_listen;
     node.machine_metrics = arguments.machine_metrics;
@@ -169,8 +193,30 @@ pub fn configure(node: &mut NodeConfig, arguments: NodeArgs) -> Result<()> {
     node.max_pods = arguments.max_pods;
     node.pod_cidr = arguments.pod_cidr;
     node.labels = arguments.node_labels.into_iter().collect();
-    node.cgroup_root = arguments.cgroup_root;
+    if let Some(root) = arguments.cgroup_root {
+        node.cgroup_root = root;
+    }
     node.static_pods = arguments.static_pods;
     node.tracing = arguments.tracing.config();
     arguments.housekeeping.apply(&mut node.housekeeping)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_ip_of_another_machine_is_rejected() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let own = [ip("127.0.0.1"), ip("192.0.2.1"), ip("2001:db8::1")];
+        for allowed in ["192.0.2.1", "2001:db8::1", "127.0.0.1", "0.0.0.0"] {
+            assert!(check_node_ips(&[ip(allowed)], &own).is_ok(), "{allowed}");
+        }
+        let error =
+            check_node_ips(&[ip("192.0.2.1"), ip("203.0.113.9")], &own).expect_err("unknown").to_string();
+        assert_eq!(
+            error,
+            "--node-ip 203.0.113.9 is not an address of this machine; it has 192.0.2.1, 2001:db8::1"
+        );
+    }
 }

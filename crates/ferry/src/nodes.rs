@@ -27,6 +27,7 @@ use tokio::sync::{Mutex, oneshot};
 
 use crate::housekeeping_flags::HousekeepingArgs;
 use crate::serve::say;
+use crate::up::fingerprint;
 
 /// Parent directory of the nodes' data directories.
 const DIRECTORY: &str = "nodes";
@@ -41,6 +42,12 @@ const RESTART_DELAY: Duration = Duration::from_secs(2);
 /// Address range of the nodes on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRange(Ipv4Net);
+
+impl std::fmt::Display for NodeRange {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
 
 impl NodeRange {
     /// `172.30.0.0/24`.
@@ -57,11 +64,14 @@ impl NodeRange {
     }
 
     /// Addresses of a node with their prefix lengths, one per family.
-    fn addresses(&self, number: usize, both: bool) -> Result<Vec<IpNet>> {
+    fn addresses(&self, number: usize, dual_stack: bool) -> Result<Vec<IpNet>> {
         let mut addresses = vec![IpNet::new(self.address(number)?, self.0.prefix_len())?];
-        if both {
+        if dual_stack {
             let last = u16::try_from(number).unwrap_or(1);
-            addresses.push(Ipv6Net::new(Ipv6Addr::new(0xfd30, 0, 0, 0, 0, 0, 0, last), 64)?.into());
+            // The default range 172.30.0.0/24 has the IPv6 range fd30::/64.
+            let [_, second, third, _] = self.0.addr().octets();
+            let network = u16::from_be_bytes([second, third]) ^ 0x1e00;
+            addresses.push(Ipv6Net::new(Ipv6Addr::new(0xfd30, 0, 0, network, 0, 0, 0, last), 64)?.into());
         }
         Ok(addresses)
     }
@@ -121,8 +131,8 @@ pub fn flags_of_all_nodes(arguments: impl Iterator<Item = String>) -> Vec<String
 }
 
 /// Name of the bridge between nodes, derived from the data directory.
-pub fn bridge(fingerprint: u32) -> String {
-    format!("fnodes{fingerprint:08x}")
+pub fn bridge_of(data_dir: &Path) -> String {
+    format!("fnodes{:08x}", fingerprint(data_dir))
 }
 
 /// Nodes of this machine besides the first.
@@ -133,16 +143,16 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Creates the missing parts of the bridge, namespaces and veth pairs for `count` nodes; dual-stack if `both`.
+    /// Creates the missing parts of the bridge, namespaces and veth pairs for `count` nodes; dual-stack if `dual_stack`.
     pub fn prepare(
         data_dir: &Path,
         first: &str,
         count: usize,
         range: NodeRange,
         bridge: &str,
-        both: bool,
+        dual_stack: bool,
     ) -> Result<Self> {
-        let addresses = range.addresses(1, both)?;
+        let addresses = range.addresses(1, dual_stack)?;
         let mut netlink = Netlink::open().context("failed to open a netlink socket")?;
         netlink.add_bridge(bridge, MTU).context("failed to create the bridge between nodes")?;
         for address in &addresses {
@@ -156,7 +166,7 @@ impl Nodes {
         for number in 2..=count {
             let name = format!("{first}-{number}");
             let directory = data_dir.join(DIRECTORY).join(&name);
-            let member = Member { name, number, addresses: range.addresses(number, both)?, directory };
+            let member = Member { name, number, addresses: range.addresses(number, dual_stack)?, directory };
             let gateways = addresses.iter().map(IpNet::addr).collect();
             member
                 .prepare(&mut netlink, bridge, gateways)
@@ -166,7 +176,7 @@ impl Nodes {
         // Packets between pods of different nodes are forwarded here.
         if !members.is_empty() {
             let files = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
-            for file in files.into_iter().take(if both { 2 } else { 1 }) {
+            for file in files.into_iter().take(if dual_stack { 2 } else { 1 }) {
                 if std::fs::read_to_string(file).is_ok_and(|value| value.trim() == "0") {
                     std::fs::write(file, "1").context("failed to enable packet forwarding")?;
                 }
@@ -340,9 +350,9 @@ async fn supervise_agent(name: String, command: Arc<Mutex<Command>>, tasks: Task
             Ok(child) => child,
             Err(error) => {
                 tracing::error!(node = name, %error, "failed to start the agent, retrying");
-                tokio::select! {
-                    () = tokio::time::sleep(RESTART_DELAY) => continue,
-                    () = tasks.stopping() => return,
+                match tasks.until_stopped(tokio::time::sleep(RESTART_DELAY)).await {
+                    Some(()) => continue,
+                    None => return,
                 }
             }
         };
@@ -400,7 +410,7 @@ mod tests {
 
     #[test]
     fn bridge_name_fits_kernel_limit() {
-        assert!(bridge(u32::MAX).len() < 16);
+        assert!(bridge_of(Path::new("/srv/ferry")).len() < 16);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -409,9 +419,9 @@ mod tests {
         command.args(["--pdeathsig", "TERM", "sleep", "60"]).kill_on_drop(true);
         let starter = Arc::new(Starter::new(Arc::new(Mutex::new(command))));
         let runtime = tokio::runtime::Handle::current();
-        let asking = Arc::clone(&starter);
-        let asked = std::thread::spawn(move || {
-            let child = runtime.block_on(asking.start()).expect("a process");
+        let own = Arc::clone(&starter);
+        let started = std::thread::spawn(move || {
+            let child = runtime.block_on(own.start()).expect("a process");
             let name = format!("/proc/{}/comm", child.id().expect("it runs"));
             // The signal is set before exec, so wait for the new name.
             let started = std::time::Instant::now();
@@ -421,7 +431,7 @@ mod tests {
             }
             child
         });
-        let mut child = asked.join().expect("no panic");
+        let mut child = started.join().expect("no panic");
         let early = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
         assert!(early.is_err(), "the process ended with the requesting thread: {early:?}");
         drop(starter);

@@ -6,10 +6,31 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use base::clock::Clock;
 use base::tasks::TaskGroup;
+use clap::Args;
 use cluster::{Components, SchedulerConfiguration};
 
-use crate::cli::SchedulerArgs;
 use crate::serve::stop_on_signal;
+
+#[derive(Args, Debug)]
+pub struct SchedulerArgs {
+    /// Path to kubeconfig file with authorization and master location information [default:
+    /// `clientConnection.kubeconfig` of `--config`, or the configuration of the pod in which it runs].
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The path to the configuration file: a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Start a leader election client and gain leadership before executing the main loop [default: the value in
+    /// `--config`, or true].
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true)]
+    pub leader_elect: Option<bool>,
+
+    #[command(flatten)]
+    pub secure_port: crate::components::SecurePortArgs,
+}
 
 /// Configuration from a file, or the default one.
 pub fn configuration(file: Option<&Path>) -> Result<SchedulerConfiguration> {

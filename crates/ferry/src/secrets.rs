@@ -1,11 +1,47 @@
 //! `ferry secrets`: keys of encryption at rest.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::{Args, Subcommand};
 
-use crate::cli::{ReencryptArgs, RotateKeyArgs, SecretsCommand};
+use crate::cli::DataDir;
 use crate::on_runtime;
+
+#[derive(Debug, Subcommand)]
+pub enum SecretsCommand {
+    /// Rewrite all objects of a resource, so that they are encrypted with the current key. The server must be
+    /// running.
+    Reencrypt(ReencryptArgs),
+    /// Add a new key to the cluster's own encryption configuration; it encrypts new writes, older keys remain for
+    /// reading.
+    RotateKey(RotateKeyArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct ReencryptArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Path to a kubeconfig file; by default the administrator's kubeconfig in the data directory.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Resources to rewrite, such as `secrets` or `ingresses.networking.k8s.io`.
+    #[arg(value_name = "RESOURCE", default_value = "secrets")]
+    pub resources: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct RotateKeyArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Encryption configuration to add the key to; by default the cluster's own.
+    #[arg(long, value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
+}
 
 pub fn run(command: SecretsCommand) -> Result<ExitCode> {
     match command {

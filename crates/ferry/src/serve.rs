@@ -14,9 +14,9 @@ use cluster::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{ServeArgs, StoreKind};
 use crate::cloud;
 use crate::flags::{Cidrs, parse_cidrs};
+use crate::serve_flags::{ServeArgs, StoreKind};
 
 /// Default service CIDRs: kubeadm's, and kube-apiserver's for an API server alone.
 const SERVICES: &str = "10.96.0.0/12";
@@ -158,6 +158,7 @@ fn configure_components(config: &mut Config, arguments: &ServeArgs, services: &C
         ),
         ..Components::default()
     };
+    arguments.masks.apply(&mut config.components)?;
     config.components.scheduler =
         Some(crate::scheduler::configuration(arguments.scheduler_config.as_deref())?);
     // Nodes join with tokens, so the token controllers are enabled unless disabled by name.

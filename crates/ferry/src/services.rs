@@ -11,6 +11,8 @@ use base::zpages::PageSettings;
 use clap::Args;
 use cluster::{DnsConfig, ProxyConfig, ProxyFile, ProxyMode, StubDomain};
 
+use sys::instance::Instance;
+
 use crate::flags::parse_listen;
 use crate::serve::{say, stop_on_signal};
 
@@ -85,7 +87,7 @@ fn bind(
 /// `ferry proxy`.
 pub async fn proxy(arguments: ProxyArgs) -> Result<ExitCode> {
     if arguments.cleanup {
-        cluster::clean_up_services();
+        cluster::clean_up_services(Instance::MAIN);
         return Ok(ExitCode::SUCCESS);
     }
     let file = arguments.config.as_deref().map(ProxyFile::read).transpose()?.unwrap_or_default();
@@ -100,9 +102,9 @@ pub async fn proxy(arguments: ProxyArgs) -> Result<ExitCode> {
     let name = name.unwrap_or_default();
     ensure!(!name.is_empty(), "this machine has no hostname; set --hostname-override");
     let usual = ProxyConfig::default();
-    let asked = Some(arguments.cluster_cidr).filter(|ranges| !ranges.is_empty());
+    let specified = Some(arguments.cluster_cidr).filter(|ranges| !ranges.is_empty());
     let config = ProxyConfig {
-        cluster_cidrs: asked.unwrap_or(file.cluster_cidrs),
+        cluster_cidrs: specified.unwrap_or(file.cluster_cidrs),
         masquerade_all: arguments.masquerade_all.unwrap_or(file.masquerade_all),
         mode: arguments.proxy_mode.or(file.mode),
         healthz: bind(arguments.healthz_bind_address.as_deref(), file.healthz, usual.healthz)?,
@@ -110,6 +112,7 @@ pub async fn proxy(arguments: ProxyArgs) -> Result<ExitCode> {
         ports_are_needed: arguments.bind_address_hard_fail.unwrap_or(file.ports_are_needed),
         pages: PageSettings { profiling: arguments.profiling.unwrap_or(file.profiling) },
         is_node: true,
+        instance: Instance::MAIN,
     };
     let node = name.clone();
     let ready = move || say(format_args!("Serving services on node {node}"));

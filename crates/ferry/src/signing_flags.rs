@@ -1,8 +1,8 @@
 //! Flags of the authorities that sign certificate signing requests: one for all signers, or one per signer.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
-use cluster::Components;
+use cluster::{Components, SigningPair};
 use std::path::PathBuf;
 
 #[derive(Args, Debug, Default)]
@@ -105,13 +105,10 @@ impl SigningArgs {
 }
 
 /// Reads both files of an authority, or neither.
-fn pair(flag: &str, certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<(String, String)>> {
-    let read = |file: PathBuf| {
-        std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))
-    };
+fn pair(flag: &str, certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<SigningPair>> {
     match (certificate, key) {
         (None, None) => Ok(None),
-        (Some(certificate), Some(key)) => Ok(Some((read(certificate)?, read(key)?))),
+        (Some(certificate), Some(key)) => Ok(Some(SigningPair::read(certificate, key)?)),
         (None, Some(_)) => bail!("{flag:?}: cannot specify key without cert"),
         (Some(_), None) => bail!("{flag:?}: cannot specify cert without key"),
     }
@@ -153,9 +150,9 @@ mod tests {
         let components = configured(&flags).expect("valid");
         let names: Vec<&str> = components.signers.iter().map(|(signer, _)| *signer).collect();
         assert_eq!(names, cluster::SIGNERS);
-        for ((_, (certificate, key)), part) in components.signers.iter().zip(parts) {
-            assert_eq!(*certificate, format!("--cluster-signing-{part}cert-file"));
-            assert_eq!(*key, format!("--cluster-signing-{part}key-file"));
+        for ((_, pair), part) in components.signers.iter().zip(parts) {
+            assert_eq!(pair.certificate, format!("--cluster-signing-{part}cert-file"));
+            assert_eq!(pair.key, format!("--cluster-signing-{part}key-file"));
         }
         assert!(components.signing.is_none());
         // A missing file is an error, not an absent signer.

@@ -30,16 +30,16 @@ pub enum Then {
 
 /// Stops all pods of the node in `data_dir` and returns their number. In a shared runtime, stops only pods that this
 /// node's kubelet manages.
-pub async fn run(data_dir: &Path, traces: &MachineRecord, then: Then) -> Result<usize> {
+pub async fn run(data_dir: &Path, record: &MachineRecord, then: Then) -> Result<usize> {
     let tasks = TaskGroup::new();
-    let (address, ours) = match &traces.runtime {
+    let (address, ours) = match &record.runtime {
         Some(address) => (address.clone(), Some(known(data_dir))),
         None if !data_dir.join("runtime").exists() => return Ok(0),
         None => (own_runtime(data_dir, PodRanges::default(), &tasks)?, None),
     };
     let outcome = end(&address, ours.as_ref(), then).await;
     let _ = tasks.drain(DRAIN).await;
-    if traces.runtime.is_none() {
+    if record.runtime.is_none() {
         let _ = std::fs::remove_file(data_dir.join("runtime.sock"));
     }
     outcome
@@ -52,7 +52,7 @@ fn known(data_dir: &Path) -> BTreeSet<String> {
 }
 
 async fn end(address: &str, ours: Option<&BTreeSet<String>>, then: Then) -> Result<usize> {
-    let said = |status: tonic::Status| anyhow!("{}", status.message().to_owned());
+    let failed = |status: tonic::Status| anyhow!("{}", status.message().to_owned());
     let mut runtime = cri::connect(address, CONNECT)
         .await
         .with_context(|| format!("failed to connect to the container runtime at {address}"))?
@@ -60,13 +60,13 @@ async fn end(address: &str, ours: Option<&BTreeSet<String>>, then: Then) -> Resu
     let sandboxes = runtime
         .list_pod_sandbox(v1::ListPodSandboxRequest::default())
         .await
-        .map_err(said)?
+        .map_err(failed)?
         .into_inner()
         .items;
     let containers = runtime
         .list_containers(v1::ListContainersRequest::default())
         .await
-        .map_err(said)?
+        .map_err(failed)?
         .into_inner()
         .containers;
     let sandboxes: Vec<_> = sandboxes
@@ -82,11 +82,11 @@ async fn end(address: &str, ours: Option<&BTreeSet<String>>, then: Then) -> Resu
             join_all(own.into_iter().map(|container| {
                 let mut runtime = runtime.clone();
                 let grace = container.annotations.get(GRACE_PERIOD).and_then(|text| text.parse().ok());
-                let asked = v1::StopContainerRequest {
+                let request = v1::StopContainerRequest {
                     container_id: container.id.clone(),
                     timeout: grace.unwrap_or(GRACE),
                 };
-                async move { runtime.stop_container(asked).await }
+                async move { runtime.stop_container(request).await }
             }))
             .await;
             let id = sandbox.id.clone();
@@ -98,6 +98,6 @@ async fn end(address: &str, ours: Option<&BTreeSet<String>>, then: Then) -> Resu
         }
     }))
     .await;
-    ended.into_iter().collect::<Result<Vec<_>, _>>().map_err(said)?;
+    ended.into_iter().collect::<Result<Vec<_>, _>>().map_err(failed)?;
     Ok(sandboxes.len())
 }

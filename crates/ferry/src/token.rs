@@ -8,9 +8,11 @@ use anyhow::{Context, Result};
 use base::clock::Clock;
 use clap::{Args, Subcommand};
 use cluster::{BootstrapToken, Client};
+use serde_json::json;
 
 use crate::cli::DataDir;
 use crate::flags::parse_duration;
+use crate::output::{self, OutputArgs};
 use crate::serve::say;
 
 #[derive(Args, Debug)]
@@ -44,9 +46,12 @@ pub enum TokenVerb {
         quiet: bool,
     },
     /// List tokens, without their secrets.
-    List,
+    List(OutputArgs),
     /// Delete tokens; nodes that have joined are not affected.
-    Delete { ids: Vec<String> },
+    Delete {
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
 }
 
 pub async fn run(arguments: TokenArgs) -> Result<ExitCode> {
@@ -66,11 +71,18 @@ pub async fn run(arguments: TokenArgs) -> Result<ExitCode> {
             say(format_args!("{token}"));
             say(format_args!("Join a node:  ferry agent --server {server} --token {token}"));
         }
-        TokenVerb::List => {
-            for token in cluster::list_tokens(&client).await? {
-                let expiration = token.expiration.as_deref().unwrap_or("never expires");
-                say(format_args!("{}  {expiration}  {}", token.id, token.description));
-            }
+        TokenVerb::List(format) => {
+            let tokens = cluster::list_tokens(&client).await?;
+            let row = |token: &cluster::TokenInfo| {
+                vec![
+                    json!(token.id),
+                    json!(token.expiration.as_deref().unwrap_or("never")),
+                    json!(token.description),
+                ]
+            };
+            let rows: Vec<_> = tokens.iter().map(row).collect();
+            let columns = [("ID", "id"), ("EXPIRES", "expires"), ("DESCRIPTION", "description")];
+            output::print(format.output, &columns, &rows)?;
         }
         TokenVerb::Delete { ids } => {
             for id in ids {

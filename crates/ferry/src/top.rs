@@ -73,7 +73,7 @@ pub async fn run(arguments: TopArgs) -> Result<ExitCode> {
     let kubeconfig = arguments.kubeconfig.unwrap_or_else(|| arguments.data_dir.data_dir.join("kubeconfig"));
     let client = Client::connect(&kubeconfig, "ferry top")?;
     let path = path(arguments.resource, arguments.namespace.as_deref(), arguments.since);
-    let mut list: Value = client.read(&path).await.context("reading the history of usage")?;
+    let mut list: Value = client.read(&path).await.context("failed to read the usage history")?;
     if let (Some(by), Some(items)) = (arguments.sort_by, list["items"].as_array_mut()) {
         let key = if by == SortBy::Cpu { "cpu" } else { "memory" };
         items.sort_by_key(|item| std::cmp::Reverse(amount(&item[key]["p95"])));

@@ -1,23 +1,30 @@
 //! `ferry up`: a control plane and a node in one process, until a signal; `ferry down` sends it.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use base::tasks::TaskGroup;
 use clap::Args;
-use cluster::{Config, ControlPlane, LocalNode, LocalProxy, NodeConfig, PodRanges, ProxyConfig, ProxyMode};
+use cluster::{
+    ClusterError, Config, ControlPlane, LocalNode, LocalProxy, NodeConfig, PodRanges, ProxyConfig, ProxyMode,
+};
 use rustix::process::geteuid;
 
 use crate::check;
-use crate::cli::{DataDir, ServeArgs};
+use crate::claims::{self, Claims, Registry};
+use crate::cli::DataDir;
+use crate::controller_flags::check_max_pods;
 use crate::data_dir_lock::{self, DataDirLock};
-use crate::flags::NetworkPolicyArgs;
+use crate::flags::{NetworkPolicyArgs, parse_cidrs};
 use crate::machine_record::MachineRecord;
 use crate::node::{self, NodeArgs};
 use crate::nodes::{self, NodeRange, Nodes};
 use crate::serve::{Role, configure, say, stop_on_signal, without};
+use crate::serve_flags::ServeArgs;
 use crate::stop_pods::{self, Then};
 
 pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/ferry";
@@ -64,7 +71,7 @@ pub struct DownArgs {
 }
 
 /// Creates the data directory, which holds keys, Secrets and the store, and removes other users' access if it exists.
-fn close_data_dir(data_dir: &Path) -> Result<()> {
+pub fn close_data_dir(data_dir: &Path) -> Result<()> {
     let mode = if geteuid().is_root() { 0o750 } else { 0o700 };
     sys::directories::ensure(data_dir, mode)
         .with_context(|| format!("failed to create {}", data_dir.display()))
@@ -77,31 +84,47 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     base::limits::raise_open_files();
     let (endpoint, stop_pods) = (arguments.container_runtime_endpoint, arguments.stop_pods);
     let disabled = arguments.serve.disable.clone();
-    let mut config = configure(arguments.serve, Role::Server)?;
-    let data_dir = config.data_dir.clone();
+    let mut serve = arguments.serve;
+    let mut node_network = arguments.node_network;
+    let data_dir = serve.data_dir.data_dir.clone();
+    let claimed = claim_ranges(&mut serve, &mut node_network, arguments.node.kubelet_listen)?;
+    let mut config = configure(serve, Role::Server)?;
+    if geteuid().is_root() {
+        check_max_pods(&config.components, arguments.node.max_pods)?;
+    }
     let lock = claim_data_dir(&data_dir)?;
-    let mut beside = NodeConfig::new(&data_dir);
-    beside.cluster_domain.clone_from(&config.cluster_domain);
-    beside.clock = config.clock.clone();
-    beside.pages = config.api.chain.pages;
-    node::configure(&mut beside, arguments.node)?;
-    beside.service_network.policy_failure = arguments.network_policy.on_failure;
-    beside.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
-    let nodes = other_nodes(&config, &mut beside, arguments.nodes, arguments.node_network)?;
-    serve_services(&mut config, &mut beside, &disabled);
+    let mut node_config = NodeConfig::new(&data_dir);
+    node_config.cluster_domain.clone_from(&config.cluster_domain);
+    node_config.clock = config.clock.clone();
+    node_config.pages = config.api.chain.pages;
+    let record = MachineRecord::names(&data_dir, arguments.node.cgroup_root.clone())?;
+    node::configure(&mut node_config, arguments.node)?;
+    node_config.cgroup_root.clone_from(&record.cgroup_root);
+    node_config.service_network.instance = record.instance;
+    if let Some((registry, claims)) = claimed {
+        set_ports(&mut config, &mut node_config, &claims);
+        registry.record(&claims)?;
+    }
+    node_config.service_network.policy_failure = arguments.network_policy.on_failure;
+    node_config.static_pods.get_or_insert_with(|| data_dir.join("manifests"));
+    let nodes = other_nodes(&config, &mut node_config, arguments.nodes, node_network)?;
+    configure_services(&mut config, &mut node_config, &disabled);
     let cluster_ranges = config.components.cluster_cidrs.clone();
     let for_agents = flags_for_agents(&config, &disabled);
-    let cgroup_root = beside.cgroup_root.clone();
-    let plane = ControlPlane::build(config, tasks.clone()).await?;
-    let Local { node, proxy, record } = Local::build(&plane, beside, endpoint, &cluster_ranges, &tasks)?;
+    let cgroup_root = node_config.cgroup_root.clone();
+    let plane = ControlPlane::build(config, tasks.clone()).await.map_err(with_flag)?;
+    let Local { node, proxy, record } =
+        Local::build(&plane, node_config, record, endpoint, &cluster_ranges, &tasks)?;
+    let failure = NodeFailure::default();
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     say(format_args!("Listening on {}; creating the bootstrap objects ...", plane.address()));
     let starting = tasks.clone();
     let advertised = format!("https://{}", plane.certificates().advertised());
     let administrator = plane.administrator()?;
+    let failed = failure.clone();
     let ready = move || match node {
         Some(node) => {
-            start(node, &starting, begin, url, &kubeconfig);
+            start(node, &starting, begin, url, &kubeconfig, failed);
             if let Some(nodes) = nodes {
                 nodes.start(advertised, for_agents, &cgroup_root, administrator, &starting);
             }
@@ -114,12 +137,93 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
         }
     };
     plane.run(Box::new(ready)).await?;
+    if let Some(error) = failure.take() {
+        return Err(error);
+    }
     if let Some(record) = record {
         finish_pods(&data_dir, &record, stop_pods).await?;
     }
     drop(lock);
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Chooses ranges and ports that no other cluster of this machine has, unless flags set them.
+fn claim_ranges(
+    serve: &mut ServeArgs,
+    node_network: &mut NodeRange,
+    kubelet: SocketAddr,
+) -> Result<Option<(Registry, Claims)>> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let data_dir = &serve.data_dir.data_dir;
+    let registry = Registry::open(data_dir)?;
+    let ports = [
+        (claims::KUBELET, kubelet),
+        (claims::PROXY_HEALTH, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
+        (claims::PROXY_METRICS, SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        (claims::CONTROLLERS, SocketAddr::from((serve.component_bind_address, 0))),
+        (claims::SCHEDULER, SocketAddr::from((serve.component_bind_address, 0))),
+    ];
+    let mut claims = claims::choose(data_dir, &registry.taken(), &ports)?;
+    if claims::is_flag_set("kubelet-listen") {
+        claims.ports.insert(claims::KUBELET.0.to_owned(), kubelet.port());
+    }
+    if claims::is_flag_set("cluster-cidr") || claims.pods.is_empty() {
+        claims.pods.clone_from(&serve.cluster_cidr);
+    } else {
+        serve.cluster_cidr.clone_from(&claims.pods);
+    }
+    match &serve.service_cluster_ip_range {
+        Some(ranges) => claims.services = ranges.texts(),
+        None if claims.services.is_empty() => {}
+        None => {
+            let ranges = parse_cidrs(&claims.services.join(",")).map_err(anyhow::Error::msg)?;
+            serve.service_cluster_ip_range = Some(ranges);
+        }
+    }
+    if claims::is_flag_set("node-network") || claims.nodes.is_empty() {
+        claims.nodes = vec![node_network.to_string()];
+    } else if let Some(range) = claims.nodes.first() {
+        *node_network = NodeRange::parse(range).map_err(anyhow::Error::msg)?;
+    }
+    Ok(Some((registry, claims)))
+}
+
+/// Sets the chosen ports of the control plane and its node.
+fn set_ports(config: &mut Config, node_config: &mut NodeConfig, claims: &Claims) {
+    let port = |(name, default): (&str, u16)| claims.ports.get(name).copied().unwrap_or(default);
+    node_config.listen.set_port(port(claims::KUBELET));
+    if let Some(proxy) = &mut node_config.service_network.proxy {
+        let all = [(&mut proxy.healthz, claims::PROXY_HEALTH), (&mut proxy.metrics, claims::PROXY_METRICS)];
+        for (address, name) in all {
+            if let Some(address) = address {
+                address.set_port(port(name));
+            }
+        }
+    }
+    for one in &mut config.components.ports {
+        if let Some(port) = claims.ports.get(one.component) {
+            one.port.listen.set_port(*port);
+        }
+    }
+    let defaults = [
+        claims::KUBELET,
+        claims::PROXY_HEALTH,
+        claims::PROXY_METRICS,
+        claims::CONTROLLERS,
+        claims::SCHEDULER,
+    ];
+    let is_other = |(name, default): &(&str, u16)| {
+        port((*name, *default)) != *default
+            && !(*name == claims::KUBELET.0 && claims::is_flag_set("kubelet-listen"))
+    };
+    let others: Vec<String> =
+        defaults.into_iter().filter(is_other).map(|one| format!("{} {}", one.0, port(one))).collect();
+    if !others.is_empty() {
+        say(format_args!("Default ports are in use; selected other ports: {}", others.join(", ")));
+    }
 }
 
 /// Checks the machine and claims the data directory for this process.
@@ -138,7 +242,7 @@ fn claim_data_dir(data_dir: &Path) -> Result<DataDirLock> {
 /// Sets the node's addresses and creates the other nodes of this machine, which requires root.
 fn other_nodes(
     config: &Config,
-    beside: &mut NodeConfig,
+    node_config: &mut NodeConfig,
     count: Option<u16>,
     range: NodeRange,
 ) -> Result<Option<Nodes>> {
@@ -148,7 +252,7 @@ fn other_nodes(
             "several nodes on one machine require root: run `sudo ferry up --nodes {}`",
             count.unwrap_or_default()
         );
-        find_addresses(beside);
+        find_addresses(node_config);
         return Ok(None);
     }
     let count = count.map_or_else(|| nodes::count(&config.data_dir), usize::from);
@@ -157,8 +261,8 @@ fn other_nodes(
         "other nodes cannot reach an API server that listens on {}",
         config.listen
     );
-    let both = config.components.cluster_cidrs.iter().any(|range| range.contains(':'));
-    prepare_nodes(beside, count, range, both)
+    let dual_stack = config.components.cluster_cidrs.iter().any(|range| range.contains(':'));
+    prepare_nodes(node_config, count, range, dual_stack)
 }
 
 /// The part of the cluster on this machine: a node with root, otherwise a service proxy.
@@ -172,30 +276,27 @@ struct Local {
 impl Local {
     fn build(
         plane: &ControlPlane,
-        mut beside: NodeConfig,
+        mut node_config: NodeConfig,
+        record: MachineRecord,
         endpoint: Option<String>,
         cluster_ranges: &[String],
         tasks: &TaskGroup,
     ) -> Result<Self> {
         if !geteuid().is_root() {
-            let config = beside.service_network.proxy.take();
+            let config = node_config.service_network.proxy.take();
             let proxy = config.map(|config| plane.proxy(without_root(config))).transpose()?;
             print_root_notes(plane.certificates().advertised(), proxy.is_some());
             return Ok(Self { proxy, ..Self::default() });
         }
-        let data_dir = beside.data_dir.clone();
-        let record = MachineRecord {
-            cgroup_root: beside.cgroup_root.clone(),
-            bridge: bridge(&data_dir),
-            runtime: endpoint.clone(),
-            node_bridge: nodes::bridge(fingerprint(&data_dir)),
-        };
+        let data_dir = node_config.data_dir.clone();
+        let node_bridge = nodes::bridge_of(&data_dir);
+        let record = MachineRecord { runtime: endpoint.clone(), node_bridge, ..record };
         record.write(&data_dir)?;
-        beside.runtime = match endpoint {
+        node_config.runtime = match endpoint {
             Some(endpoint) => endpoint,
-            None => own_runtime(&data_dir, PodRanges::new(&beside, cluster_ranges), tasks)?,
+            None => own_runtime(&data_dir, PodRanges::new(&node_config, cluster_ranges), tasks)?,
         };
-        Ok(Self { node: Some(plane.node(beside)?), record: Some(record), ..Self::default() })
+        Ok(Self { node: Some(plane.node(node_config)?), record: Some(record), ..Self::default() })
     }
 }
 
@@ -220,50 +321,50 @@ fn print_root_notes(advertised: std::net::SocketAddr, services: bool) {
 }
 
 /// Addresses of the machine, if none are configured.
-fn find_addresses(beside: &mut NodeConfig) {
-    if beside.ips.is_empty() {
-        beside.ips.extend(cluster::node_ips().into_iter().filter(|ip| !ip.is_loopback()));
+fn find_addresses(node_config: &mut NodeConfig) {
+    if node_config.ips.is_empty() {
+        node_config.ips.extend(cluster::node_ips().into_iter().filter(|ip| !ip.is_loopback()));
     }
 }
 
 /// Sets the node's address and creates the other nodes of this machine, if any.
 fn prepare_nodes(
-    beside: &mut NodeConfig,
+    node_config: &mut NodeConfig,
     count: usize,
     range: NodeRange,
-    both: bool,
+    dual_stack: bool,
 ) -> Result<Option<Nodes>> {
     if count == 1 {
-        find_addresses(beside);
-        if !beside.ips.is_empty() {
+        find_addresses(node_config);
+        if !node_config.ips.is_empty() {
             return Ok(None);
         }
         say(format_args!("This machine has no address; one is added for the cluster"));
     }
-    let bridge = nodes::bridge(fingerprint(&beside.data_dir));
-    let nodes = Nodes::prepare(&beside.data_dir, &beside.name, count, range, &bridge, both)?;
-    if beside.ips.is_empty() {
-        beside.ips.clone_from(&nodes.addresses);
+    let bridge = nodes::bridge_of(&node_config.data_dir);
+    let nodes = Nodes::prepare(&node_config.data_dir, &node_config.name, count, range, &bridge, dual_stack)?;
+    if node_config.ips.is_empty() {
+        node_config.ips.clone_from(&nodes.addresses);
     }
     Ok(Some(nodes))
 }
 
 /// Configures the service proxy and cluster DNS, and the DNS settings of pods.
-fn serve_services(config: &mut Config, beside: &mut NodeConfig, disabled: &[String]) {
+fn configure_services(config: &mut Config, node_config: &mut NodeConfig, disabled: &[String]) {
     if config.listen.ip().is_unspecified() && config.advertise.is_none() {
-        config.advertise = beside.ips.first().copied();
+        config.advertise = node_config.ips.first().copied();
     }
     if let Some(dns) = &mut config.components.dns {
-        dns.addresses.clone_from(&beside.ips);
-        if beside.cluster_dns.is_empty() {
-            beside.cluster_dns.clone_from(&dns.service_ips);
+        dns.addresses.clone_from(&node_config.ips);
+        if node_config.cluster_dns.is_empty() {
+            node_config.cluster_dns.clone_from(&dns.service_ips);
         }
     }
-    without(&mut beside.service_network, disabled);
+    without(&mut node_config.service_network, disabled);
     if let Some(load_balancers) = &config.components.load_balancers {
-        beside.service_network.load_balancer_ranges.clone_from(&load_balancers.ranges);
+        node_config.service_network.load_balancer_ranges.clone_from(&load_balancers.ranges);
     }
-    if let Some(proxy) = &mut beside.service_network.proxy {
+    if let Some(proxy) = &mut node_config.service_network.proxy {
         proxy.cluster_cidrs.clone_from(&config.components.cluster_cidrs);
     }
 }
@@ -291,8 +392,42 @@ fn flags_for_agents(config: &Config, disabled: &[String]) -> Vec<String> {
     flags
 }
 
+/// Error of a node that could not be started, after which the cluster stops.
+#[derive(Clone, Default)]
+struct NodeFailure(Arc<Mutex<Option<anyhow::Error>>>);
+
+impl NodeFailure {
+    fn set(&self, error: ClusterError) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(with_flag(error));
+    }
+
+    fn take(&self) -> Option<anyhow::Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Adds the flag that selects another port to an error about a port in use.
+pub fn with_flag(error: ClusterError) -> anyhow::Error {
+    match error.port_in_use() {
+        Some((address, "API server")) => anyhow::Error::new(error).context(format!(
+            "another process listens on {address}: select another port with --listen ADDR:PORT"
+        )),
+        Some((address, _)) => anyhow::Error::new(error).context(format!(
+            "another process listens on {address}: select another port with --kubelet-listen ADDR:PORT"
+        )),
+        None => anyhow::Error::new(error),
+    }
+}
+
 /// Starts the node and reports its progress until it is ready.
-fn start(node: LocalNode, tasks: &TaskGroup, begin: Instant, url: String, kubeconfig: &Path) {
+fn start(
+    node: LocalNode,
+    tasks: &TaskGroup,
+    begin: Instant,
+    url: String,
+    kubeconfig: &Path,
+    failure: NodeFailure,
+) {
     say(format_args!(
         "The API server responds after {} ms; waiting for the node ...",
         begin.elapsed().as_millis()
@@ -314,6 +449,7 @@ fn start(node: LocalNode, tasks: &TaskGroup, begin: Instant, url: String, kubeco
             ));
             print_summary(begin, &url, &kubeconfig, "get nodes");
         }),
+        Box::new(move |error| failure.set(error)),
     );
 }
 
@@ -325,7 +461,7 @@ fn print_summary(begin: Instant, url: &str, kubeconfig: &Path, command: &str) {
 }
 
 /// Leaves or stops the pods after the cluster has stopped.
-async fn finish_pods(data_dir: &Path, traces: &MachineRecord, stop_pods: bool) -> Result<()> {
+async fn finish_pods(data_dir: &Path, record: &MachineRecord, stop_pods: bool) -> Result<()> {
     if !stop_pods {
         say(format_args!(
             "Stopped; containers keep running. `ferry up` resumes them, `ferry reset` removes the cluster."
@@ -333,11 +469,11 @@ async fn finish_pods(data_dir: &Path, traces: &MachineRecord, stop_pods: bool) -
         return Ok(());
     }
     say(format_args!("Stopping the pods ..."));
-    let mut ended = stop_pods::run(data_dir, traces, Then::Keep).await.context("failed to stop the pods")?;
+    let mut ended = stop_pods::run(data_dir, record, Then::Keep).await.context("failed to stop the pods")?;
     for directory in nodes::directories(data_dir) {
-        if let Some(traces) = MachineRecord::read(&directory)? {
+        if let Some(record) = MachineRecord::read(&directory)? {
             ended +=
-                stop_pods::run(&directory, &traces, Then::Keep).await.context("failed to stop the pods")?;
+                stop_pods::run(&directory, &record, Then::Keep).await.context("failed to stop the pods")?;
         }
     }
     say(format_args!("Stopped, with {ended} pods. `ferry up` starts them again."));
@@ -357,10 +493,9 @@ pub fn own_runtime(data_dir: &Path, ranges: PodRanges, tasks: &TaskGroup) -> Res
     Ok(cluster::start_container_runtime(data_dir, bridge(data_dir), ranges, tasks)?)
 }
 
-/// Short hash of a path (FNV-1a).
-fn fingerprint(path: &Path) -> u32 {
-    let bytes = path.as_os_str().as_encoded_bytes();
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+/// Short hash of a path.
+pub fn fingerprint(path: &Path) -> u32 {
+    sys::instance::fingerprint(path.as_os_str().as_encoded_bytes())
 }
 
 /// `ferry down`.
@@ -371,8 +506,8 @@ pub async fn down(arguments: DownArgs) -> Result<ExitCode> {
         say(format_args!("No cluster is running in {}", data_dir.display()));
     }
     match MachineRecord::read(data_dir)? {
-        Some(traces) if stopped || arguments.stop_pods => {
-            finish_pods(data_dir, &traces, arguments.stop_pods).await?
+        Some(record) if stopped || arguments.stop_pods => {
+            finish_pods(data_dir, &record, arguments.stop_pods).await?
         }
         None if stopped => say(format_args!("Stopped.")),
         _ => {}

@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::controller_flags::CONCURRENCY;
+use crate::upstream_node_flags::{KUBELET, PROXY};
 
 /// Binaries of Kubernetes and the equivalent commands of Ferry, run by links of those names.
 const BINARIES: &[(&str, &str)] = &[
@@ -25,7 +26,7 @@ const CERT_DIR: &str = "/var/run/kubernetes";
 
 /// Form of a flag's value on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub enum Form {
     /// `--flag` or `--flag=true`.
     Switch,
     /// `--flag=value` or `--flag value`.
@@ -35,7 +36,7 @@ enum Form {
 use Form::{Switch, Value};
 
 /// Flag without effect: name, form, and why Ferry does not need it.
-type Row = (&'static str, Form, &'static str);
+pub type Row = (&'static str, Form, &'static str);
 
 const NO_CONTENTION: &str = "there are no profiles of lock contention";
 const NO_SOCKET: &str = "profiles are served at the port of metrics";
@@ -43,7 +44,11 @@ const ONE_CACHE: &str = "every resource has one watch cache, whose size follows 
 const LOGGING: &str = "use -v and --log-format";
 const PEERS: &str = "servers do not forward requests to each other";
 const METRICS: &str = "all metrics are served";
-const QPS: &str = "requests are limited by the server's priority and fairness";
+pub const QPS: &str = "requests are limited by the server's priority and fairness";
+const LOG_BATCHES: &str = "events are written to the log one by one";
+const KUBELET_PORT: &str = "the port in the status of the Node is used";
+const NO_CLOUD: &str = "use cloud-controller-manager";
+const RECYCLER: &str = "volumes are not recycled";
 const LEASES: &str = "leases have Kubernetes' default names and times";
 const DELEGATED: &str =
     "the API server authenticates and authorizes requests, with the kubeconfig of --kubeconfig";
@@ -66,7 +71,16 @@ const COMMON: &[Row] = &[
 ];
 
 const API_SERVER: &[Row] = &[
+    ("admission-control", Value, "use --enable-admission-plugins"),
     ("aggregator-reject-forwarding-redirect", Switch, "redirects of extension servers are never followed"),
+    ("audit-log-batch-max-size", Value, LOG_BATCHES),
+    ("audit-log-batch-max-wait", Value, LOG_BATCHES),
+    ("audit-log-batch-throttle-burst", Value, LOG_BATCHES),
+    ("audit-log-batch-throttle-enable", Switch, LOG_BATCHES),
+    ("audit-log-batch-throttle-qps", Value, LOG_BATCHES),
+    ("audit-log-truncate-max-batch-size", Value, LOG_BATCHES),
+    ("audit-webhook-batch-initial-backoff", Value, "use --audit-webhook-initial-backoff"),
+    ("authorization-policy-file", Value, "there is no attribute-based access control"),
     (
         "authorization-always-allow-paths",
         Value,
@@ -88,7 +102,9 @@ const API_SERVER: &[Row] = &[
     ("etcd-readycheck-timeout", Value, "health checks of the store have Kubernetes' default timeout"),
     ("external-hostname", Value, "use --advertise-address"),
     ("http2-max-streams-per-connection", Value, "the limit is 100"),
+    ("kubelet-port", Value, KUBELET_PORT),
     ("kubelet-preferred-address-types", Value, "addresses are tried in Kubernetes' default order"),
+    ("kubelet-read-only-port", Value, KUBELET_PORT),
     ("kubelet-timeout", Value, "connections to kubelets use Kubernetes' default timeout"),
     ("kubernetes-service-node-port", Value, "the service `kubernetes` has no node port"),
     ("lease-reuse-duration-seconds", Value, "events share leases of a minute"),
@@ -111,6 +127,17 @@ const API_SERVER: &[Row] = &[
 ];
 
 const LOOPS: &[Row] = &[
+    ("authentication-token-webhook-cache-ttl", Value, DELEGATED),
+    ("authorization-webhook-cache-authorized-ttl", Value, DELEGATED),
+    ("authorization-webhook-cache-unauthorized-ttl", Value, DELEGATED),
+    ("disable-http2-serving", Switch, "HTTP/2 is always served"),
+    ("http2-max-streams-per-connection", Value, "the limit is 100"),
+    ("master", Value, "use --kubeconfig"),
+    ("permit-address-sharing", Switch, "addresses are not shared"),
+    ("permit-port-sharing", Switch, "ports are not shared"),
+    ("requestheader-uid-headers", Value, DELEGATED),
+    ("tls-curve-preferences", Value, "all safe curves are offered"),
+    ("tls-sni-cert-key", Value, "there is one certificate: use --tls-cert-file"),
     ("authentication-kubeconfig", Value, DELEGATED),
     ("authentication-skip-lookup", Switch, DELEGATED),
     ("authentication-tolerate-lookup-failure", Switch, DELEGATED),
@@ -127,6 +154,29 @@ const LOOPS: &[Row] = &[
 ];
 
 const CONTROLLER_MANAGER: &[Row] = &[
+    ("allow-untagged-cloud", Switch, NO_CLOUD),
+    ("cloud-config", Value, NO_CLOUD),
+    ("concurrent-service-syncs", Value, NO_CLOUD),
+    ("controller-shutdown-timeout", Value, "controllers are stopped within the grace period of the process"),
+    ("controller-start-interval", Value, "controllers start together"),
+    ("disable-force-detach-on-timeout", Switch, "volumes are not detached by force"),
+    ("enable-hostpath-provisioner", Switch, "volumes are provisioned by storage drivers"),
+    ("enable-leader-migration", Switch, "controllers do not move between managers"),
+    ("endpoint-updates-batch-period", Value, "endpoints follow changes"),
+    ("external-cloud-volume-plugin", Value, NO_CLOUD),
+    ("flex-volume-plugin-dir", Value, "FlexVolume plugins are not run"),
+    ("leader-migration-config", Value, "controllers do not move between managers"),
+    ("mirroring-endpointslice-updates-batch-period", Value, "slices follow changes"),
+    ("mirroring-max-endpoints-per-subset", Value, "the limit is 1000"),
+    ("namespace-sync-period", Value, "namespaces follow changes"),
+    ("pv-recycler-increment-timeout-nfs", Value, RECYCLER),
+    ("pv-recycler-minimum-timeout-hostpath", Value, RECYCLER),
+    ("pv-recycler-minimum-timeout-nfs", Value, RECYCLER),
+    ("pv-recycler-pod-template-filepath-hostpath", Value, RECYCLER),
+    ("pv-recycler-pod-template-filepath-nfs", Value, RECYCLER),
+    ("pv-recycler-timeout-increment-hostpath", Value, RECYCLER),
+    ("pvclaimbinder-sync-period", Value, "claims follow changes"),
+    ("route-reconciliation-period", Value, NO_CLOUD),
     ("attach-detach-reconcile-sync-period", Value, "attachments follow changes"),
     ("cidr-allocator-type", Value, "node ranges are allocated from --cluster-cidr"),
     ("cloud-provider", Value, "use cloud-controller-manager"),
@@ -157,6 +207,7 @@ const CONTROLLER_MANAGER: &[Row] = &[
 const CLOUD_CONTROLLER_MANAGER: &[Row] = &[("profiling", Switch, "it serves no port")];
 
 const SCHEDULER: &[Row] = &[
+    ("pod-max-in-unschedulable-pods-duration", Value, "pods are retried after five minutes"),
     ("kube-api-burst", Value, QPS),
     ("kube-api-content-type", Value, "objects are sent as JSON"),
     ("kube-api-qps", Value, QPS),
@@ -208,6 +259,8 @@ fn rows(command: &str) -> impl Iterator<Item = &'static Row> {
     };
     let more = match command {
         "controller-manager" => CONTROLLER_MANAGER,
+        "kubelet" => KUBELET,
+        "proxy" => PROXY,
         "scheduler" => SCHEDULER,
         "cloud-controller-manager" => CLOUD_CONTROLLER_MANAGER,
         _ => &[],
@@ -363,6 +416,40 @@ mod tests {
             text(&line(&["ferry", "scheduler", "--", "--profiling"])),
             "ferry scheduler -- --profiling"
         );
+    }
+
+    /// Flags of kube-apiserver, kube-controller-manager, kube-scheduler, kubelet and kube-proxy v1.36.4.
+    const KUBERNETES: &str = include_str!("upstream_flags.txt");
+    /// Flags that select another task than running the component, or Windows: they stay errors.
+    const MODES: [&str; 4] = ["init-only", "runonce", "windows-service", "write-config-to"];
+
+    #[test]
+    fn every_flag_of_kubernetes_is_supported_or_named_in_a_warning() {
+        let cli = Cli::command();
+        let supported = |name: &str, flag: &str| {
+            let command = cli.find_subcommand(name).expect(name);
+            command.get_arguments().chain(cli.get_arguments()).any(|argument| {
+                argument.get_long() == Some(flag)
+                    || argument.get_all_aliases().is_some_and(|all| all.contains(&flag))
+            })
+        };
+        let mut missing = Vec::new();
+        let mut walked = 0;
+        for section in KUBERNETES.split("# ").filter(|section| !section.trim().is_empty()) {
+            let mut words = section.split_whitespace();
+            let binary = words.next().expect("a component");
+            let command = command_of(OsStr::new(binary)).expect(binary);
+            for flag in words.filter(|flag| !MODES.contains(flag)) {
+                walked += 1;
+                let word = OsString::from(format!("--{flag}=1"));
+                let workers = command == "controller-manager" && concurrency(&word).is_some();
+                if row(command, &word).is_none() && !workers && !supported(command, flag) {
+                    missing.push(format!("{binary} --{flag}"));
+                }
+            }
+        }
+        assert_eq!(missing, [""; 0]);
+        assert!(walked > 500, "{walked}");
     }
 
     /// Supported flags must not be in these tables: they would never reach the parser.

@@ -12,6 +12,9 @@ const COMMIT: &str = env!("FERRY_COMMIT");
 const COMMIT_DATE: &str = env!("FERRY_COMMIT_DATE");
 const TARGET: &str = env!("FERRY_TARGET");
 
+/// The build that `/version` reports.
+pub const BUILD: base::version::BuildInfo = base::version::BuildInfo { commit: COMMIT, date: COMMIT_DATE };
+
 #[derive(Args, Debug)]
 pub struct VersionArgs {
     /// Output format.

@@ -33,7 +33,7 @@ impl Component {
             .stderr(std::fs::File::create(&log)?)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("starting {role}"))?;
+            .with_context(|| format!("failed to start {role}"))?;
         Ok(Self { child, log })
     }
 

@@ -168,7 +168,6 @@ impl Kubelet {
             let workers = Workers::new(Arc::clone(&shared));
             let serving = server::Server::new(Arc::clone(&shared), Arc::clone(&workers))
                 .map_err(KubeletError::Serve)?;
-            let mut stopping = std::pin::pin!(shared.tasks.stopping());
             let group = shared.tasks.clone();
             let (parts, mut ended) = RequiredTasks::new(shared.tasks.clone());
             parts.run("server", async move { serving.run(listener, group).await });
@@ -176,9 +175,8 @@ impl Kubelet {
             create_cgroups(&shared);
             let pressure = Arc::new(Mutex::default());
             let mut node = NodeLoop::new(Arc::clone(&shared), address.port(), Arc::clone(&pressure));
-            tokio::select! {
-                () = register(&mut node) => {}
-                () = &mut stopping => return Ok(()),
+            if shared.tasks.until_stopped(register(&mut node)).await.is_none() {
+                return Ok(());
             }
             let not_ready = node.not_ready();
             parts.run("node status", async move { node.run().await });
@@ -204,11 +202,9 @@ impl Kubelet {
             shared.tasks.spawn(shutdown::follow(Arc::clone(&shared), Arc::clone(&workers)));
             let watching = engine::watch(shared.engine.clone(), move |uid| workers.wake(uid));
             parts.run("runtime events", watching);
-            tokio::select! {
-                () = stopping => Ok(()),
-                Some(name) = ended.recv() => {
-                    if shared.tasks.is_stopping() { Ok(()) } else { Err(KubeletError::Ended(name)) }
-                }
+            match shared.tasks.until_stopped(ended.recv()).await.flatten() {
+                Some(name) if !shared.tasks.is_stopping() => Err(KubeletError::Ended(name)),
+                _ => Ok(()),
             }
         })
     }

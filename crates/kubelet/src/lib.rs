@@ -31,4 +31,4 @@ pub use housekeeping_config::HousekeepingConfig;
 pub use kubelet::{Kubelet, KubeletError, NodeStarted};
 
 /// Kubernetes version that this kubelet implements.
-pub const KUBERNETES_VERSION: &str = "v1.36.0";
+pub const KUBERNETES_VERSION: &str = base::version::GIT_VERSION;

@@ -1,5 +1,7 @@
 //! The kubelet's own metrics, with Kubernetes' names, labels and buckets.
 
+mod pods;
+
 use std::time::{Duration, Instant};
 
 use base::clock::Clock;
@@ -8,6 +10,8 @@ use base::metrics::{
 };
 
 use crate::lifecycle::MemberKind;
+
+pub use pods::{NodeStartMetrics, PodMetrics, static_label};
 
 /// Default buckets of Prometheus clients.
 const DEFAULT: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -35,6 +39,8 @@ pub struct RuntimeMetrics {
     relist_duration: Histogram,
     relist_interval: Histogram,
     last_seen: IntGauge,
+    sandbox_duration: HistogramVec,
+    sandbox_errors: IntCounterVec,
     clock: Clock,
 }
 
@@ -73,6 +79,17 @@ impl RuntimeMetrics {
                 "kubelet_pleg_last_seen_seconds",
                 "Timestamp in seconds when PLEG was last seen active.",
             )?,
+            sandbox_duration: metrics.histograms(
+                "kubelet_run_podsandbox_duration_seconds",
+                "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+                &["runtime_handler"],
+                &DEFAULT,
+            )?,
+            sandbox_errors: metrics.counters(
+                "kubelet_run_podsandbox_errors_total",
+                "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
+                &["runtime_handler"],
+            )?,
             clock: clock.clone(),
         })
     }
@@ -91,6 +108,14 @@ impl RuntimeMetrics {
             self.errors.with_label_values(&[operation]).inc();
         }
         outcome
+    }
+
+    /// Records the start of a sandbox by a handler, which runtime classes name.
+    pub fn sandbox_started(&self, handler: &str, good: bool, begun: Instant) {
+        self.sandbox_duration.with_label_values(&[handler]).observe(begun.elapsed().as_secs_f64());
+        if !good {
+            self.sandbox_errors.with_label_values(&[handler]).inc();
+        }
     }
 
     /// Records that states were read since `begun`.
@@ -131,6 +156,9 @@ pub struct KubeletMetrics {
     http_duration: HistogramVec,
     http_inflight: IntGaugeVec,
     storage: HistogramVec,
+    volume_operations: HistogramVec,
+    pub pods: PodMetrics,
+    pub node_start: NodeStartMetrics,
 }
 
 impl KubeletMetrics {
@@ -218,6 +246,14 @@ impl KubeletMetrics {
                 &["volume_plugin", "operation_name", "status", "migrated"],
                 &STORAGE,
             )?,
+            volume_operations: registry.histograms(
+                "volume_operation_total_seconds",
+                "Storage operation end to end duration in seconds",
+                &["operation_name", "plugin_name"],
+                &STORAGE,
+            )?,
+            pods: PodMetrics::new(&registry)?,
+            node_start: NodeStartMetrics::new(&registry)?,
             registry,
         })
     }
@@ -252,6 +288,10 @@ impl KubeletMetrics {
     pub fn volume_mounted(&self, plugin: &str, good: bool, begun: Instant) {
         let labels = [plugin, "volume_mount", if good { "success" } else { "fail-unknown" }, "false"];
         self.storage.with_label_values(&labels).observe(begun.elapsed().as_secs_f64());
+        if good {
+            let operations = self.volume_operations.with_label_values(&["volume_mount", plugin]);
+            operations.observe(begun.elapsed().as_secs_f64());
+        }
     }
 
     /// Records a request until the result is dropped.

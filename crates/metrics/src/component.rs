@@ -158,7 +158,7 @@ impl ResourceMetrics {
             if let Some(sinks) = &self.sinks
                 && self.leads.load(Ordering::Relaxed)
             {
-                sinks.push(&collect::snapshot(&self.api, &self.stats, &self.namespaces));
+                sinks.push(collect::snapshot(&self.api, &self.stats, &self.namespaces));
             }
         }
     }

@@ -5,15 +5,24 @@ use http::{StatusCode, Uri};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// Hooks of the library that metrics-server is built on. Here a server listens only when all of its parts have started.
+const IN_FLIGHT: &str = "poststarthook/max-in-flight-filter";
+const OBJECT_COUNT: &str = "poststarthook/storage-object-count-tracker-hook";
+
 /// Checks by probe, in their order.
 const PROBES: [(&str, &[&str]); 3] = [
-    ("healthz", &["ping", "log", "metadata-informer-sync"]),
-    ("livez", &["ping", "log", "metric-collection-timely", "metadata-informer-sync"]),
+    ("healthz", &["ping", "log", IN_FLIGHT, OBJECT_COUNT, "metadata-informer-sync"]),
+    (
+        "livez",
+        &["ping", "log", IN_FLIGHT, OBJECT_COUNT, "metric-collection-timely", "metadata-informer-sync"],
+    ),
     (
         "readyz",
         &[
             "ping",
             "log",
+            IN_FLIGHT,
+            OBJECT_COUNT,
             "metric-storage-ready",
             "metric-informer-sync",
             "metadata-informer-sync",
@@ -80,12 +89,14 @@ mod tests {
 
     #[test]
     fn verbose_probe_lists_its_checks() {
-        let all = "[+]ping ok\n[+]log ok\n[+]metric-storage-ready ok\n[+]metric-informer-sync ok\n\
-                   [+]metadata-informer-sync ok\n[+]shutdown ok\nreadyz check passed\n";
+        let all = "[+]ping ok\n[+]log ok\n[+]poststarthook/max-in-flight-filter ok\n\
+                   [+]poststarthook/storage-object-count-tracker-hook ok\n[+]metric-storage-ready ok\n\
+                   [+]metric-informer-sync ok\n[+]metadata-informer-sync ok\n[+]shutdown ok\nreadyz check passed\n";
         assert_eq!(ask("/readyz?verbose", ""), (200, all.to_owned()));
         assert_eq!(ask("/readyz?verbose=true", "").1, all);
-        let live = "[+]ping ok\n[+]log ok\n[+]metric-collection-timely ok\n[+]metadata-informer-sync ok\n\
-                    livez check passed\n";
+        let live = "[+]ping ok\n[+]log ok\n[+]poststarthook/max-in-flight-filter ok\n\
+                    [+]poststarthook/storage-object-count-tracker-hook ok\n[+]metric-collection-timely ok\n\
+                    [+]metadata-informer-sync ok\nlivez check passed\n";
         assert_eq!(ask("/livez?verbose", ""), (200, live.to_owned()));
         assert_eq!(ask("/livez", ""), (200, "ok".to_owned()));
     }
@@ -94,10 +105,7 @@ mod tests {
     fn failing_check_fails_its_probes_unless_excluded() {
         let (code, text) = ask("/readyz", "metric-storage-ready");
         assert_eq!(code, 500);
-        assert!(
-            text.contains("[+]ping ok\n[+]log ok\n[-]metric-storage-ready failed: reason withheld\n"),
-            "{text}"
-        );
+        assert!(text.contains("-hook ok\n[-]metric-storage-ready failed: reason withheld\n"), "{text}");
         assert!(text.ends_with("readyz check failed\n"), "{text}");
         assert_eq!(ask("/livez", "metric-storage-ready").0, 200);
         let (code, text) =
@@ -112,6 +120,7 @@ mod tests {
         assert_eq!(ask("/readyz/metric-storage-ready", ""), (200, "ok".to_owned()));
         assert_eq!(ask("/readyz/metric-storage-ready", "metric-storage-ready").0, 500);
         assert_eq!(ask("/livez/metric-storage-ready", "").0, 404);
+        assert_eq!(ask("/livez/poststarthook/max-in-flight-filter", ""), (200, "ok".to_owned()));
         assert!(answer(&"/metrics".parse().expect("a uri"), |_| true).is_none());
     }
 }

@@ -1,8 +1,8 @@
 //! Requests to kubelets.
 
-use crate::record::NodeRecord;
-use crate::resource::{DecodeError, Decoder, IsBound};
-use crate::stats::NodeStats;
+use crate::record::{BoundPod, NodeRecord};
+use crate::resource::{DecodeError, Decoder};
+use crate::stats::{NodeStats, SummaryDecoder, SummaryError};
 use crate::storage::NodeBatch;
 use base::clock::Clock;
 use base::http::{Client, HttpError, Limits, Origin, OriginError, Response};
@@ -14,12 +14,18 @@ use rustls::ClientConfig;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 const PATH: &str = "/metrics/resource";
 const SUMMARY: &str = "/stats/summary";
 /// Length of a page, at most.
 const LONGEST_PAGE: usize = 16 << 20;
+/// Bytes of a page that are read ahead; all nodes are read at once.
+const READ_BUFFER: usize = 32 << 10;
+/// Size of the statistics of one pod that any summary may have; summaries with larger ones wait for one of few permits.
+const SMALL_OBJECT: usize = 64 << 10;
+const LARGE_OBJECTS: usize = 4;
 /// Connections that are kept open between scrapes, at most.
 const KEPT: usize = 256;
 /// Time for which an origin is used: certificates and trust may change while the process runs.
@@ -93,7 +99,7 @@ pub enum ScrapeError {
     #[error(transparent)]
     Decode(#[from] DecodeError),
     #[error("failed to decode the summary")]
-    Summary(#[source] serde_json::Error),
+    Summary(#[source] SummaryError),
     #[error("no complete response within {0:?}")]
     Timeout(Duration),
 }
@@ -106,6 +112,8 @@ pub struct Kubelets {
     clock: Clock,
     timeout: Duration,
     origins: Mutex<HashMap<String, KnownOrigin>>,
+    /// Permits for summaries with objects that take much memory.
+    large_objects: Semaphore,
 }
 
 struct KnownOrigin {
@@ -127,14 +135,16 @@ impl Kubelets {
             response: timeout,
             silence: timeout,
             max_idle: KEPT,
+            read_buffer: READ_BUFFER,
             ..Limits::default()
         };
-        Self { http: Client::new(limits), addressing, tls, clock, timeout, origins: Mutex::default() }
+        let (http, origins) = (Client::new(limits), Mutex::default());
+        Self { http, addressing, tls, clock, timeout, origins, large_objects: Semaphore::new(LARGE_OBJECTS) }
     }
 
     /// Fetches and decodes the page of a node.
-    pub async fn scrape(&self, node: &NodeRecord, is_bound: IsBound<'_>) -> Result<NodeBatch, ScrapeError> {
-        match tokio::time::timeout(self.timeout, self.fetch(node, is_bound)).await {
+    pub async fn scrape(&self, node: &NodeRecord, bound: BoundPod<'_>) -> Result<NodeBatch, ScrapeError> {
+        match tokio::time::timeout(self.timeout, self.fetch(node, bound)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(ScrapeError::Timeout(self.timeout)),
         }
@@ -146,12 +156,24 @@ impl Kubelets {
     }
 
     /// Fetches and decodes the statistics of a node.
-    pub async fn stats(&self, node: &NodeRecord, is_bound: IsBound<'_>) -> Result<NodeStats, ScrapeError> {
+    pub async fn stats(&self, node: &NodeRecord, bound: BoundPod<'_>) -> Result<NodeStats, ScrapeError> {
         let fetch = async {
             let now = self.clock.now().as_millisecond();
-            let response = self.get(node, SUMMARY).await?;
-            let text = response.bytes(LONGEST_PAGE).await?;
-            NodeStats::decode(&text, now, is_bound).map_err(ScrapeError::Summary)
+            let mut response = self.get(node, SUMMARY).await?;
+            let (mut decoder, mut length, mut place) = (SummaryDecoder::new(now), 0_usize, None);
+            while let Some(piece) = response.piece().await? {
+                length = length.saturating_add(piece.len());
+                if length > LONGEST_PAGE {
+                    return Err(ScrapeError::TooLong);
+                }
+                for part in piece.chunks(READ_BUFFER) {
+                    decoder.push(part, bound).map_err(ScrapeError::Summary)?;
+                    if place.is_none() && decoder.buffered() > SMALL_OBJECT {
+                        place = self.large_objects.acquire().await.ok();
+                    }
+                }
+            }
+            decoder.finish().map_err(ScrapeError::Summary)
         };
         match tokio::time::timeout(self.timeout, fetch).await {
             Ok(outcome) => outcome,
@@ -159,7 +181,7 @@ impl Kubelets {
         }
     }
 
-    async fn fetch(&self, node: &NodeRecord, is_bound: IsBound<'_>) -> Result<NodeBatch, ScrapeError> {
+    async fn fetch(&self, node: &NodeRecord, bound: BoundPod<'_>) -> Result<NodeBatch, ScrapeError> {
         let now = self.clock.now().as_millisecond();
         let mut response = self.get(node, PATH).await?;
         let (mut decoder, mut length) = (Decoder::new(now), 0_usize);
@@ -168,9 +190,9 @@ impl Kubelets {
             if length > LONGEST_PAGE {
                 return Err(ScrapeError::TooLong);
             }
-            decoder.push(&piece, is_bound)?;
+            decoder.push(&piece, bound)?;
         }
-        Ok(decoder.finish(is_bound)?)
+        Ok(decoder.finish(bound)?)
     }
 
     /// Requests a page of a kubelet.

@@ -41,3 +41,8 @@ pub use state::{
     AllowList, FamilyFilter, InvalidSchedule, NextSchedule, StateMetrics, StateMetricsConfig,
     StateMetricsError, state_resources,
 };
+
+/// Tests measure the memory that hostile peers make the process hold.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: testbase::memory::Counting = testbase::memory::Counting;

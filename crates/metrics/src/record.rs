@@ -27,6 +27,22 @@ pub struct PodRecord {
     /// The place of its own metrics, if annotations name one.
     pub scrape: Option<Box<ScrapeTarget>>,
     pub containers: Box<[ContainerRecord]>,
+    /// Names of further containers that may run: init containers that are no sidecars, ephemeral containers.
+    pub other_containers: Box<[Box<str>]>,
+    /// Names of volumes.
+    pub volumes: Box<[Box<str>]>,
+}
+
+/// Returns the pod of a namespace and name if it is bound to the node whose kubelet reports it. A kubelet that reports
+/// other pods, pods that do not exist, or containers and volumes that a pod does not have, costs no memory for them.
+pub type BoundPod<'a> = &'a (dyn Fn(&str, &str) -> Option<Arc<PodRecord>> + Sync);
+
+impl PodRecord {
+    /// Reports whether the pod has a container of this name, of any kind.
+    pub fn has_container(&self, name: &str) -> bool {
+        self.containers.iter().any(|container| *container.name == *name)
+            || self.other_containers.iter().any(|other| **other == *name)
+    }
 }
 
 /// A container of a pod, sidecars included.
@@ -152,6 +168,16 @@ struct WirePodSpec<'a> {
     containers: Option<Vec<WireContainer<'a>>>,
     #[serde(borrow, default)]
     init_containers: Option<Vec<WireContainer<'a>>>,
+    #[serde(borrow, default)]
+    ephemeral_containers: Option<Vec<WireNamed<'a>>>,
+    #[serde(borrow, default)]
+    volumes: Option<Vec<WireNamed<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct WireNamed<'a> {
+    #[serde(borrow, default)]
+    name: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -272,12 +298,18 @@ impl Codec for PodRecord {
         let annotations = metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
         let scrape = annotations.and_then(|all| ScrapeTarget::of(|name| all.get(name).map(|text| &**text)));
         let (mut node, mut containers) = (None, Vec::<ContainerRecord>::new());
+        let (mut other_containers, mut volumes) = (Vec::<Box<str>>::new(), Vec::<Box<str>>::new());
         if let Some(spec) = spec {
             node = spec.node_name;
             let is_sidecar = |one: &WireContainer<'_>| one.restart_policy.as_deref() == Some("Always");
-            let sidecars = spec.init_containers.into_iter().flatten().filter(is_sidecar);
-            containers =
-                sidecars.chain(spec.containers.into_iter().flatten()).map(ContainerRecord::from).collect();
+            let init = spec.init_containers.into_iter().flatten();
+            let (sidecars, others): (Vec<_>, Vec<_>) = init.partition(is_sidecar);
+            let own = sidecars.into_iter().chain(spec.containers.into_iter().flatten());
+            containers = own.map(ContainerRecord::from).collect();
+            let others = others.iter().map(|one| (&*one.name).into());
+            let ephemeral = spec.ephemeral_containers.into_iter().flatten();
+            other_containers = others.chain(ephemeral.map(|one| (&*one.name).into())).collect();
+            volumes = spec.volumes.into_iter().flatten().map(|one| (&*one.name).into()).collect();
         }
         let (mut phase, mut ip) = (None, None);
         if let Some(status) = status {
@@ -297,6 +329,8 @@ impl Codec for PodRecord {
             is_running: phase.as_deref() == Some("Running"),
             scrape: scrape.map(Box::new),
             containers: containers.into(),
+            other_containers: other_containers.into(),
+            volumes: volumes.into(),
         })
     }
 
@@ -397,18 +431,21 @@ mod tests {
             br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"n","labels":{"k":"v"},
             "annotations":{"x":"y","prometheus.io/scrape":"true"},"managedFields":[{"manager":"m"}]},
             "spec":{"nodeName":"w","containers":[{"name":"c","resources":{"requests":{"cpu":"1500m","memory":"1Ki"}}}],
-            "initContainers":[{"name":"once"},{"name":"side","restartPolicy":"Always"}]},
+            "initContainers":[{"name":"once"},{"name":"side","restartPolicy":"Always"}],
+            "ephemeralContainers":[{"name":"debug"}],"volumes":[{"name":"data","emptyDir":{}}]},
             "status":{"phase":"Running","podIP":"10.0.0.7","containerStatuses":[{"name":"c","restartCount":3}]}}"#;
         let pod = PodRecord::decode(pod).expect("decodes");
         assert_eq!((pod.metadata.name.as_deref(), pod.node.as_str()), (Some("a"), "w"));
         assert_eq!(*pod.labels, [("k".into(), "v".into())]);
         assert_eq!(pod.metadata.annotations, None);
         assert_eq!(
-            (pod.ip.as_str(), pod.is_running, pod.scrape.map(|target| target.port)),
+            (pod.ip.as_str(), pod.is_running, pod.scrape.as_ref().map(|target| target.port)),
             ("10.0.0.7", true, Some(80))
         );
         let names: Vec<&str> = pod.containers.iter().map(|container| &*container.name).collect();
         assert_eq!(names, ["side", "c"]);
+        assert!(["side", "c", "once", "debug"].iter().all(|name| pod.has_container(name)));
+        assert!(!pod.has_container("data") && *pod.volumes == ["data".into()]);
         assert_eq!(pod.containers[1].requests, Amount { cpu: 1500, memory: 1024 });
         assert_eq!((pod.containers[0].restarts, pod.containers[1].restarts), (0, 3));
         assert!(PodRecord::decode(b"{}").is_ok() && PodRecord::decode(b"{").is_err());

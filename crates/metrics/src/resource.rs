@@ -2,18 +2,15 @@
 
 use crate::exposition::{Format, LineTooLong, Lines, SampleError, sample};
 use crate::point::{Point, UNKNOWN_START};
+use crate::record::{BoundPod, PodRecord};
 use crate::storage::{NodeBatch, PodBatch};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Length of a line, at most.
 const LONGEST_LINE: usize = 16 << 10;
 /// Containers of a node, at most. A kubelet runs 110 pods by default.
 const MAX_CONTAINERS: usize = 20_000;
-/// Containers of a pod, at most.
-const MAX_CONTAINERS_OF_POD: usize = 1000;
-
-/// Length of a container's name, at most.
-const LONGEST_NAME: usize = 253;
 
 const MILLISECOND: i64 = 1_000_000;
 
@@ -24,13 +21,9 @@ pub enum DecodeError {
     Sample { number: usize, source: SampleError },
     #[error(transparent)]
     Line(#[from] LineTooLong),
-    #[error("more than {MAX_CONTAINERS} containers, or {MAX_CONTAINERS_OF_POD} in a pod")]
+    #[error("more than {MAX_CONTAINERS} containers")]
     TooManyContainers,
 }
-
-/// Reports whether a pod, by its namespace and name, is bound to the node whose page is decoded. A kubelet that reports
-/// other pods, or pods that do not exist, takes no memory for them.
-pub type IsBound<'a> = &'a (dyn Fn(&str, &str) -> bool + Sync);
 
 /// A page being decoded.
 #[derive(Debug)]
@@ -39,8 +32,12 @@ pub struct Decoder {
     page: Page,
 }
 
-/// Containers of a pod.
-type Containers = Vec<(Box<str>, Point)>;
+/// A pod of the page, and the points of its containers.
+#[derive(Debug)]
+struct PagePod {
+    record: Arc<PodRecord>,
+    containers: Vec<(Box<str>, Point)>,
+}
 
 #[derive(Debug)]
 struct Page {
@@ -49,7 +46,8 @@ struct Page {
     /// Time of samples without a timestamp, in milliseconds.
     now: i64,
     node: Point,
-    pods: BTreeMap<(Box<str>, Box<str>), Containers>,
+    /// By namespace and name.
+    pods: BTreeMap<Box<str>, BTreeMap<Box<str>, PagePod>>,
     containers: usize,
 }
 
@@ -62,18 +60,21 @@ impl Decoder {
         Self { lines: Lines::new(LONGEST_LINE), page }
     }
 
-    pub fn push(&mut self, piece: &[u8], is_bound: IsBound<'_>) -> Result<(), DecodeError> {
+    pub fn push(&mut self, piece: &[u8], bound: BoundPod<'_>) -> Result<(), DecodeError> {
         let page = &mut self.page;
-        self.lines.push(piece, |line| page.take(line, is_bound))
+        self.lines.push(piece, |line| page.take(line, bound))
     }
 
     /// The points of the page. A pod of which a container lacks a value is left out, as is an incomplete node.
-    pub fn finish(self, is_bound: IsBound<'_>) -> Result<NodeBatch, DecodeError> {
+    pub fn finish(self, bound: BoundPod<'_>) -> Result<NodeBatch, DecodeError> {
         let Self { lines, mut page } = self;
-        lines.finish(|line| page.take(line, is_bound))?;
+        lines.finish(|line| page.take(line, bound))?;
         let is_complete = |point: &Point| point.at != 0 && point.cpu != 0 && point.memory != 0;
-        let mut pods = Vec::with_capacity(page.pods.len());
-        for ((namespace, name), mut containers) in page.pods {
+        let all = page.pods.into_iter().flat_map(|(namespace, pods)| {
+            pods.into_iter().map(move |(name, pod)| (namespace.clone(), name, pod.containers))
+        });
+        let mut pods = Vec::new();
+        for (namespace, name, mut containers) in all.filter(|(.., containers)| !containers.is_empty()) {
             if containers.iter().all(|(_, point)| is_complete(point)) {
                 containers.shrink_to_fit();
                 pods.push(PodBatch { namespace, name, containers });
@@ -86,7 +87,7 @@ impl Decoder {
 }
 
 impl Page {
-    fn take(&mut self, line: &[u8], is_bound: IsBound<'_>) -> Result<(), DecodeError> {
+    fn take(&mut self, line: &[u8], bound: BoundPod<'_>) -> Result<(), DecodeError> {
         self.number = self.number.saturating_add(1);
         // Lines of other metrics are not parsed: `pod_` and `container_swap_` rows are half of a page.
         let Some(metric) = Metric::of(line) else { return Ok(()) };
@@ -98,15 +99,20 @@ impl Page {
         } else {
             let (namespace, pod, name) =
                 (found.label("namespace"), found.label("pod"), found.label("container"));
-            if name.len() > LONGEST_NAME || !is_bound(namespace, pod) {
-                return Ok(());
+            if !self.pods.get(namespace).is_some_and(|pods| pods.contains_key(pod)) {
+                let Some(record) = bound(namespace, pod) else { return Ok(()) };
+                let pods = self.pods.entry(namespace.into()).or_default();
+                pods.insert(pod.into(), PagePod { record, containers: Vec::new() });
             }
-            let containers = self.pods.entry((namespace.into(), pod.into())).or_default();
-            let at = match containers.iter().position(|(known, _)| &**known == name) {
+            let Some(PagePod { record, containers }) =
+                self.pods.get_mut(namespace).and_then(|pods| pods.get_mut(pod))
+            else {
+                return Ok(());
+            };
+            let at = match containers.iter().position(|(known, _)| **known == *name) {
                 Some(at) => at,
-                None if self.containers >= MAX_CONTAINERS || containers.len() >= MAX_CONTAINERS_OF_POD => {
-                    return Err(DecodeError::TooManyContainers);
-                }
+                None if !record.has_container(name) => return Ok(()),
+                None if self.containers >= MAX_CONTAINERS => return Err(DecodeError::TooManyContainers),
                 None => {
                     self.containers = self.containers.saturating_add(1);
                     containers.push((name.into(), EMPTY));
@@ -175,30 +181,35 @@ impl Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::ContainerRecord;
 
     const NOW: i64 = 1_700_000_000_000;
 
     fn decode(page: &str) -> Result<NodeBatch, DecodeError> {
         let mut decoder = Decoder::new(NOW);
         for piece in page.as_bytes().chunks(7) {
-            decoder.push(piece, &is_known)?;
+            decoder.push(piece, &bound)?;
         }
-        decoder.finish(&is_known)
+        decoder.finish(&bound)
     }
 
-    fn is_known(_: &str, pod: &str) -> bool {
-        pod != "elsewhere"
+    /// Pods with the containers a, b and c.
+    fn bound(_: &str, pod: &str) -> Option<Arc<PodRecord>> {
+        let container = |name: &str| ContainerRecord { name: name.into(), ..ContainerRecord::default() };
+        let containers = ["a", "b", "c"].map(container).into();
+        (pod != "elsewhere").then(|| Arc::new(PodRecord { containers, ..PodRecord::default() }))
     }
 
     #[test]
-    fn pods_of_other_nodes_and_long_names_are_left_out() {
+    fn pods_of_other_nodes_and_containers_of_no_pod_are_left_out() {
         let row = |pod: &str, container: &str| {
             format!(
                 "container_cpu_usage_seconds_total{{container=\"{container}\",namespace=\"n\",pod=\"{pod}\"}} 1\n\
                  container_memory_working_set_bytes{{container=\"{container}\",namespace=\"n\",pod=\"{pod}\"}} 1\n"
             )
         };
-        let page = [row("here", "c"), row("here", &"x".repeat(300)), row("elsewhere", "c")].concat();
+        let page =
+            [row("here", "c"), row("here", "other"), row("none", "other"), row("elsewhere", "c")].concat();
         let pods = decode(&page).expect("decodes").pods;
         let found: Vec<_> = pods.iter().map(|pod| (&*pod.name, pod.containers.len())).collect();
         assert_eq!(found, [("here", 1)]);
@@ -261,7 +272,7 @@ scrape_error 0
         );
         assert_eq!(batch, Ok(NodeBatch::default()));
         let many: String = (0..MAX_CONTAINERS + 1)
-            .map(|number| format!("container_cpu_usage_seconds_total{{container=\"{number}\",namespace=\"n\",pod=\"{number}\"}} 1\n"))
+            .map(|number| format!("container_cpu_usage_seconds_total{{container=\"c\",namespace=\"n\",pod=\"{number}\"}} 1\n"))
             .collect();
         assert_eq!(decode(&many), Err(DecodeError::TooManyContainers));
     }

@@ -69,7 +69,7 @@ impl ScrapeMetrics {
                 &["type"],
             )?,
             nodes: metrics.gauge(
-                "metrics_server_scraped_nodes",
+                "ferry_metrics_scraped_nodes",
                 "Number of nodes that the last cycle collected metrics from.",
             )?,
         })
@@ -177,10 +177,9 @@ impl Scraper {
         let name = name_of(node);
         let delay = spread.mul_f64(rand::rng().random_range(0.0..1.0));
         tokio::time::sleep(delay).await;
-        let is_bound =
-            |namespace: &str, pod: &str| self.pods.get(namespace, pod).is_some_and(|pod| pod.node == name);
+        let bound = |namespace: &str, pod: &str| self.pods.get(namespace, pod).filter(|pod| pod.node == name);
         let start = Instant::now();
-        let outcome = self.kubelets.scrape(node, &is_bound).await;
+        let outcome = self.kubelets.scrape(node, &bound).await;
         if self.is_labelled(name) {
             self.metrics.request(name, start.elapsed(), self.clock.now().as_second());
         }
@@ -189,7 +188,7 @@ impl Scraper {
                 self.storage.store(name, Some(batch));
                 self.metrics.requests.with_label_values(&["true"]).inc();
                 if let Some(stats) = &self.stats {
-                    let found = self.kubelets.stats(node, &is_bound).await;
+                    let found = self.kubelets.stats(node, &bound).await;
                     let found = found.inspect_err(|error| {
                         tracing::debug!(
                             node = name,

@@ -1,6 +1,6 @@
 //! The last two points of every node and container, by node.
 //!
-//! Rules are metrics-server's: usage is a rate between two points, a restart begins anew, a pod is served when all its
+//! Rules are metrics-server's: usage is a rate between two points, a restart resets it, a pod is served when all its
 //! containers have two points, and a node that was not scraped in a cycle has no rows until it is again. Rows are kept by
 //! node, so a kubelet can report pods of its own node only: a pod is looked up at the node that it is bound to.
 

@@ -11,6 +11,7 @@ use crate::ports::Ports;
 use crate::rules::Rules;
 use crate::test_namespaces::NetworkNamespace;
 
+/// Time in which a forged announcement would arrive; nothing shows that it was dropped.
 const SILENCE: Duration = Duration::from_millis(400);
 const PATIENCE: Duration = Duration::from_secs(5);
 const A: &str = "10.223.0.2";

@@ -11,6 +11,15 @@ use crate::Shared;
 use crate::meta::v1::ObjectMeta;
 
 /// JSON codec of a type. Implementations are calls into this crate, never inlined into another.
+///
+/// ```
+/// use objects::Codec;
+/// use objects::core::v1::Pod;
+///
+/// let pod = Pod::decode(br#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}"#)?;
+/// assert_eq!(pod.metadata.name.as_deref(), Some("web"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub trait Codec: Sized {
     fn decode(json: &[u8]) -> Result<Self, Error>;
     fn encode(&self) -> Result<Vec<u8>, Error>;

@@ -12,7 +12,9 @@ use objects::core::v1 as core;
 use objects::discovery::v1::EndpointSlice;
 use objects::networking::v1::NetworkPolicy;
 use parking_lot::Mutex;
-use runtime::{Batching, Cache, ExternalState, Informers, Key, Selection, reconcile};
+use runtime::{Batching, Cache, Disturbances, ExternalState, Informers, Key, Selection, reconcile};
+use sys::instance::Instance;
+use sys::netlink::{Changes, notifications};
 use sys::nftables::NftError;
 use tokio::sync::Notify;
 
@@ -33,13 +35,14 @@ const BRIDGE_FILES: [&str; 2] =
 /// permission to change the rules of the caller's network namespace.
 pub fn run<'a>(
     node: &'a str,
+    instance: Instance,
     client: Client,
     pod_start_gate: Arc<PodStartGate>,
     tasks: TaskGroup,
     ready: Box<dyn FnOnce() + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), NftError>> {
     Box::pin(async move {
-        let outcome = match Nftables::open() {
+        let outcome = match Nftables::open(instance) {
             Ok(backend) => {
                 pod_start_gate.open();
                 let informers = Informers::new(client, &tasks);
@@ -123,7 +126,8 @@ impl Driver {
 
     /// Keeps the rules up to date until `tasks` stop. `ready` is called once all of them are applied.
     pub async fn run(self, tasks: TaskGroup, ready: impl FnOnce() + Send) {
-        reconcile(Running { driver: self, ready: Some(ready) }, &tasks).await;
+        let disturbances = Disturbances::new(notifications(Changes::Tables));
+        reconcile(Running { driver: self, disturbances, ready: Some(ready) }, &tasks).await;
     }
 
     /// Watches pods and namespaces once there is a policy, and waits until both caches have synced.
@@ -199,6 +203,7 @@ impl Driver {
 /// A running driver.
 struct Running<R> {
     driver: Driver,
+    disturbances: Disturbances,
     ready: Option<R>,
 }
 
@@ -222,10 +227,15 @@ impl<R: FnOnce() + Send> ExternalState for Running<R> {
         Ok(())
     }
 
+    fn is_intact(&mut self) -> Result<bool, NftError> {
+        if self.driver.installed { self.driver.backend.is_intact() } else { Ok(true) }
+    }
+
     async fn changed(&mut self) -> Batching {
         tokio::select! {
             () = self.driver.changed.any.notified() => Batching::None,
             () = self.driver.pod_start_gate.any.notified() => Batching::Immediate,
+            () = self.disturbances.next() => Batching::Disturbed,
         }
     }
 }
@@ -237,11 +247,11 @@ fn for_bridges() {
             Ok(value) if value.trim() == "1" => {}
             Ok(_) => {
                 if let Err(error) = std::fs::write(file, "1") {
-                    tracing::warn!(%error, file, "policies do not hold between pods of one bridge");
+                    tracing::warn!(%error, file, "failed to enable bridge-nf-call, network policies are not enforced between pods of one node");
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, file, "policies may not hold between pods of one bridge: is br_netfilter there?");
+                tracing::warn!(%error, file, "br_netfilter is not loaded, network policies may not be enforced between pods of one node");
             }
         }
     }

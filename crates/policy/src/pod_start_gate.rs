@@ -74,7 +74,11 @@ impl PodStartGate {
                     Ok(Err(_)) => break,
                     Err(_) if self.on_failure == OnFailure::Start => break,
                     Err(_) => {
-                        tracing::warn!(namespace, name, "pod waits for its network policies to be in force");
+                        tracing::warn!(
+                            namespace,
+                            name,
+                            "pod start is delayed until its network policies are enforced"
+                        );
                     }
                 }
             }

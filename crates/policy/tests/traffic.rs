@@ -189,7 +189,8 @@ impl World {
     }
 
     fn begin(&self) -> Enforced<'_> {
-        let backend = self.within("node", || Nftables::open().expect("a netlink socket"));
+        let backend =
+            self.within("node", || Nftables::open(sys::instance::Instance::MAIN).expect("a netlink socket"));
         let mut state = State::default();
         state.set_namespace("n", Some([("name".to_owned(), "n".to_owned())].into()));
         state.set_namespace("m", Some([("name".to_owned(), "m".to_owned())].into()));

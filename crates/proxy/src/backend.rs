@@ -48,31 +48,38 @@ pub enum BackendError {
     Ipvs(#[from] IpvsError),
     #[error("userspace")]
     Userspace(#[from] UserspaceError),
-    #[error("no backend works on this machine")]
+    #[error("no proxy mode is available on this node")]
     None,
 }
 
 /// Applies plans to the kernel.
 pub trait Backend: Send + Sync {
     fn mode(&self) -> Mode;
+    /// Checks that the kernel takes the rules, without a change of existing ones.
+    fn probe(&self) -> Result<(), BackendError>;
     /// Replaces all rules in the kernel by those of `state`.
     fn replace(&self, state: &State) -> Result<(), BackendError>;
     /// Applies a difference that results in `state`.
     fn apply(&self, difference: &Difference, state: &State) -> Result<(), BackendError>;
+    /// Returns false if another process changed the rules.
+    fn is_intact(&self) -> Result<bool, BackendError>;
     /// Removes everything.
     fn remove(&self) -> Result<(), BackendError>;
 }
 
-/// A working backend: the requested one, or else the first in order. It is probed by applying an empty set of
-/// services.
+/// A working backend: the requested one, or else the first in order. The rules of the last run are left as they are
+/// until the first complete plan.
 pub fn open(requested: Option<Mode>, node: &Node) -> Result<Box<dyn Backend>, BackendError> {
     let others = ORDER.into_iter().filter(|mode| Some(*mode) != requested);
     for mode in requested.into_iter().chain(others) {
         match attempt(mode, node) {
             Ok(backend) => return Ok(backend),
             Err(error) => {
-                let cause = causes(&error);
-                tracing::warn!(mode = mode.name(), cause, "this way to serve services does not work here");
+                tracing::warn!(
+                    mode = mode.name(),
+                    error = causes(&error),
+                    "proxy mode unavailable, trying the next"
+                );
             }
         }
     }
@@ -92,7 +99,7 @@ fn attempt(mode: Mode, node: &Node) -> Result<Box<dyn Backend>, BackendError> {
         Mode::Ipvs => Box::new(IpvsBackend::open(node.clone())?),
         Mode::Userspace => Box::new(Userspace::open(node.clone())?),
     };
-    backend.replace(&State::default())?;
+    backend.probe()?;
     Ok(backend)
 }
 
@@ -101,12 +108,20 @@ impl Backend for Nftables {
         Mode::Nftables
     }
 
+    fn probe(&self) -> Result<(), BackendError> {
+        Ok(Self::probe(self)?)
+    }
+
     fn replace(&self, state: &State) -> Result<(), BackendError> {
         Ok(Self::replace(self, &state.whole())?)
     }
 
     fn apply(&self, difference: &Difference, _: &State) -> Result<(), BackendError> {
         Ok(Self::apply(self, difference)?)
+    }
+
+    fn is_intact(&self) -> Result<bool, BackendError> {
+        Ok(Self::is_intact(self)?)
     }
 
     fn remove(&self) -> Result<(), BackendError> {

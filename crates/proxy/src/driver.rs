@@ -1,7 +1,7 @@
 //! Watches services, endpoints and this node, and syncs the backend's rules with the plan.
 
 use futures_util::future::BoxFuture;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,15 +10,16 @@ use jiff::Timestamp;
 use objects::core::v1 as core;
 use objects::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
-use runtime::{Batching, Cache, Change, ExternalState, Informers, reconcile};
+use runtime::{Batching, Cache, Change, Disturbances, ExternalState, Informers, reconcile};
+use sys::netlink::{Changes, notifications};
 use tokio::sync::Notify;
 
 use crate::backend::{Backend, BackendError};
 use crate::feed::{service_of, view};
 use crate::health::{Health, ServicePorts};
 use crate::metrics::ProxyMetrics;
-use crate::model::{Node, ServiceName};
-use crate::plan::{Entry, plan};
+use crate::model::{Node, Protocol, Service, ServiceName};
+use crate::plan::plan;
 use crate::stale::Answers;
 use crate::state::{Difference, State};
 
@@ -38,6 +39,8 @@ pub struct Driver {
     state: State,
     health: Arc<Health>,
     metrics: Arc<ProxyMetrics>,
+    /// Services with UDP ports, as they were planned last.
+    udp_services: HashMap<ServiceName, Service>,
     /// Valid endpoints of UDP services that changed since the last flow cleanup.
     answers: Answers,
 }
@@ -117,11 +120,13 @@ impl Driver {
         let of_service = Arc::clone(&changed);
         services.on_event(move |change| {
             of_service.metrics.service_changes.inc();
+            of_service.metrics.services_pending.inc();
             of_service.add(name_of(change.object()));
         });
         let of_slice = Arc::clone(&changed);
         slices.on_event(move |change| {
             of_slice.metrics.endpoint_changes.inc();
+            of_slice.metrics.endpoints_pending.inc();
             if !matches!(change, Change::Deleted(_)) {
                 of_slice.note_trigger(change.old().map(AsRef::as_ref), change.object());
             }
@@ -135,15 +140,28 @@ impl Driver {
                 of_node.any.notify_one();
             }
         });
-        let (state, answers) = (State::default(), Answers::default());
-        Self { node, backend, services, slices, nodes, changed, state, health, metrics, answers }
+        let (state, answers, udp_services) = (State::default(), Answers::default(), HashMap::new());
+        Self {
+            node,
+            backend,
+            services,
+            slices,
+            nodes,
+            changed,
+            state,
+            health,
+            metrics,
+            udp_services,
+            answers,
+        }
     }
 
     /// Keeps the rules up to date until `tasks` stop. `ready` is called once all of them are applied.
     pub fn run<'a>(self, tasks: TaskGroup, ready: Box<dyn FnOnce() + Send + 'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let ports = ServicePorts::new(Arc::clone(&self.health), &tasks);
-            reconcile(Running { driver: self, ports, ready: Some(ready) }, &tasks).await;
+            let disturbances = Disturbances::new(notifications(Changes::Tables));
+            reconcile(Running { driver: self, ports, disturbances, ready: Some(ready) }, &tasks).await;
         })
     }
 
@@ -177,10 +195,17 @@ impl Driver {
             ports.set(&name, seen.as_ref());
             let entries = seen.as_ref().map(|service| plan(service, &self.node)).unwrap_or_default();
             let difference = self.state.set(&name, entries);
-            if let Some(service) = &seen
-                && touches_udp(&difference)
-            {
-                self.answers.note(service);
+            // Even without a difference of the rules: an endpoint that only serves while it terminates may be gone.
+            let last = self.udp_services.remove(&name);
+            match seen.filter(has_udp) {
+                Some(service) => {
+                    if last.as_ref().is_none_or(|last| *last != service) {
+                        self.answers.note(&service);
+                        last.iter().for_each(|last| self.answers.note_removed_ports(last, &service));
+                    }
+                    self.udp_services.insert(name, service);
+                }
+                None => last.iter().for_each(|last| self.answers.note_removed(last)),
             }
             total.merge(difference);
         }
@@ -204,9 +229,13 @@ impl Driver {
         if self.answers.is_empty() {
             return;
         }
+        let begun = Instant::now();
         match std::mem::take(&mut self.answers).forget_others() {
-            Ok(count) => self.metrics.forgotten_flows.inc_by(count as u64),
-            Err(error) => tracing::debug!(%error, "flows cannot be looked at"),
+            Ok(counts) => {
+                self.metrics.forgotten_flows.add(counts);
+                self.metrics.conntrack_seconds.observe(begun.elapsed().as_secs_f64());
+            }
+            Err(error) => tracing::debug!(%error, "failed to list conntrack entries"),
         }
     }
 }
@@ -215,6 +244,7 @@ impl Driver {
 struct Running<R> {
     driver: Driver,
     ports: ServicePorts,
+    disturbances: Disturbances,
     ready: Option<R>,
 }
 
@@ -234,9 +264,13 @@ impl<R: FnOnce() + Send> ExternalState for Running<R> {
         let driver = &mut self.driver;
         driver.look_at_node();
         let begun = Instant::now();
+        let pending = (driver.metrics.services_pending.get(), driver.metrics.endpoints_pending.get());
         let triggers = std::mem::take(&mut *driver.changed.triggers.lock());
         let difference = driver.plan_changed(&mut self.ports);
         let outcome = if whole { driver.backend.replace(&driver.state) } else { driver.apply(&difference) };
+        if whole && outcome.is_ok() {
+            driver.health.set_intact(true);
+        }
         if outcome.is_err() {
             driver.metrics.failures.inc();
             driver.changed.triggers.lock().extend(triggers);
@@ -249,6 +283,9 @@ impl<R: FnOnce() + Send> ExternalState for Running<R> {
                 if whole { &driver.metrics.full_sync_seconds } else { &driver.metrics.partial_sync_seconds };
             of_kind.observe(seconds);
         }
+        // Changes that arrived during the sync remain pending.
+        driver.metrics.services_pending.sub(pending.0);
+        driver.metrics.endpoints_pending.sub(pending.1);
         let now = driver.health.now();
         for (family, at) in triggers {
             let seconds = now.duration_since(at).as_secs_f64().max(0.0);
@@ -260,19 +297,22 @@ impl<R: FnOnce() + Send> ExternalState for Running<R> {
         Ok(())
     }
 
+    fn is_intact(&mut self) -> Result<bool, BackendError> {
+        let outcome = self.driver.backend.is_intact();
+        self.driver.health.set_intact(*outcome.as_ref().unwrap_or(&false));
+        outcome
+    }
+
     async fn changed(&mut self) -> Batching {
-        self.driver.changed.any.notified().await;
-        Batching::None
+        tokio::select! {
+            () = self.driver.changed.any.notified() => Batching::None,
+            () = self.disturbances.next() => Batching::Disturbed,
+        }
     }
 }
 
-fn touches_udp(difference: &Difference) -> bool {
-    difference.added.iter().chain(&difference.removed).any(|entry| match entry {
-        Entry::Service { front, .. } | Entry::Endpoint { front, .. } | Entry::Closed { front, .. } => {
-            front.protocol == crate::model::Protocol::Udp
-        }
-        _ => false,
-    })
+fn has_udp(service: &Service) -> bool {
+    service.ports.iter().any(|port| port.protocol == Protocol::Udp)
 }
 
 #[cfg(test)]

@@ -10,14 +10,20 @@ use crate::model::{Endpoint, Port, Protocol, Service, ServiceName};
 
 /// Services with this label belong to another proxy.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// Services and slices with this label are headless.
+const HEADLESS: &str = "service.kubernetes.io/headless";
 pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Default session affinity timeout.
 const DEFAULT_AFFINITY: i32 = 10_800;
 
-/// The name of the service that a slice belongs to.
+/// The name of the service that a slice belongs to; `None` if its endpoints are not to be proxied.
 #[must_use]
 pub fn service_of(slice: &EndpointSlice) -> Option<ServiceName> {
-    let name = slice.metadata.labels.as_ref()?.get(SERVICE_LABEL)?.clone();
+    let labels = slice.metadata.labels.as_ref()?;
+    if labels.contains_key(PROXY_NAME) || labels.contains_key(HEADLESS) {
+        return None;
+    }
+    let name = labels.get(SERVICE_LABEL)?.clone();
     Some(ServiceName { namespace: slice.metadata.namespace.clone().unwrap_or_default(), name })
 }
 
@@ -25,7 +31,8 @@ pub fn service_of(slice: &EndpointSlice) -> Option<ServiceName> {
 #[must_use]
 pub fn view(service: &core::Service, slices: &[Arc<EndpointSlice>], node: &str) -> Option<Service> {
     let spec = service.spec.as_ref()?;
-    if service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(PROXY_NAME)) {
+    let labels = service.metadata.labels.as_ref();
+    if labels.is_some_and(|labels| labels.contains_key(PROXY_NAME) || labels.contains_key(HEADLESS)) {
         return None;
     }
     if spec.type_.as_deref() == Some("ExternalName") {
@@ -165,10 +172,23 @@ mod tests {
             json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}),
             json!({"spec": {"type": "ExternalName", "externalName": "x"}}),
             json!({"metadata": {"labels": {PROXY_NAME: "other"}}, "spec": {"clusterIP": "10.96.0.9"}}),
+            json!({"metadata": {"labels": {HEADLESS: ""}}, "spec": {"clusterIP": "10.96.0.9"}}),
             json!({"spec": {}}),
         ] {
             let service: core::Service = from_value(object.clone()).expect("a service");
             assert_eq!(view(&service, &[], "here"), None, "{object}");
+        }
+    }
+
+    #[test]
+    fn slices_of_headless_services_and_other_proxies_are_ignored() {
+        for label in [HEADLESS, PROXY_NAME] {
+            let slice: EndpointSlice = from_value(json!({
+                "addressType": "IPv4", "endpoints": [],
+                "metadata": {"name": "web-1", "namespace": "default", "labels": {SERVICE_LABEL: "web", label: ""}},
+            }))
+            .expect("a slice");
+            assert_eq!(service_of(&slice), None, "{label}");
         }
     }
 }

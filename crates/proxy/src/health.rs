@@ -41,7 +41,11 @@ const HEAD: Duration = Duration::from_secs(10);
 pub struct Health {
     clock: Clock,
     pending: Mutex<Option<Instant>>,
+    /// Reason why the proxy cannot plan yet.
+    waiting: Mutex<Option<String>>,
     updated: Mutex<jiff::Timestamp>,
+    /// False if another process changed the rules, until they are applied again.
+    intact: AtomicBool,
     /// True if the node accepts new connections.
     eligible: AtomicBool,
 }
@@ -52,7 +56,9 @@ impl Health {
         Self {
             clock: clock.clone(),
             pending: Mutex::new(None),
+            waiting: Mutex::new(None),
             updated: Mutex::new(clock.now()),
+            intact: AtomicBool::new(true),
             eligible: AtomicBool::new(true),
         }
     }
@@ -72,6 +78,16 @@ impl Health {
         *self.updated.lock() = self.clock.now();
     }
 
+    /// Records the reason why the proxy cannot plan yet, if any.
+    pub fn set_waiting(&self, reason: Option<String>) {
+        *self.waiting.lock() = reason;
+    }
+
+    /// Records whether the rules in the kernel are those that were applied.
+    pub fn set_intact(&self, intact: bool) {
+        self.intact.store(intact, Ordering::Relaxed);
+    }
+
     pub fn set_eligible(&self, eligible: bool) {
         self.eligible.store(eligible, Ordering::Relaxed);
     }
@@ -82,14 +98,22 @@ impl Health {
         let (readiness, health) = (Readiness::new(), Arc::clone(self));
         readiness.register("ping", Probes::ALL, || Ok(()));
         readiness.register_extra("proxier", Probes::ALL, move || {
-            if health.is_healthy() { Ok(()) } else { Err("changes of services are pending".to_owned()) }
+            let waiting = health.waiting.lock().clone();
+            match waiting {
+                Some(reason) => Err(reason),
+                None if health.is_healthy() => Ok(()),
+                None => Err("service changes are pending, or another process changed the rules".to_owned()),
+            }
         });
         readiness
     }
 
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        self.pending.lock().is_none_or(|since| since.elapsed() < PATIENCE)
+        let is_planning = self.waiting.lock().is_none();
+        is_planning
+            && self.intact.load(Ordering::Relaxed)
+            && self.pending.lock().is_none_or(|since| since.elapsed() < PATIENCE)
     }
 
     /// Health and its message. A node marked for removal is alive, but not eligible for new connections.
@@ -105,6 +129,9 @@ impl Health {
             "healthy": healthy,
             "status": {"IPv4": status, "IPv6": status},
         });
+        if let Some(reason) = &*self.waiting.lock() {
+            report["reason"] = json!(reason);
+        }
         if about_the_node {
             report["nodeEligible"] = json!(eligible);
         }
@@ -294,35 +321,31 @@ pub fn serve_to(
     Box::pin(async move {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let accepting = async {
+            let mut acceptor = base::accept::Acceptor::new(&*listener);
             loop {
                 let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
-                match listener.accept().await {
-                    Ok((_, client)) if !admits(client.ip()) => {}
-                    Ok((stream, _)) => {
-                        let answer = Arc::clone(&answer);
-                        tasks.spawn_until_stopped(async move {
-                            let _permit = permit;
-                            let handler = service_fn(move |request: Request<Incoming>| {
-                                let answer = Arc::clone(&answer);
-                                async move {
-                                    let (head, _) = request.into_parts();
-                                    Ok::<_, Infallible>(answer.respond(&head).await)
-                                }
-                            });
-                            let serving = http1::Builder::new()
-                                .timer(TokioTimer::new())
-                                .header_read_timeout(HEAD)
-                                .serve_connection(TokioIo::new(stream), handler);
-                            if let Err(error) = serving.await {
-                                tracing::trace!(%error, "a connection ended");
-                            }
-                        });
-                    }
-                    Err(error) => {
-                        tracing::debug!(%error, "accepting");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
+                let (stream, client) = acceptor.accept().await;
+                if !admits(client.ip()) {
+                    continue;
                 }
+                let answer = Arc::clone(&answer);
+                tasks.spawn_until_stopped(async move {
+                    let _permit = permit;
+                    let handler = service_fn(move |request: Request<Incoming>| {
+                        let answer = Arc::clone(&answer);
+                        async move {
+                            let (head, _) = request.into_parts();
+                            Ok::<_, Infallible>(answer.respond(&head).await)
+                        }
+                    });
+                    let serving = http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .header_read_timeout(HEAD)
+                        .serve_connection(TokioIo::new(stream), handler);
+                    if let Err(error) = serving.await {
+                        tracing::trace!(%error, "connection failed");
+                    }
+                });
             }
         };
         tasks.until_stopped(accepting).await;

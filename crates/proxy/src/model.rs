@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use sys::instance::Instance;
 
 pub use sys::protocol::Protocol;
 
@@ -72,4 +73,6 @@ pub struct Node {
     /// Pod addresses of the cluster: traffic from other addresses to a service is masqueraded.
     pub pod_cidrs: Vec<IpNet>,
     pub masquerade_all: bool,
+    /// Instance whose rules and links these are.
+    pub instance: Instance,
 }

@@ -13,21 +13,21 @@ use crate::model::{Node, Port, Protocol, Service};
 
 /// A frontend: an address and a port, or a port of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Front {
+pub struct Frontend {
     /// Unspecified for a port of the node.
     pub address: IpAddr,
     pub protocol: Protocol,
     pub port: u16,
 }
 
-impl Front {
+impl Frontend {
     #[must_use]
     pub fn is_node_port(&self) -> bool {
         self.address.is_unspecified()
     }
 }
 
-impl std::fmt::Display for Front {
+impl std::fmt::Display for Frontend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let protocol = self.protocol.name();
         if self.is_node_port() {
@@ -80,11 +80,11 @@ pub enum Closed {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Entry {
     Service {
-        front: Front,
+        front: Frontend,
         pick: Pick,
     },
     Endpoint {
-        front: Front,
+        front: Frontend,
         list: List,
         index: u32,
         address: IpAddr,
@@ -92,7 +92,7 @@ pub enum Entry {
     },
     /// An endpoint that has affinity clients of the frontend.
     Known {
-        front: Front,
+        front: Frontend,
         address: IpAddr,
         port: u16,
     },
@@ -105,12 +105,12 @@ pub enum Entry {
         address: IpAddr,
     },
     Closed {
-        front: Front,
+        front: Frontend,
         verdict: Closed,
     },
     /// Only these sources may use the front.
     Guarded {
-        front: Front,
+        front: Frontend,
         ranges: Vec<IpNet>,
     },
 }
@@ -118,13 +118,13 @@ pub enum Entry {
 /// Key of an entry: entries with the same key exclude each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EntryKey {
-    Service(Front),
-    Endpoint(Front, List, u32),
-    Known(Front, IpAddr, u16),
+    Service(Frontend),
+    Endpoint(Frontend, List, u32),
+    Known(Frontend, IpAddr, u16),
     Hairpin(IpAddr),
     Virtual(IpAddr),
-    Closed(Front),
-    Guarded(Front),
+    Closed(Frontend),
+    Guarded(Frontend),
 }
 
 impl Entry {
@@ -166,17 +166,17 @@ pub fn plan(service: &Service, node: &Node) -> Vec<Entry> {
             continue;
         }
         for port in &service.ports {
-            fronts(service, port, &choose(&port.endpoints, node, ipv4), ipv4, &mut out);
+            frontends(service, port, &choose(&port.endpoints, node, ipv4), ipv4, &mut out);
         }
     }
     out
 }
 
-fn fronts(service: &Service, port: &Port, chosen: &Chosen, ipv4: bool, out: &mut Vec<Entry>) {
+fn frontends(service: &Service, port: &Port, chosen: &Chosen, ipv4: bool, out: &mut Vec<Entry>) {
     let of_family = |addresses: &[IpAddr]| -> Vec<IpAddr> {
         addresses.iter().copied().filter(|address| address.is_ipv4() == ipv4).collect()
     };
-    let front = |address: IpAddr| Front { address, protocol: port.protocol, port: port.port };
+    let front = |address: IpAddr| Frontend { address, protocol: port.protocol, port: port.port };
     for address in of_family(&service.cluster_ips) {
         let own = if service.internal_local { &chosen.here } else { &chosen.everywhere };
         let hidden = own.is_empty() && !chosen.everywhere.is_empty();
@@ -192,7 +192,7 @@ fn fronts(service: &Service, port: &Port, chosen: &Chosen, ipv4: bool, out: &mut
     let balanced = of_family(&service.load_balancer_ips);
     let outside = of_family(&service.external_ips).into_iter().chain(balanced.iter().copied());
     for (address, number) in outside.map(|address| (address, port.port)).chain(node_port) {
-        let front = Front { address, protocol: port.protocol, port: number };
+        let front = Frontend { address, protocol: port.protocol, port: number };
         let hidden = own.is_empty() && !chosen.everywhere.is_empty();
         open(service, front, source, own, hidden, out);
         if let Source::OutsideLocal { .. } = source {
@@ -217,7 +217,7 @@ fn count(list: &[(IpAddr, u16)]) -> u32 {
 /// Entries of one frontend. `hidden`: there are endpoints, but not for these clients.
 fn open(
     service: &Service,
-    front: Front,
+    front: Frontend,
     source: Source,
     own: &[(IpAddr, u16)],
     hidden: bool,
@@ -241,7 +241,7 @@ fn open(
     endpoints(front, List::Own, own, service.affinity_seconds.is_some(), out);
 }
 
-fn endpoints(front: Front, list: List, all: &[(IpAddr, u16)], affine: bool, out: &mut Vec<Entry>) {
+fn endpoints(front: Frontend, list: List, all: &[(IpAddr, u16)], affine: bool, out: &mut Vec<Entry>) {
     for (index, &(address, port)) in (0..).zip(all) {
         out.push(Entry::Endpoint { front, list, index, address, port });
         out.push(Entry::Hairpin { address });

@@ -149,14 +149,14 @@ impl State {
 mod tests {
     use super::*;
     use crate::model::Protocol;
-    use crate::plan::{Front, Source};
+    use crate::plan::{Frontend, Source};
 
     fn name(name: &str) -> ServiceName {
         ServiceName { namespace: "default".into(), name: name.into() }
     }
 
     fn service(last: u8, count: u32) -> Entry {
-        let front = Front { address: [10, 96, 0, last].into(), protocol: Protocol::Tcp, port: 80 };
+        let front = Frontend { address: [10, 96, 0, last].into(), protocol: Protocol::Tcp, port: 80 };
         let pick = Pick { source: Source::Inside, node_port: false, count, affinity_seconds: None };
         Entry::Service { front, pick }
     }

@@ -30,6 +30,8 @@ pub const BOOTSTRAP: Area = area!("bootstrap.gz");
 pub const COLUMNS: Area = area!("columns.gz");
 /// Discovery documents by path, with `__` for `/`.
 pub const DISCOVERY: Area = area!("discovery.gz");
+/// Metrics by name: type, labels, buckets, stability level, deprecating version and components.
+pub const METRICS: Area = area!("metrics.gz");
 /// Digests of the parts of each OpenAPI document; see [`parts`].
 pub const OPENAPI: Area = area!("openapi.gz");
 /// Requests and responses recorded on an API server, by area and name.
@@ -40,7 +42,7 @@ pub const SAMPLES: Area = area!("samples.gz");
 /// Ferry's tables read them.
 pub const TYPES: Area = area!("types.gz");
 
-pub const AREAS: &[Area] = &[BOOTSTRAP, COLUMNS, DISCOVERY, OPENAPI, RECORDINGS, SAMPLES, TYPES];
+pub const AREAS: &[Area] = &[BOOTSTRAP, COLUMNS, DISCOVERY, METRICS, OPENAPI, RECORDINGS, SAMPLES, TYPES];
 
 impl Area {
     /// Names and JSON texts of all records, in the order of their names.

@@ -14,6 +14,16 @@ use crate::Key;
 const PATIENCE: Duration = Duration::from_secs(5 * 60);
 
 /// The expectations of one loop. Clones share them.
+///
+/// ```
+/// use runtime::{Expectations, Key};
+///
+/// let (expectations, key) = (Expectations::default(), Key::new("default", "web"));
+/// expectations.expect_creations(&key, 1);
+/// assert!(!expectations.satisfied(&key), "the loop creates nothing more");
+/// expectations.created(&key);
+/// assert!(expectations.satisfied(&key));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Expectations {
     keys: Arc<Mutex<HashMap<Key, Expected>>>,

@@ -1,16 +1,22 @@
 //! Reconciles state outside the API, such as kernel rules, with the API: completely at first and after every failure,
-//! by differences in between.
+//! by differences in between. What was applied is verified every 30 seconds and after notifications of changes by other
+//! processes, and applied again if it differs.
 
 use std::error::Error;
 use std::time::Duration;
 
 use base::backoff::Backoff;
+use base::clock::deadline_after;
 use base::errors::chain;
 use base::tasks::TaskGroup;
+use tokio::time::Instant;
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 /// Changes within this time are batched.
 const BATCH_WINDOW: Duration = Duration::from_millis(5);
+
+/// Interval at which the applied state is verified.
+const RESYNC: Duration = Duration::from_secs(30);
 
 /// State outside the API that is reconciled.
 pub trait ExternalState: Send {
@@ -25,7 +31,12 @@ pub trait ExternalState: Send {
     /// Applies the desired state: all of it, regardless of what exists, or the difference to the last call.
     fn apply(&mut self, whole: bool) -> Result<(), Self::Error>;
 
-    /// Completes when the desired state may have changed; returns whether more changes may follow immediately.
+    /// Returns false if another process changed the applied state, which is then applied completely.
+    fn is_intact(&mut self) -> Result<bool, Self::Error> {
+        Ok(true)
+    }
+
+    /// Completes when the desired state may have changed, or another process may have changed the applied state; returns whether more changes may follow immediately.
     fn changed(&mut self) -> impl Future<Output = Batching> + Send;
 }
 
@@ -36,11 +47,44 @@ pub enum Batching {
     None,
     /// A caller waits for it: applied without batching.
     Immediate,
+    /// Another process may have changed the applied state: it is verified.
+    Disturbed,
+}
+
+/// Urgency of the next round, or `Disturbed` when the resync is due.
+async fn next(state: &mut impl ExternalState, resync: Instant) -> Batching {
+    let urgency = tokio::select! {
+        urgency = state.changed() => urgency,
+        () = tokio::time::sleep_until(resync) => Batching::Disturbed,
+    };
+    if urgency == Batching::None {
+        tokio::time::sleep(BATCH_WINDOW).await;
+    }
+    urgency
+}
+
+/// True if the whole state must be applied again.
+fn is_damaged(state: &mut impl ExternalState) -> bool {
+    match state.is_intact() {
+        Ok(true) => false,
+        Ok(false) => {
+            tracing::warn!("another process changed {}, applying all of it again", state.name());
+            true
+        }
+        Err(error) => {
+            tracing::warn!(
+                error = chain(&error),
+                "failed to verify {}, applying all of it again",
+                state.name()
+            );
+            true
+        }
+    }
 }
 
 /// Reconciles until `tasks` stop.
 pub async fn reconcile(mut state: impl ExternalState, tasks: &TaskGroup) {
-    let (mut whole, mut retry) = (true, RETRY);
+    let (mut whole, mut retry, mut resync) = (true, RETRY, deadline_after(RESYNC));
     loop {
         if tasks.until_stopped(state.ready()).await.is_none() {
             return;
@@ -51,25 +95,23 @@ pub async fn reconcile(mut state: impl ExternalState, tasks: &TaskGroup) {
                 retry.reset();
                 None
             }
-            // Something else may have changed the state: apply it completely.
+            // Another process may have changed the state: apply it completely.
             Err(error) => {
                 tracing::warn!(error = chain(&error), "failed to apply {}, retrying", state.name());
                 whole = true;
                 Some(retry.next_delay())
             }
         };
-        let next = async {
-            match wait {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => {
-                    if state.changed().await == Batching::None {
-                        tokio::time::sleep(BATCH_WINDOW).await;
-                    }
-                }
+        if let Some(wait) = wait {
+            if tasks.until_stopped(tokio::time::sleep(wait)).await.is_none() {
+                return;
             }
-        };
-        if tasks.until_stopped(next).await.is_none() {
-            return;
+            continue;
+        }
+        let Some(urgency) = tasks.until_stopped(next(&mut state, resync)).await else { return };
+        if urgency == Batching::Disturbed {
+            whole = is_damaged(&mut state);
+            resync = deadline_after(RESYNC);
         }
     }
 }
@@ -122,5 +164,49 @@ mod tests {
         let state = RecordingState { failing: vec![1, 3], rounds: Arc::clone(&rounds), tasks: tasks.clone() };
         reconcile(state, &tasks).await;
         assert_eq!(*rounds.lock(), [true, true, false, true, false]);
+    }
+
+    /// Differs when verified for the second time, and records what is applied.
+    struct DamagedState {
+        verified: usize,
+        rounds: Arc<Mutex<Vec<bool>>>,
+        tasks: TaskGroup,
+    }
+
+    impl ExternalState for DamagedState {
+        type Error = InjectedFailure;
+
+        fn name(&self) -> &'static str {
+            "a test"
+        }
+
+        async fn ready(&mut self) {}
+
+        fn apply(&mut self, whole: bool) -> Result<(), InjectedFailure> {
+            self.rounds.lock().push(whole);
+            Ok(())
+        }
+
+        fn is_intact(&mut self) -> Result<bool, InjectedFailure> {
+            self.verified += 1;
+            if self.verified == 4 {
+                self.tasks.stop();
+            }
+            if self.verified == 3 { Err(InjectedFailure) } else { Ok(self.verified != 2) }
+        }
+
+        async fn changed(&mut self) -> Batching {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reconcile_verifies_state_and_applies_everything_if_it_differs() {
+        let (tasks, rounds) = (TaskGroup::new(), Arc::new(Mutex::new(Vec::new())));
+        let state = DamagedState { verified: 0, rounds: Arc::clone(&rounds), tasks: tasks.clone() };
+        let begun = Instant::now();
+        reconcile(state, &tasks).await;
+        assert_eq!(rounds.lock()[..4], [true, false, true, true]);
+        assert_eq!(begun.elapsed(), 4 * RESYNC);
     }
 }

@@ -187,8 +187,8 @@ impl Context {
         self.settings.iter().find_map(|setting| setting.downcast_ref())
     }
 
-    fn for_pass(&self, pass: &Arc<Reconciliation>) -> Self {
-        Self { client: self.client.with_causes(Arc::clone(pass) as _), ..self.clone() }
+    fn for_reconciliation(&self, reconciliation: &Arc<Reconciliation>) -> Self {
+        Self { client: self.client.with_causes(Arc::clone(reconciliation) as _), ..self.clone() }
     }
 }
 
@@ -281,12 +281,11 @@ impl Harness {
             stopping.await;
             queue.stop();
         });
-        let (tasks, stopping) = (self.tasks.clone(), self.tasks.stopping());
+        let tasks = self.tasks.clone();
         self.tasks.spawn(async move {
             let waits = std::mem::take(&mut *ctx.waits.lock());
-            tokio::select! {
-                () = stopping => return,
-                _ = futures_util::future::join_all(waits) => {}
+            if tasks.until_stopped(futures_util::future::join_all(waits)).await.is_none() {
+                return;
             }
             tracing::debug!(controller = ctx.descriptor.name, "caches synced");
             let configured = ctx
@@ -337,16 +336,16 @@ async fn worker(work: Arc<dyn Loop>, ctx: Context) {
 /// Reconciles one key and requeues, retries or forgets it.
 async fn process(work: &dyn Loop, ctx: &Context, key: &Key, trigger: Trigger) {
     let mut guard = KeyGuard { queue: &ctx.queue, key, settled: false };
-    let pass = Reconciliation::new(ctx.descriptor, key, trigger, &ctx.seen);
-    let own = ctx.for_pass(&pass);
+    let reconciliation = Reconciliation::new(ctx.descriptor, key, trigger, &ctx.seen);
+    let own = ctx.for_reconciliation(&reconciliation);
     let span = tracing::debug_span!("reconcile", controller = ctx.descriptor.name, %key);
-    let mut traced = start_span(ctx, key, &pass).await;
-    let running = Arc::clone(&pass).run(work.reconcile(key, &own).instrument(span));
+    let mut traced = start_span(ctx, key, &reconciliation).await;
+    let running = Arc::clone(&reconciliation).run(work.reconcile(key, &own).instrument(span));
     let outcome = trace::scope(traced.handle(), running).await;
-    end_span(&mut traced, ctx, &pass, outcome.as_ref().err().map(|error| &**error as _));
+    end_span(&mut traced, ctx, &reconciliation, outcome.as_ref().err().map(|error| &**error as _));
     match outcome {
         Ok(action) => {
-            pass.succeeded();
+            reconciliation.succeeded();
             ctx.queue.forget(key);
             if let Action::RequeueAfter(delay) = action {
                 ctx.queue.add_after(key.clone(), delay);
@@ -361,9 +360,9 @@ async fn process(work: &dyn Loop, ctx: &Context, key: &Key, trigger: Trigger) {
 }
 
 /// Span of a reconciliation, in the trace of the write that caused it.
-async fn start_span(ctx: &Context, key: &Key, pass: &Reconciliation) -> Span {
+async fn start_span(ctx: &Context, key: &Key, reconciliation: &Reconciliation) -> Span {
     let Descriptor { name, resource, .. } = *ctx.descriptor;
-    let parent = ctx.tracer.caused_by(pass.cause_revision()).await;
+    let parent = ctx.tracer.caused_by(reconciliation.cause_revision()).await;
     let mut span = ctx.tracer.start(Kind::Consumer, || parent, || format!("reconcile {name}"));
     span.record(|attributes| {
         attributes.set("ferry.controller", name);
@@ -373,8 +372,13 @@ async fn start_span(ctx: &Context, key: &Key, pass: &Reconciliation) -> Span {
 }
 
 /// Sets the cause and the outcome. A cause that was found after the start is linked.
-fn end_span(span: &mut Span, ctx: &Context, pass: &Reconciliation, error: Option<&(dyn Error + 'static)>) {
-    let revision = pass.cause_revision();
+fn end_span(
+    span: &mut Span,
+    ctx: &Context,
+    reconciliation: &Reconciliation,
+    error: Option<&(dyn Error + 'static)>,
+) {
+    let revision = reconciliation.cause_revision();
     if revision > 0 {
         span.record(|attributes| attributes.set("ferry.cause.revision", revision.to_string()));
     }

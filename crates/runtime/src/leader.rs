@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rand::Rng;
 use tokio::time::Instant;
 
-use crate::LoopMetrics;
+use crate::{LoopMetrics, Recorder};
 
 /// Time past the end of the lease after which the health check of a leader fails.
 const TOLERANCE: Duration = Duration::from_secs(20);
@@ -73,6 +73,18 @@ impl LeaderElection {
         }
     }
 
+    /// The lease, without its content.
+    fn lease(&self) -> Lease {
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                namespace: Some(self.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: None,
+        }
+    }
+
     fn set_status(&self, leads: bool) {
         *self.last_renewal.0.lock() = leads.then(Instant::now);
         if let Some(status) = &self.status {
@@ -125,10 +137,19 @@ pub async fn lead(
         }
     }
     tracing::info!(lease = election.name, identity = election.identity, "acquired the leader lease");
+    let recorder = Recorder::new(client.clone(), &election.name, clock.clone(), tasks);
+    let record = |what: &str| {
+        let note = format!("{} {what}", election.identity);
+        recorder.normal(&election.lease(), "LeaderElection", note);
+    };
+    record("became leader");
     election.set_status(true);
     start();
     let outcome = renew(&mut candidate, tasks).await;
     election.set_status(false);
+    if outcome == Leading::Lost {
+        record("stopped leading");
+    }
     outcome
 }
 
@@ -179,14 +200,7 @@ impl Candidate<'_> {
         let lease = match self.client.get::<Lease>(&election.namespace, &election.name).await {
             Ok(lease) => lease,
             Err(error) if error.is_not_found() => {
-                let lease = Lease {
-                    metadata: ObjectMeta {
-                        name: Some(election.name.clone()),
-                        namespace: Some(election.namespace.clone()),
-                        ..ObjectMeta::default()
-                    },
-                    spec: Some(self.lease_spec(None)),
-                };
+                let lease = Lease { spec: Some(self.lease_spec(None)), ..election.lease() };
                 return match self.client.create(&election.namespace, &lease).await {
                     Ok(_) => Ok(true),
                     Err(error) if error.is_already_exists() => Ok(false),

@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![warn(clippy::arithmetic_side_effects)]
 
+mod disturbances;
 mod events;
 mod expectations;
 mod external_state;
@@ -18,6 +19,7 @@ mod metrics;
 mod queue;
 mod reconciliation;
 
+pub use disturbances::Disturbances;
 pub use events::{EventType, Occurrence, Recorder, reference};
 pub use expectations::Expectations;
 pub use external_state::{Batching, ExternalState, reconcile};

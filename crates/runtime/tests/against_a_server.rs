@@ -17,7 +17,7 @@ use runtime::{
     Row, Selection, lead,
 };
 use serde_json::json;
-use testkit::{Server, eventually};
+use testkit::{Responder, Server, eventually};
 
 #[path = "../examples/label-copier.rs"]
 #[expect(dead_code, reason = "the main function of an example")]
@@ -64,6 +64,39 @@ async fn cache_after_server_restart_resumes() -> Result<()> {
     eventually("a is deleted", PATIENCE, async || names(&cache), |names| !has("a")(names)).await;
     tasks.drain(PATIENCE).await?;
     server.stop().await
+}
+
+/// A server on an etcd without progress notifications ends a streamed list with such an event.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cache_of_server_without_streamed_lists_syncs_by_list() -> Result<()> {
+    let item = |name: &str, revision: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": revision}})
+    };
+    let server = Responder::start(move |path, _| {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500,
+            "message": "progress notifications are not supported"});
+        let answer = match path {
+            path if path.contains("sendInitialEvents=true") => {
+                json!({"stream": [{"type": "ERROR", "object": status}]})
+            }
+            path if path.contains("watch=") => {
+                json!({"stream": [{"type": "ADDED", "object": item("b", "8")}]})
+            }
+            _ => json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"},
+                "items": [item("a", "5")]}),
+        };
+        (200, answer)
+    });
+    let server = server.await?;
+    let directory = tempfile::tempdir()?;
+    let kubeconfig = server.kubeconfig(directory.path(), "")?;
+    let tasks = TaskGroup::new();
+    let cache = Informers::new(Client::connect(&kubeconfig, "test")?, &tasks).of::<ConfigMap>();
+    tokio::time::timeout(PATIENCE, cache.synced()).await?;
+    eventually("both appear", PATIENCE, async || names(&cache), |names| *names == ["a", "b"]).await;
+    tasks.drain(PATIENCE).await?;
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,6 +158,14 @@ async fn leader_stop_releases_lease_to_next_candidate() -> Result<()> {
     assert_ne!(first, second);
     let lease: Lease = client.get("kube-system", "test").await?;
     assert_eq!(lease.spec.and_then(|spec| spec.holder_identity).as_deref(), Some(second));
+    let events = async || {
+        let events = client.list::<Event>("kube-system", &ListOptions::default()).await.ok()?;
+        let of_election =
+            events.items.into_iter().filter(|event| event.reason.as_deref() == Some("LeaderElection"));
+        Some(of_election.filter_map(|event| event.note).collect::<Vec<_>>())
+    };
+    let want = format!("{second} became leader");
+    eventually("an event", PATIENCE, events, |notes| notes.iter().flatten().any(|note| *note == want)).await;
     for (_, tasks, running) in candidates {
         tasks.stop();
         assert_eq!(running.await?, Leading::Stopped);

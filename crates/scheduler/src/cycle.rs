@@ -1,12 +1,14 @@
 //! Filtering and scoring for one pod. Pure: reads the cluster and returns a node.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 
 use crate::diagnosis::Diagnosis;
-use crate::framework::{Cycle, Filter, PreFilter, Rejection};
+use crate::framework::{Cycle, Filter, Point, PreFilter, Rejection};
+use crate::metrics::{ProfileMetrics, SUCCESS, SampledWork};
 use crate::plugins::PluginId;
 use crate::profile::Profile;
 use crate::state::{Cluster, NodeInfo, PodInfo};
@@ -81,7 +83,14 @@ pub fn search<'a>(
     let order = cluster.order();
     let mut search =
         Search { feasible: Vec::new(), filters: Vec::new(), diagnosis: Diagnosis::new(order.len()) };
-    let restriction = match pre_filter(profile, Cycle { cluster, pod }, &mut search) {
+    let sampled = profile.metrics.as_ref().filter(|metrics| metrics.is_sampled(SampledWork::Search));
+    let begin = Instant::now();
+    let outcome = pre_filter(profile, Cycle { cluster, pod }, &mut search, sampled);
+    if let Some(metrics) = &profile.metrics {
+        let status = outcome.as_ref().err().map_or(SUCCESS, Rejection::status);
+        metrics.point(Point::PreFilter, status, begin.elapsed());
+    }
+    let restriction = match outcome {
         Ok(restriction) => restriction,
         Err(rejection) => {
             search.diagnosis.before_filters = Some(rejection.message());
@@ -104,10 +113,40 @@ pub fn search<'a>(
         names.iter().filter_map(|name| cluster.node(name)).map(|node| node.slot).collect()
     });
     let slots: &[usize] = restricted.as_deref().unwrap_or(order);
+    let begin = Instant::now();
     filter(profile, cluster, pod, slots, *start, &mut search);
+    if let Some(metrics) = &profile.metrics {
+        metrics.point(Point::Filter, SUCCESS, begin.elapsed());
+        count_evaluations(metrics, &search);
+    }
+    if let (Some(metrics), Some(slot)) = (sampled, slots.first()) {
+        time_filters(metrics, &search.filters, cluster.node_at(*slot));
+    }
     let looked_at = search.feasible.len() + search.diagnosis.rejections.len();
     *start = if order.is_empty() { 0 } else { (*start + looked_at) % order.len() };
     search
+}
+
+/// Counts the nodes that each filter has checked: all that no filter before it has rejected.
+fn count_evaluations(metrics: &ProfileMetrics, search: &Search<'_>) {
+    let mut left = search.feasible.len() + search.diagnosis.rejections.len();
+    for active in &search.filters {
+        metrics.evaluated(active.id, Point::Filter, left);
+        left = left.saturating_sub(search.diagnosis.rejections_by(active.id));
+    }
+}
+
+/// Times each filter on one node of a sampled attempt.
+fn time_filters(metrics: &ProfileMetrics, filters: &[ActiveFilter<'_>], node: &NodeInfo) {
+    for active in filters {
+        let begin = Instant::now();
+        let verdict = active.filter.check(node);
+        let status = verdict.as_ref().err().map_or(SUCCESS, Rejection::status);
+        metrics.executed(active.id, Point::Filter, status, begin);
+        if verdict.is_err() {
+            break;
+        }
+    }
 }
 
 /// Runs PreFilter of all plugins, which adds the filters for this pod to the search.
@@ -115,11 +154,25 @@ fn pre_filter<'a>(
     profile: &'a Profile,
     cycle: Cycle<'a>,
     search: &mut Search<'a>,
+    sampled: Option<&ProfileMetrics>,
 ) -> Result<Restriction<'a>, Rejection> {
     let mut restriction = Restriction::default();
     let mut rejected: Option<Rejection> = None;
     for enabled in &profile.filters {
-        let filter = match enabled.plugin.pre_filter(cycle) {
+        let begin = sampled.map(|metrics| (metrics, Instant::now()));
+        let verdict = enabled.plugin.pre_filter(cycle);
+        if let Some(metrics) = profile.metrics.as_ref().filter(|_| enabled.id.takes(Point::PreFilter)) {
+            metrics.evaluated(enabled.id, Point::PreFilter, 1);
+            if let Some((metrics, begin)) = begin {
+                let status = match &verdict {
+                    PreFilter::Skip => "Skip",
+                    PreFilter::Check(_) | PreFilter::Only(..) => SUCCESS,
+                    PreFilter::Reject(rejection) => rejection.status(),
+                };
+                metrics.executed(enabled.id, Point::PreFilter, status, begin);
+            }
+        }
+        let filter = match verdict {
             PreFilter::Skip => continue,
             PreFilter::Check(filter) => filter,
             PreFilter::Only(names, filter) => {
@@ -256,9 +309,18 @@ pub fn totals(
     let nodes: Vec<&NodeInfo> = feasible.iter().map(|slot| cluster.node_at(*slot)).collect();
     let mut totals = extra.map_or_else(|| vec![0; nodes.len()], <[i64]>::to_vec);
     let mut scores = vec![0; nodes.len()];
+    let sampled = profile.metrics.as_ref().filter(|metrics| metrics.is_sampled(SampledWork::Scores));
     for (enabled, weight) in &profile.scores {
         scores.fill(0);
-        if enabled.plugin.score(Cycle { cluster, pod }, &nodes, &mut scores) {
+        let begin = sampled.map(|metrics| (metrics, Instant::now()));
+        let applies = enabled.plugin.score(Cycle { cluster, pod }, &nodes, &mut scores);
+        if let Some(metrics) = profile.metrics.as_ref().filter(|_| applies) {
+            metrics.evaluated(enabled.id, Point::Score, nodes.len());
+        }
+        if let Some((metrics, begin)) = begin.filter(|_| applies) {
+            metrics.executed(enabled.id, Point::Score, SUCCESS, begin);
+        }
+        if applies {
             for (total, score) in totals.iter_mut().zip(&scores) {
                 *total = total.saturating_add(score.saturating_mul(*weight));
             }

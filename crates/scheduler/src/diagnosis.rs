@@ -22,6 +22,8 @@ pub struct Diagnosis {
     pub before_filters: Option<String>,
     pub after_filters: String,
     pub rejecting: PluginSet,
+    /// Number of rejected nodes by plugin.
+    counts: [usize; 32],
 }
 
 impl Diagnosis {
@@ -32,7 +34,14 @@ impl Diagnosis {
 
     pub fn reject(&mut self, slot: usize, plugin: PluginId, rejection: Rejection) {
         self.rejecting.insert(plugin);
+        self.counts[plugin.index()] += 1;
         self.rejections.push((slot, rejection));
+    }
+
+    /// Number of nodes that a plugin rejected.
+    #[must_use]
+    pub fn rejections_by(&self, plugin: PluginId) -> usize {
+        self.counts[plugin.index()]
     }
 
     /// `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable. preemption: …`

@@ -53,6 +53,12 @@ impl Rejection {
         Self { reasons: Reasons::One(reason.into()), unresolvable: true }
     }
 
+    /// Status as a label of metrics.
+    #[must_use]
+    pub fn status(&self) -> &'static str {
+        if self.unresolvable { "UnschedulableAndUnresolvable" } else { "Unschedulable" }
+    }
+
     /// Reasons joined to one text.
     #[must_use]
     pub fn message(&self) -> String {
@@ -105,6 +111,26 @@ pub enum Point {
     PreBind,
     Bind,
     PostBind,
+}
+
+impl Point {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PreEnqueue => "PreEnqueue",
+            Self::QueueSort => "QueueSort",
+            Self::PreFilter => "PreFilter",
+            Self::Filter => "Filter",
+            Self::PostFilter => "PostFilter",
+            Self::PreScore => "PreScore",
+            Self::Score => "Score",
+            Self::Reserve => "Reserve",
+            Self::Permit => "Permit",
+            Self::PreBind => "PreBind",
+            Self::Bind => "Bind",
+            Self::PostBind => "PostBind",
+        }
+    }
 }
 
 /// Kinds of cluster events, one bit each, that can make an unschedulable pod schedulable.

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::Value;
 
 use crate::config::ConfigError;
 use crate::framework::{Actions, Changed, Reason};
 use crate::framework::{Plugin, Point};
+use crate::metrics::{ProfileMetrics, SampledWork};
 use crate::plugins::{self, PluginId, PluginSet};
 use crate::state::{Cluster, PodInfo};
 
@@ -38,6 +40,7 @@ pub struct Profile {
     pub scores: Vec<(Enabled, i64)>,
     pub reserves: Vec<Enabled>,
     interests: Vec<(Enabled, Actions)>,
+    pub metrics: Option<ProfileMetrics>,
 }
 
 impl Profile {
@@ -69,6 +72,7 @@ impl Profile {
             scores: Vec::new(),
             reserves: Vec::new(),
             interests: Vec::new(),
+            metrics: None,
         };
         let mut made: HashMap<PluginId, Arc<dyn Plugin>> = HashMap::new();
         for selection in selections {
@@ -130,10 +134,16 @@ impl Profile {
         action: Actions,
         changed: Changed<'_>,
     ) -> bool {
+        let sampled = self.metrics.as_ref().filter(|metrics| metrics.is_sampled(SampledWork::Hints));
         self.interests.iter().any(|(enabled, interests)| {
-            rejecting.contains(enabled.id)
-                && interests.meets(action)
-                && enabled.plugin.helps(cluster, pod, action, changed)
+            if !rejecting.contains(enabled.id) || !interests.meets(action) {
+                return false;
+            }
+            let Some(metrics) = sampled else { return enabled.plugin.helps(cluster, pod, action, changed) };
+            let begin = Instant::now();
+            let helps = enabled.plugin.helps(cluster, pod, action, changed);
+            metrics.hinted(enabled.id, action.name(), helps, begin);
+            helps
         })
     }
 }

@@ -12,6 +12,19 @@ pub fn of_node(number: usize) -> Ipv4Addr {
     Ipv4Addr::from(NODES + (u32::try_from(number).unwrap_or(0) & 0x000f_ffff) + 1)
 }
 
+/// Loopback addresses of nodes whose kubelets are served: 127.64.0.0/10.
+const LOOPBACK: u32 = 0x7f40_0000;
+
+pub fn loopback_of_node(number: usize) -> Ipv4Addr {
+    Ipv4Addr::from(LOOPBACK + (u32::try_from(number).unwrap_or(0) & 0x000f_ffff) + 1)
+}
+
+/// Index of the node with a loopback address.
+pub fn number_of_loopback(address: Ipv4Addr) -> Option<usize> {
+    let number = u32::from(address).checked_sub(LOOPBACK + 1)?;
+    (number <= 0x000f_ffff).then_some(usize::try_from(number).ok()?)
+}
+
 /// Allocated addresses.
 #[derive(Debug, Default)]
 pub struct Pool {
@@ -56,5 +69,7 @@ mod tests {
         pool.release("a");
         assert_eq!(pool.of_pod("d", 0), a);
         assert_eq!(of_node(0), Ipv4Addr::new(172, 16, 0, 1));
+        assert_eq!(number_of_loopback(loopback_of_node(70_000)), Some(70_000));
+        assert_eq!(number_of_loopback(Ipv4Addr::LOCALHOST), None);
     }
 }

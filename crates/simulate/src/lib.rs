@@ -6,8 +6,10 @@
 
 mod addresses;
 mod heartbeat;
+mod kubelet;
 mod node;
 mod pods;
+mod registration;
 
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ use base::clock::Clock;
 use base::tasks::TaskGroup;
 use client::{Client, ClientError};
 use runtime::{Harness, Row};
+
+pub use kubelet::KubeletError;
 
 /// Properties of the nodes.
 #[derive(Clone, Debug)]
@@ -30,6 +34,18 @@ pub struct Fleet {
     pub zones: usize,
     /// Run time of pods that run to completion.
     pub run_time: Duration,
+    /// Port of the kubelets, which then answer `/metrics/resource` and `/stats/summary` on loopback addresses; 0 is any
+    /// free port. They are not served without one.
+    pub kubelet_port: Option<u16>,
+}
+
+/// Reason why a fleet was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Kubelet(#[from] KubeletError),
 }
 
 impl Default for Fleet {
@@ -42,6 +58,7 @@ impl Default for Fleet {
             memory: "256Gi".to_owned(),
             zones: 3,
             run_time: Duration::from_secs(1),
+            kubelet_port: None,
         }
     }
 }
@@ -63,16 +80,19 @@ impl Fleet {
 /// Registers the nodes of a fleet and runs them in `tasks`.
 pub fn start<'a>(
     client: &'a Client,
-    fleet: Fleet,
+    mut fleet: Fleet,
     clock: &'a Clock,
     tasks: &'a TaskGroup,
-) -> BoxFuture<'a, Result<(), ClientError>> {
+) -> BoxFuture<'a, Result<(), FleetError>> {
     Box::pin(async move {
-        for number in 0..fleet.nodes {
-            node::register(client, &fleet, number, clock.now()).await?;
+        if let Some(port) = fleet.kubelet_port {
+            let shared = Arc::new(fleet.clone());
+            fleet.kubelet_port = Some(kubelet::serve(client, &shared, port, clock, tasks).await?);
         }
+        registration::all(client, &fleet, clock).await?;
         let fleet = Arc::new(fleet);
         heartbeat::start(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
+        registration::keep_ready(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
         let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
             .with_settings(vec![Box::new(Arc::clone(&fleet))]);
         harness.start(&Row { descriptor: &pods::DESCRIPTOR, build: pods::build, by_default: true })?;

@@ -49,13 +49,18 @@ fn status(fleet: &Fleet, name: &str, number: usize, now: Timestamp) -> Value {
             "lastHeartbeatTime": Time(now), "lastTransitionTime": Time(now),
         })
     };
+    let (address, port) = match fleet.kubelet_port {
+        Some(port) => (addresses::loopback_of_node(number), port),
+        None => (addresses::of_node(number), 0),
+    };
     json!({
         "capacity": resources,
         "allocatable": resources,
         "addresses": [
-            {"type": "InternalIP", "address": addresses::of_node(number).to_string()},
+            {"type": "InternalIP", "address": address.to_string()},
             {"type": "Hostname", "address": name},
         ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "conditions": [
             condition("MemoryPressure", "False", "KubeletHasSufficientMemory"),
             condition("DiskPressure", "False", "KubeletHasNoDiskPressure"),

@@ -13,7 +13,7 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The history at this revision has been compacted.
-    #[error("revision {requested} has been compacted; the oldest one kept is {compacted}")]
+    #[error("revision {requested} has been compacted; the oldest available one is {compacted}")]
     Compacted { requested: Revision, compacted: Revision },
     /// The revision is in the future.
     #[error("revision {requested} is in the future; the store is at {current}")]
@@ -33,7 +33,7 @@ pub enum StoreError {
     QuotaExceeded,
     /// The disk failed while making data durable. Writes are rejected until a restart has determined what is on it;
     /// reads continue.
-    #[error("the store takes no writes until it is restarted: {reason}")]
+    #[error("the store is read-only until restart: {reason}")]
     Poisoned { reason: Arc<str> },
     /// The backend cannot be reached or has no leader. The operation had no effect and may be retried.
     #[error("store unavailable: {reason}")]
@@ -42,7 +42,7 @@ pub enum StoreError {
     #[error("the outcome of the write to {key} is unknown: {reason}")]
     OutcomeUnknown { key: Arc<str>, reason: Arc<str> },
     /// The backend rejected the request (authentication, quota, bad key).
-    #[error("the store refused the request: {reason}")]
+    #[error("the store rejected the request: {reason}")]
     Refused { reason: Arc<str> },
     /// The value exists, but a layer around the store cannot decode it.
     #[error("unable to transform key {key:?}: {reason}")]
@@ -62,11 +62,6 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True if the call had no effect and may succeed later.
-    pub fn is_retriable(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::NoSpace)
-    }
-
     pub(crate) fn corrupt(path: impl Into<PathBuf>, reason: impl Into<Arc<str>>) -> Self {
         Self::Corrupt { path: path.into(), reason: reason.into() }
     }

@@ -39,6 +39,10 @@ where
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tasks end with their connection; this crate cannot use `base`"
+)]
 async fn pairs<T, F, Fut, S>(io: T, open: F) -> Result<(), StreamError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,

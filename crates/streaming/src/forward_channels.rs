@@ -17,6 +17,10 @@ use crate::{BACKLOG, StreamError};
 pub const MOST_PORTS: usize = 127;
 
 /// Serves the ports until the client disconnects or all connections have ended. `open` connects to a port.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tasks end with their connection; this crate cannot use `base`"
+)]
 pub async fn serve<T, F, Fut, S>(io: T, base64: bool, ports: &[u16], open: F) -> Result<(), StreamError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,

@@ -124,6 +124,20 @@ pub fn choose_watcher(headers: &HeaderMap) -> Result<Response<()>, Refused> {
 }
 
 /// Selects a protocol and builds the 101 response.
+///
+/// ```
+/// use streaming::upgrade::{Protocol, Purpose, choose};
+///
+/// let mut headers = http::HeaderMap::new();
+/// headers.insert("connection", "Upgrade".parse()?);
+/// headers.insert("upgrade", "websocket".parse()?);
+/// headers.insert("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==".parse()?);
+/// headers.insert("sec-websocket-protocol", "v5.channel.k8s.io".parse()?);
+/// let (protocol, response) = choose(&headers, Purpose::Command)?;
+/// assert!(matches!(protocol, Protocol::Channels(dialect) if dialect.close_signal));
+/// assert_eq!(response.headers()["sec-websocket-protocol"], "v5.channel.k8s.io");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn choose(headers: &HeaderMap, purpose: Purpose) -> Result<(Protocol, Response<()>), Refused> {
     let upgrade = offered(headers, "upgrade");
     let has = |name: &str| upgrade.iter().any(|offered| offered.eq_ignore_ascii_case(name));

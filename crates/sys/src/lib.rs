@@ -10,6 +10,7 @@ pub mod capabilities;
 pub mod cgroups;
 pub mod clock;
 pub mod directories;
+pub mod instance;
 pub mod mounts;
 pub mod neighbours;
 pub mod netlink;

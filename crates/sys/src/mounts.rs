@@ -25,6 +25,12 @@ pub struct Mounted {
 }
 
 /// Mounts visible to this process.
+///
+/// ```
+/// let mounts = sys::mounts::list()?;
+/// assert!(mounts.iter().any(|mount| mount.filesystem == "proc"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn list() -> io::Result<Vec<Mounted>> {
     Ok(std::fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse).collect())
 }

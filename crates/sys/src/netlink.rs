@@ -2,6 +2,7 @@
 
 mod conntrack;
 mod ipvs;
+mod notifications;
 mod routes;
 mod shaping;
 mod vxlan;
@@ -14,7 +15,8 @@ use ipnet::IpNet;
 
 pub use conntrack::{Conntrack, Flow};
 pub use ipvs::{Destination, Ipvs, Step, VirtualService};
-pub use routes::{Route, Way};
+pub use notifications::{Changes, notifications};
+pub use routes::{Route, RouteOwner, Way};
 pub use vxlan::Peer;
 
 const HEADER: usize = 16;

@@ -113,6 +113,17 @@ impl Title {
 }
 
 /// Moves the calling thread into new namespaces; only children enter a new pid namespace.
+///
+/// ```no_run
+/// use sys::netlink::Netlink;
+/// use sys::process::{Namespace, unshare};
+///
+/// unshare(&[Namespace::Network])?;
+/// let mut netlink = Netlink::open()?;
+/// netlink.set_up("lo")?;
+/// assert_eq!(netlink.links()?.len(), 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[expect(unsafe_code, reason = "a plain system call without pointers")]
 pub fn unshare(namespaces: &[Namespace]) -> io::Result<()> {
     let flags = namespaces.iter().fold(0, |flags, namespace| flags | namespace.flag());
@@ -125,6 +136,12 @@ pub fn unshare(namespaces: &[Namespace]) -> io::Result<()> {
 pub fn enter(file: BorrowedFd<'_>, namespace: Namespace) -> io::Result<()> {
     // SAFETY: no memory is passed; the descriptor is alive.
     check(unsafe { libc::setns(file.as_raw_fd(), namespace.flag()) }).map(drop)
+}
+
+/// Moves the calling thread into a UTS namespace of its own with this host name.
+pub fn own_hostname(name: &str) -> io::Result<()> {
+    unshare(&[Namespace::Uts])?;
+    rustix::system::sethostname(name.as_bytes()).map_err(io::Error::from)
 }
 
 /// Opens a namespace file of a process.
@@ -149,7 +166,7 @@ pub fn boot_id() -> io::Result<String> {
 }
 
 /// Sends a signal by number; a missing process is no error.
-#[expect(unsafe_code, reason = "signals are given by number, real-time ones too")]
+#[expect(unsafe_code, reason = "signals are passed by number, real-time ones included")]
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     if pid <= 1 {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));

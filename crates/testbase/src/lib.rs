@@ -8,6 +8,7 @@ pub mod escape_table;
 mod etcd;
 pub mod images;
 mod kubectl;
+pub mod memory;
 pub mod programs;
 mod responder;
 mod signing_key;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use cluster::{Certificates, ClusterError, Config, ControlPlane};
 use store::Store;
@@ -23,6 +24,8 @@ pub struct Server {
     pub kubeconfig: PathBuf,
     /// A client with the administrator's certificate.
     pub admin: Client,
+    /// Metrics of the API server and of the components that run with it.
+    pub metrics: Metrics,
     certificates: Arc<Certificates>,
     tasks: TaskGroup,
     running: JoinHandle<Result<(), ClusterError>>,
@@ -93,6 +96,7 @@ impl Server {
         let address = plane.address();
         let certificates = Arc::clone(plane.certificates());
         let kubeconfig = plane.kubeconfig().into();
+        let metrics = plane.metrics().clone();
         let (ready, is_ready) = oneshot::channel();
         let running = tokio::spawn(plane.run(Box::new(move || {
             // The receiver is gone if the test has timed out.
@@ -104,7 +108,7 @@ impl Server {
             &certificates.pki.server_authority.certificate,
             Some(certificates.pki.leaves().admin.into()),
         )?;
-        Ok(Self { address, kubeconfig, admin, certificates, tasks, running, directory })
+        Ok(Self { address, kubeconfig, admin, metrics, certificates, tasks, running, directory })
     }
 
     #[must_use]

@@ -82,7 +82,7 @@ fn source() -> Result<PathBuf> {
         std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
     let registries = Path::new(&home.context("neither CARGO_HOME nor HOME is set")?).join("registry/src");
     for registry in
-        std::fs::read_dir(&registries).with_context(|| format!("listing {}", registries.display()))?
+        std::fs::read_dir(&registries).with_context(|| format!("failed to list {}", registries.display()))?
     {
         let path = registry?.path().join(CRATE);
         if path.is_dir() {
@@ -97,7 +97,9 @@ fn from_crate(folder: &Path) -> Result<Texts> {
     let mut texts = Texts::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))? {
+        for entry in
+            std::fs::read_dir(&folder).with_context(|| format!("failed to list {}", folder.display()))?
+        {
             let path = entry?.path();
             if path.is_dir() {
                 folders.push(path);

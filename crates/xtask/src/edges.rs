@@ -11,7 +11,8 @@ type Edges = BTreeMap<String, BTreeSet<String>>;
 /// Fails when a crate has a dependency that the list does not allow, or the list has an unused one.
 pub fn check(root: &Path) -> Result<()> {
     let list = root.join("crates/xtask/edges.txt");
-    let text = std::fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
+    let text =
+        std::fs::read_to_string(&list).with_context(|| format!("failed to read {}", list.display()))?;
     let allowed = parse(&text)?;
     let actual = actual(root)?;
     let mut problems = Vec::new();
@@ -82,7 +83,7 @@ fn actual(root: &Path) -> Result<Edges> {
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .current_dir(root)
         .output()
-        .context("running cargo metadata")?;
+        .context("failed to run cargo metadata")?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout)?;
     let packages = metadata["packages"].as_array().context("cargo metadata without packages")?;

@@ -5,15 +5,22 @@ mod docs;
 #[cfg(test)]
 mod docs_index;
 mod edges;
+#[cfg(test)]
+mod function_length;
+mod metrics;
 mod package;
 mod reference;
 mod rpc;
 mod schema;
 #[cfg(test)]
+mod sources;
+#[cfg(test)]
 mod tables;
 mod test;
 #[cfg(test)]
 mod untested;
+#[cfg(test)]
+mod unused_dependencies;
 #[cfg(test)]
 mod vocabulary;
 
@@ -28,6 +35,11 @@ const TASKS: &[Task] = &[
         dependencies::check(root)
     }),
     ("docs", "regenerate the texts of the API documentation", |root, _| docs::generate(root)),
+    (
+        "metrics",
+        "regenerate the facts about metrics from test/instrumentation of Kubernetes",
+        metrics::generate,
+    ),
     ("package", "build a Debian package or an OCI image", package::run),
     ("reference", "regenerate the data that tests compare with", |root, _| reference::generate(root)),
     ("rpc", "regenerate gRPC messages, clients and servers", |root, _| rpc::generate(root)),

@@ -19,20 +19,22 @@ pub fn generate(root: &Path) -> Result<()> {
     write(root, reference::TYPES, members(&read(&reference.join("api-schema.json"))?["types"])?)
 }
 
-fn write(root: &Path, area: Area, records: Vec<(String, Value)>) -> Result<()> {
+pub fn write(root: &Path, area: Area, records: Vec<(String, Value)>) -> Result<()> {
     ensure!(!records.is_empty(), "{}: no records", area.file);
     let path = root.join("crates/reference/data").join(area.file);
-    std::fs::write(&path, reference::encode(&records)?).with_context(|| format!("writing {}", path.display()))
+    std::fs::write(&path, reference::encode(&records)?)
+        .with_context(|| format!("failed to write {}", path.display()))
 }
 
 fn read(path: &Path) -> Result<Value> {
-    let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("parsing {}", path.display()))
+    let text = std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("failed to parse {}", path.display()))
 }
 
 /// Files of a folder with one extension, sorted.
 fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
     let mut files: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     files.retain(|file| file.extension().is_some_and(|found| found == extension));
     files.sort();
@@ -71,7 +73,7 @@ fn openapi(folder: &Path) -> Result<Vec<(String, Value)>> {
 
 fn recordings(folder: &Path) -> Result<Vec<(String, Value)>> {
     let mut records = Vec::new();
-    for area in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+    for area in std::fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))? {
         let area = area?;
         for file in files(&area.path(), "json")? {
             records.push((format!("{}/{}", area.file_name().to_string_lossy(), stem(&file)), read(&file)?));

@@ -1,18 +1,26 @@
 //! Checks comments, messages and identifiers against the words that `docs/glossary.md` excludes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::sources::{files, is_test_file, repository, tests_start};
 
 /// Heading of the table in the glossary.
 const HEADING: &str = "## Words not used";
 /// Words that open an indirect question.
 const QUESTIONS: &[&str] = &["What", "Whether", "Who", "Whom", "Whose", "How", "Why", "Where"];
-/// Code before the string literal of a message.
+/// Code before the string literal of a message, of any length.
 const MESSAGES: &[&str] = &[
     "trace!(", "debug!(", "info!(", "warn!(", "error!(", "bail!(", "anyhow!(", "context(", "#[error(",
     "help =",
 ];
-/// Uses in which an excluded word is a technical term: part of the path, and the word.
+/// Code before the text of an error.
+const ERRORS: &[&str] = &["#[error(", "context("];
+/// Words with the ending of a gerund that may open an error.
+const NO_GERUNDS: &[&str] = &["missing", "nothing", "blocking", "beginning"];
+/// Words that make a string literal a message.
+const SENTENCE: usize = 3;
+/// Uses in which an excluded word is a technical term, or part of a text of Kubernetes: part of the path, and the word.
 const ALLOWED: &[(&str, &str)] = &[
     // The user of `/etc/passwd`.
     ("ferry/tests/rootless/", "nobody"),
@@ -20,8 +28,14 @@ const ALLOWED: &[(&str, &str)] = &[
     ("cluster/tests/server/", "nobody"),
     // The flag `--audit-trail`.
     ("ferry/src/audit_flags.rs", "trail"),
-    // The message of Kubernetes' autoscaler.
+    ("docs/audit.md", "trail"),
+    ("docs/flag-reference.md", "trail"),
+    // Texts of Kubernetes.
     ("controllers/src/horizontal_pod_autoscaler/metrics.rs", "asked"),
+    ("api/src/tables/doc.rs", "tells"),
+    ("apiserver/src/encryption/config.rs", "makes no sense"),
+    // The list of words.
+    ("docs/glossary.md", ""),
     // This check names the words.
     ("xtask/src/vocabulary.rs", ""),
 ];
@@ -31,6 +45,8 @@ const ALLOWED: &[(&str, &str)] = &[
 enum Part {
     Comment,
     Message,
+    /// The text of an error, which is a message, too.
+    Error,
     Identifier,
 }
 
@@ -71,7 +87,8 @@ impl Vocabulary {
     fn excluded(&self, part: Part, text: &str) -> Option<String> {
         match part {
             Part::Comment if opens_with_question(text) => Some("a question".to_owned()),
-            Part::Comment | Part::Message => {
+            Part::Error if opens_with_gerund(text) => Some("a gerund".to_owned()),
+            Part::Comment | Part::Message | Part::Error => {
                 let text = format!(" {} ", words_of(text).join(" "));
                 self.text.iter().find(|word| text.contains(&format!(" {word} "))).cloned()
             }
@@ -82,9 +99,16 @@ impl Vocabulary {
         }
     }
 
+    /// `line: word` of all findings in a Markdown document.
+    fn check_document(&self, document: &str) -> Vec<(usize, String)> {
+        let lines = document.lines().enumerate();
+        lines.filter_map(|(at, line)| Some((at + 1, self.excluded(Part::Message, line)?))).collect()
+    }
+
     /// `line: word` of all findings in a source file.
-    fn check(&self, source: &str) -> Vec<(usize, String)> {
-        let found = parts(source).into_iter();
+    fn check(&self, source: &str, is_test: bool) -> Vec<(usize, String)> {
+        let tests = if is_test { 0 } else { tests_start(source) };
+        let found = parts(source, tests).into_iter();
         found.filter_map(|(line, part, text)| Some((line, self.excluded(part, text)?))).collect()
     }
 }
@@ -93,6 +117,20 @@ impl Vocabulary {
 fn opens_with_question(comment: &str) -> bool {
     let text = comment.strip_prefix("///").or_else(|| comment.strip_prefix("//!")).unwrap_or("").trim_start();
     text.split(|c: char| !c.is_alphanumeric()).next().is_some_and(|first| QUESTIONS.contains(&first))
+}
+
+/// True for an error that opens with its operation instead of the failure.
+fn opens_with_gerund(literal: &str) -> bool {
+    let (_, text) = literal.split_once('"').unwrap_or_default();
+    let first = text.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
+    first.ends_with("ing") && first.starts_with(char::is_lowercase) && !NO_GERUNDS.contains(&first)
+}
+
+/// True for a string literal that reads as a sentence.
+fn is_sentence(literal: &str) -> bool {
+    let words =
+        literal.split_whitespace().filter(|word| word.chars().filter(|c| c.is_alphabetic()).count() > 1);
+    words.count() >= SENTENCE
 }
 
 fn words_of(text: &str) -> Vec<String> {
@@ -143,8 +181,9 @@ fn string_end(source: &str, start: usize) -> Option<usize> {
     Some(source.len())
 }
 
-/// Comments, messages and identifiers of a source file with their line numbers.
-fn parts(source: &str) -> Vec<(usize, Part, &str)> {
+/// Comments, messages and identifiers of a source file with their line numbers. String literals from `tests` on are
+/// messages only where a macro makes them one.
+fn parts(source: &str, tests: usize) -> Vec<(usize, Part, &str)> {
     let mut found = Vec::new();
     let (mut at, mut statement, mut line, mut counted) = (0, 0, 1, 0);
     while let Some(c) = source[at..].chars().next() {
@@ -157,8 +196,12 @@ fn parts(source: &str) -> Vec<(usize, Part, &str)> {
             at = end;
         } else if let Some(end) = string_end(source, at) {
             let head = &source[statement..at];
-            if MESSAGES.iter().any(|message| head.contains(message)) {
-                found.push((line, Part::Message, &source[at..end]));
+            let follows = |list: &[&str]| list.iter().any(|code| head.contains(code));
+            let literal = &source[at..end];
+            if at < tests && follows(ERRORS) {
+                found.push((line, Part::Error, literal));
+            } else if follows(MESSAGES) || (at < tests && is_sentence(literal)) {
+                found.push((line, Part::Message, literal));
             }
             at = end;
         } else if c == '_' || c.is_ascii_alphabetic() {
@@ -188,44 +231,51 @@ fn parts(source: &str) -> Vec<(usize, Part, &str)> {
     found
 }
 
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).expect("a directory of sources") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+/// Markdown documents of the repository and its `docs` folder.
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    files(&repository().join("docs"), "md", &mut found);
+    let top =
+        fs::read_dir(repository()).expect("the repository").filter_map(Result::ok).map(|entry| entry.path());
+    found.extend(top.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    found
 }
 
 fn glossary() -> Vocabulary {
     Vocabulary::parse(&fs::read_to_string(repository().join("docs/glossary.md")).expect("the glossary"))
 }
 
-#[test]
-fn sources_use_no_excluded_words() {
-    let vocabulary = glossary();
-    assert!(vocabulary.text.len() > 10 && vocabulary.names.len() > 5, "{vocabulary:?}");
-    let mut files = Vec::new();
-    sources(&repository().join("crates"), &mut files);
-    assert!(files.len() > 500, "only {} files", files.len());
+/// Fails with all findings in `files` that are not allowed.
+fn assert_clean(paths: Vec<PathBuf>, check: impl Fn(&str, &str) -> Vec<(usize, String)>) {
     let mut found = Vec::new();
-    for file in files {
+    for file in paths {
         let path = file.display().to_string();
         let is_allowed = |word: &str| {
             let mut rows = ALLOWED.iter().filter(|(part, _)| path.contains(part));
             rows.any(|(_, allowed)| allowed.is_empty() || *allowed == word)
         };
-        let findings = vocabulary.check(&fs::read_to_string(&file).expect("a source file"));
+        let findings = check(&path, &fs::read_to_string(&file).expect("a file"));
         let findings = findings.into_iter().filter(|(_, word)| !is_allowed(word));
         found.extend(findings.map(|(line, word)| format!("{path}:{line}: {word}")));
     }
     assert!(found.is_empty(), "{} excluded words, see docs/glossary.md:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn sources_use_no_excluded_words() {
+    let vocabulary = glossary();
+    assert!(vocabulary.text.len() > 10 && vocabulary.names.len() > 5, "{vocabulary:?}");
+    let mut sources = Vec::new();
+    files(&repository().join("crates"), "rs", &mut sources);
+    assert!(sources.len() > 500, "only {} files", sources.len());
+    assert_clean(sources, |path, source| vocabulary.check(source, is_test_file(path)));
+}
+
+#[test]
+fn documents_use_no_excluded_words() {
+    let (vocabulary, documents) = (glossary(), documents());
+    assert!(documents.len() > 20, "only {} documents", documents.len());
+    assert_clean(documents, |_, document| vocabulary.check_document(document));
 }
 
 #[test]
@@ -242,6 +292,9 @@ fn planted_words_in_comments_messages_and_identifiers_are_found() {
         ("fn f() {\n    warn!(pod = %p, \"no room for {p}\");\n}", vec![(2, "room")]),
         ("#[error(\"no room left\")]", vec![(1, "room")]),
         ("bail!(\n    r#\"no \"room\" left\"#\n)", vec![(2, "room")]),
+        ("let text = problem(\"no room left\"); // fine", vec![(1, "room")]),
+        ("fn f() {}\n#[cfg(test)]\nmod tests {\n    // no room\n}", vec![(4, "room")]),
+        ("#[error(\"reading {path}\")]", vec![(1, "a gerund")]),
         ("let asked = 1;", vec![(1, "asked")]),
         ("struct RootAsked;", vec![(1, "asked")]),
         ("const ASKED_FOR: u8 = b'\\'';\nlet x = '\"'; // room", vec![(1, "asked"), (2, "room")]),
@@ -249,14 +302,19 @@ fn planted_words_in_comments_messages_and_identifiers_are_found() {
     ] {
         let expected: Vec<(usize, String)> =
             expected.into_iter().map(|(line, word)| (line, word.to_owned())).collect();
-        assert_eq!(vocabulary.check(source), expected, "{source}");
+        assert_eq!(vocabulary.check(source, false), expected, "{source}");
     }
     for source in [
         "// Reports whether it is open; a mushroom has no place.",
         "let text = \"nobody asked\"; // data",
         "let room = unasked(tasked);",
         "/// `What` is a variant.",
+        "#[error(\"missing {name}\")]",
+        "#[cfg(test)]\nmod tests {\n    const DATA: &str = \"there is no room left\";\n}",
     ] {
-        assert_eq!(vocabulary.check(source), [], "{source}");
+        assert_eq!(vocabulary.check(source, false), [], "{source}");
     }
+    assert_eq!(vocabulary.check("const DATA: &str = \"there is no room left\";", true), []);
+    let found = vocabulary.check_document("# Title\n\nThere is no room left.\n");
+    assert_eq!(found, [(3, "room".to_owned())]);
 }

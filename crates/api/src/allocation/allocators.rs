@@ -48,6 +48,11 @@ impl Allocators {
         self.families.iter().find(|(each, _)| *each == family).map(|(_, allocator)| allocator)
     }
 
+    /// Service CIDRs with their numbers of allocated and of usable addresses.
+    pub fn usage(&self) -> Vec<(&IpRange, usize, u128)> {
+        self.families.iter().flat_map(|(_, allocator)| allocator.usage()).collect()
+    }
+
     pub(super) fn of_mut(&mut self, family: Family) -> Option<&mut IpAllocator> {
         self.families.iter_mut().find(|(each, _)| *each == family).map(|(_, allocator)| allocator)
     }

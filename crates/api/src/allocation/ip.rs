@@ -1,6 +1,7 @@
 //! Cluster IPs of one family: one or more ranges (service CIDRs), each in two bands like node ports.
 
 use super::random::Random;
+use ipnet::IpNet;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -58,9 +59,7 @@ impl Family {
 /// A service CIDR: its usable addresses, the lowest of which are reserved for explicit requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpRange {
-    family: Family,
-    network: u128,
-    prefix: u32,
+    net: IpNet,
     first: u128,
     last: u128,
     static_band: u128,
@@ -70,16 +69,13 @@ impl IpRange {
     /// Parses `10.96.0.0/12` or `fd00::/108`; bits beyond the prefix are dropped.
     pub fn parse(cidr: &str) -> Result<Self, RangeError> {
         let reject = || RangeError(cidr.to_owned());
-        let (address, prefix) = cidr.split_once('/').ok_or_else(reject)?;
-        let address: IpAddr = address.parse().map_err(|_| reject())?;
-        let prefix: u32 = prefix.parse().map_err(|_| reject())?;
-        let family = Family::of(address);
-        let bits: u32 = if family == Family::V4 { 32 } else { 128 };
-        if prefix > bits || (family == Family::V6 && prefix < 64) {
+        let net = cidr.parse::<IpNet>().map_err(|_| reject())?.trunc();
+        let family = Family::of(net.addr());
+        if family == Family::V6 && net.prefix_len() < 64 {
             return Err(reject());
         }
-        let hosts = 1u128 << (bits - prefix);
-        let network = number(address) & !(hosts - 1);
+        let hosts = 1u128 << (net.max_prefix_len() - net.prefix_len());
+        let network = number(net.addr());
         // The network address and, for IPv4, the broadcast address are not allocated.
         let first = network + 1;
         let last = match family {
@@ -87,11 +83,16 @@ impl IpRange {
             Family::V6 => network + (hosts - 1),
         };
         let static_band = if hosts <= 16 { 0 } else { (hosts / 16).clamp(16, 256) };
-        Ok(Self { family, network, prefix, first, last, static_band })
+        Ok(Self { net, first, last, static_band })
     }
 
     pub fn family(&self) -> Family {
-        self.family
+        Family::of(self.net.addr())
+    }
+
+    /// Reports whether an address may be allocated from the range.
+    pub fn includes(&self, ip: IpAddr) -> bool {
+        self.family() == Family::of(ip) && self.contains(number(ip))
     }
 
     fn contains(&self, ip: u128) -> bool {
@@ -99,13 +100,13 @@ impl IpRange {
     }
 
     fn network_address(&self) -> IpAddr {
-        address(self.family, self.network)
+        self.net.addr()
     }
 }
 
 impl std::fmt::Display for IpRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.network_address(), self.prefix)
+        std::fmt::Display::fmt(&self.net, f)
     }
 }
 
@@ -128,13 +129,22 @@ impl IpAllocator {
     /// Replaces the service CIDRs; allocations are retained.
     pub fn set_ranges(&mut self, mut ranges: Vec<IpRange>) {
         if let Some(family) = ranges.first().map(IpRange::family) {
-            ranges.retain(|range| range.family == family);
+            ranges.retain(|range| range.family() == family);
         }
         self.ranges = ranges;
     }
 
     pub fn used(&self) -> usize {
         self.used.len()
+    }
+
+    /// Service CIDRs with their numbers of allocated and of usable addresses.
+    pub fn usage(&self) -> Vec<(&IpRange, usize, u128)> {
+        let used = |range: &IpRange| self.used.iter().filter(|ip| range.contains(**ip)).count();
+        self.ranges
+            .iter()
+            .map(|range| (range, used(range), range.last.saturating_sub(range.first) + 1))
+            .collect()
     }
 
     pub fn has(&self, ip: IpAddr) -> bool {
@@ -144,7 +154,7 @@ impl IpAllocator {
     /// Allocates this address.
     pub fn allocate(&mut self, ip: IpAddr) -> Result<(), IpError> {
         let key = number(ip);
-        if !self.ranges.iter().any(|range| range.family == Family::of(ip) && range.contains(key)) {
+        if !self.ranges.iter().any(|range| range.family() == Family::of(ip) && range.contains(key)) {
             return Err(IpError::MismatchedNetwork);
         }
         if !self.used.insert(key) {
@@ -163,7 +173,7 @@ impl IpAllocator {
             });
             if let Some(key) = found {
                 self.used.insert(key);
-                return Ok(address(range.family, key));
+                return Ok(address(range.family(), key));
             }
         }
         Err(IpError::Full)
@@ -172,7 +182,7 @@ impl IpAllocator {
     /// Dry run of an explicit address: only the range is checked.
     pub fn check(&self, ip: IpAddr) -> Result<(), IpError> {
         let range = self.ranges.first().ok_or(IpError::Full)?;
-        if range.family == Family::of(ip) && range.contains(number(ip)) {
+        if range.family() == Family::of(ip) && range.contains(number(ip)) {
             return Ok(());
         }
         Err(IpError::NotInRange { ip, range: range.to_string() })

@@ -63,6 +63,10 @@ impl PortAllocator {
         Self { range, used, free: range.size(), random: Random::new(seed) }
     }
 
+    pub fn used(&self) -> usize {
+        self.range.size() - self.free
+    }
+
     pub fn free(&self) -> usize {
         self.free
     }

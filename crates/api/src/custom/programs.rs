@@ -1,6 +1,7 @@
 //! Validation rules of a node, compiled once.
 
 use super::field_path;
+use super::observed::{ExpressionWork, timed};
 use super::rules::{self, SELF_TYPE};
 use super::schema::Schema;
 use crate::value::Fields;
@@ -49,6 +50,10 @@ pub fn compile(schema: Schema<'_>, is_resource: bool) -> Option<Rules> {
     if schema.rules().is_empty() {
         return None;
     }
+    timed(ExpressionWork::Compilation, || compile_rules(schema, is_resource))
+}
+
+fn compile_rules(schema: Schema<'_>, is_resource: bool) -> Option<Rules> {
     let Some(declared) = declare(schema.0, is_resource, SELF_TYPE) else {
         return Some(Rules::Untyped);
     };

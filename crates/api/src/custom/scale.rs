@@ -1,6 +1,7 @@
 //! Scale subresource of a custom resource: paths of its replicas and its selector.
 
 use crate::value::Fields;
+use machinery::codec::typed::go_type;
 use machinery::field::{ErrorList, FieldError, Path};
 use machinery::{Map, Value};
 use std::sync::Arc;
@@ -75,18 +76,6 @@ impl FieldPath {
 
     fn whole(&self) -> String {
         self.names().flat_map(|name| [".", name]).collect()
-    }
-}
-
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_i64() => "int64",
-        Value::Number(_) => "float64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 

@@ -6,6 +6,7 @@ use super::correlation::{Correlated, Ratchet};
 use super::embedded::{self, Malformed};
 use super::evaluation::Findings;
 use super::node::Node;
+use super::observed::{ExpressionWork, timed};
 use super::scale::Scale;
 use super::schema::Schema;
 use super::selectable::SelectableField;
@@ -245,7 +246,9 @@ impl CompiledVersion {
         }
         let ratchet = Ratchet::root(self.root(), new, old);
         let mut budget = evaluation::BUDGET;
-        let found = evaluation::check(self.root(), new, old, ratchet, &mut budget, &Path::ROOT);
+        let found = timed(ExpressionWork::Evaluation, || {
+            evaluation::check(self.root(), new, old, ratchet, &mut budget, &Path::ROOT)
+        });
         errors.extend(found.errors);
         Findings { errors, warnings: found.warnings }
     }

@@ -6,8 +6,8 @@ use crate::validation::checks::immutable;
 use crate::value::Fields;
 use crate::{Kind, Scope};
 use machinery::field::{ErrorList, FieldError, Path};
+use machinery::names::SemanticVersion;
 use machinery::{Value, names};
-use std::cmp::Ordering;
 
 pub static KIND: Kind = Kind {
     validate_name: |name, _| names::config_map_key(name),
@@ -44,7 +44,7 @@ fn validate(candidate: &Value) -> ErrorList {
     }
     let version = |field: &str, errors: &mut ErrorList| {
         let text = spec.text(field);
-        let version = SemanticVersion::parse(text);
+        let version = SemanticVersion::parse(text).ok();
         if !text.is_empty() && version.is_none() {
             errors.push(FieldError::invalid_str(
                 &path.child(field),
@@ -81,72 +81,6 @@ fn validate(candidate: &Value) -> ErrorList {
     errors
 }
 
-/// A version as <https://semver.org> defines it, without its build metadata.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct SemanticVersion {
-    numbers: [u64; 3],
-    pre: Vec<Identifier>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Identifier {
-    Number(u64),
-    Text(String),
-}
-
-impl SemanticVersion {
-    fn parse(text: &str) -> Option<Self> {
-        let (text, build) = text.split_once('+').map_or((text, None), |(text, build)| (text, Some(build)));
-        let is_word = |word: &str| {
-            !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        };
-        if build.is_some_and(|build| !build.split('.').all(is_word)) {
-            return None;
-        }
-        let (core, pre) = text.split_once('-').map_or((text, None), |(core, pre)| (core, Some(pre)));
-        let mut parts = core.split('.').map(number);
-        let numbers = [parts.next()??, parts.next()??, parts.next()??];
-        if parts.next().is_some() {
-            return None;
-        }
-        let identifier = |word: &str| {
-            let digits = word.bytes().all(|byte| byte.is_ascii_digit());
-            match is_word(word) {
-                true if digits => number(word).map(Identifier::Number),
-                true => Some(Identifier::Text(word.to_owned())),
-                false => None,
-            }
-        };
-        let pre: Option<Vec<Identifier>> =
-            pre.map_or(Some(Vec::new()), |pre| pre.split('.').map(identifier).collect());
-        Some(Self { numbers, pre: pre? })
-    }
-}
-
-/// A number without leading zeros.
-fn number(text: &str) -> Option<u64> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits || (text.len() > 1 && text.starts_with('0')) { None } else { text.parse().ok() }
-}
-
-impl PartialOrd for SemanticVersion {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for SemanticVersion {
-    /// A pre-release sorts before its release.
-    fn cmp(&self, other: &Self) -> Ordering {
-        let pre = match (self.pre.is_empty(), other.pre.is_empty()) {
-            (true, false) => Ordering::Greater,
-            (false, true) => Ordering::Less,
-            _ => self.pre.cmp(&other.pre),
-        };
-        self.numbers.cmp(&other.numbers).then(pre)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,15 +114,5 @@ mod tests {
                 "spec.binaryVersion: Invalid value: \"1.35.0\": must be greater than or equal to `emulationVersion`"
             ]
         );
-    }
-
-    #[test]
-    fn semantic_versions_are_ordered() {
-        let sorted = ["1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-beta", "1.0.0", "1.0.1+build", "1.2.0"];
-        let parsed: Vec<_> = sorted.iter().map(|text| SemanticVersion::parse(text).expect(text)).collect();
-        assert!(parsed.windows(2).all(|pair| pair[0] < pair[1]));
-        for text in ["1.0", "01.0.0", "1.0.0-", "1.0.0-01", "v1.0.0", "1.0.0+", "1.0.0.0", ""] {
-            assert_eq!(SemanticVersion::parse(text), None, "{text}");
-        }
     }
 }

@@ -5,6 +5,7 @@ use super::values::strings;
 use crate::value::Fields;
 use machinery::Value;
 use machinery::field::{ErrorList, FieldError, Path};
+use machinery::names::SemanticVersion;
 use machinery::quantity::Quantity;
 use std::collections::BTreeSet;
 
@@ -74,34 +75,12 @@ fn too_long(text: &str, path: &Path<'_>) -> Option<FieldError> {
 
 fn semantic_version(version: &str, path: &Path<'_>) -> ErrorList {
     let mut errors = Vec::new();
-    if !is_semantic_version(version) {
+    if SemanticVersion::parse(version).is_err() {
         let detail = "must be a string compatible with semver.org spec 2.0.0";
         errors.push(FieldError::invalid_str(path, version, detail));
     }
     errors.extend(too_long(version, path));
     errors
-}
-
-/// `1.2.3-pre.1+build`.
-fn is_semantic_version(version: &str) -> bool {
-    let (rest, build) = match version.split_once('+') {
-        Some((rest, build)) => (rest, Some(build)),
-        None => (version, None),
-    };
-    let (core, prerelease) = match rest.split_once('-') {
-        Some((core, prerelease)) => (core, Some(prerelease)),
-        None => (rest, None),
-    };
-    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let number = |part: &str| digits(part) && (part == "0" || !part.starts_with('0'));
-    let word = |part: &str| {
-        !part.is_empty() && part.bytes().all(|byte| byte == b'-' || byte.is_ascii_alphanumeric())
-    };
-    core.split('.').count() == 3
-        && core.split('.').all(number)
-        && prerelease
-            .is_none_or(|text| text.split('.').all(|part| word(part) && (!digits(part) || number(part))))
-        && build.is_none_or(|text| text.split('.').all(word))
 }
 
 /// One capacity, with the policy for requests of parts of it.
@@ -237,7 +216,7 @@ mod tests {
             ("1.2.3-", false),
             ("notsemver", false),
         ] {
-            assert_eq!(is_semantic_version(version), ok, "{version}");
+            assert_eq!(SemanticVersion::parse(version).is_ok(), ok, "{version}");
         }
     }
 

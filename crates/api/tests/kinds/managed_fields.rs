@@ -19,7 +19,7 @@ const COMPLETED_LATER: [&str; 9] = [
     "TokenRequest",
     "VolumeAttributesClass",
 ];
-/// Recordings that depend on something else: user agents, mutating policies, conversion between versions, fields that
+/// Recordings that depend on other features: user agents, mutating policies, conversion between versions, fields that
 /// a subresource resets after managedFields are computed.
 const EXCLUDED: [&str; 7] = [
     "map/",

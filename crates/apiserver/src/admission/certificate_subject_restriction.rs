@@ -1,6 +1,7 @@
-//! CertificateSubjectRestriction: rejects requests for client certificates of the group system:masters.
+//! CertificateSubjectRestriction: rejects requests for client certificates of the group system:masters, and for those of
+//! nodes of other machines.
 
-use super::{Attributes, Operation, Plugin, signers};
+use super::{Attributes, Operation, Plugin, node_names, signers};
 use crate::authorize::MASTERS;
 use crate::registry::Registry;
 use api::value::Fields;
@@ -24,12 +25,14 @@ impl Plugin for CertificateSubjectRestriction {
 
     async fn validate(
         &self,
-        _registry: &Registry,
+        registry: &Registry,
         attributes: &Attributes<'_>,
         object: Option<&Value>,
         _old: Option<&Value>,
     ) -> Result<()> {
-        let Some(spec) = object.map(|request| request.field("spec")) else { return Ok(()) };
+        let Some(request) = object else { return Ok(()) };
+        node_names::check(registry, attributes, request).await?;
+        let spec = request.field("spec");
         if spec.text("signerName") != SIGNER {
             return Ok(());
         }

@@ -106,7 +106,7 @@ pub fn read(path: &Path) -> Result<PluginSettings, ConfigurationError> {
                     _ => settings.validating_users = users,
                 }
             }
-            name => return Err(invalid(format!("{name} takes no configuration in this version"))),
+            name => return Err(invalid(format!("{name} has no configuration in this version"))),
         }
     }
     Ok(settings)

@@ -10,10 +10,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::metrics::CONDITION_BUCKETS;
+
 const BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
 /// Names of webhooks that get series of their own; others share one.
 const MAX_HOOKS: usize = 256;
 const OTHER: &str = "other";
+const CONDITION_LABELS: [&str; 4] = ["name", "kind", "operation", "type"];
 
 /// The step of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,62 @@ pub struct AdmissionMetrics {
     /// By plugin.
     durations: Vec<(&'static str, Durations)>,
     hooks: Mutex<HashSet<Arc<str>>>,
+    validations: PolicyMetrics<4>,
+    mutations: PolicyMetrics<3>,
+    condition_seconds: HistogramVec,
+    condition_errors: IntCounterVec,
+    condition_exclusions: IntCounterVec,
+    pod_security: IntCounterVec,
+    pod_security_exemptions: IntCounterVec,
+}
+
+/// Checks of policies.
+struct PolicyMetrics<const LABELS: usize> {
+    checks: IntCounterVec,
+    seconds: HistogramVec,
+}
+
+impl<const LABELS: usize> PolicyMetrics<LABELS> {
+    fn new(
+        metrics: &Metrics,
+        [checks, seconds]: [&str; 2],
+        labels: [&str; LABELS],
+    ) -> std::result::Result<Self, MetricsError> {
+        Ok(Self {
+            checks: metrics.counters(
+                checks,
+                "Admission policy check total, labeled by policy and further identified by binding.",
+                &labels,
+            )?,
+            seconds: metrics.histograms(
+                seconds,
+                "Admission latency of individual policies in seconds, labeled by policy and further including binding.",
+                &labels,
+                &POLICY_BUCKETS,
+            )?,
+        })
+    }
+
+    fn record(&self, labels: [&str; LABELS], took: Duration) {
+        self.checks.with_label_values(&labels).inc();
+        self.seconds.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+}
+
+const POLICY_BUCKETS: [f64; 5] = [5e-7, 0.001, 0.01, 0.1, 1.0];
+
+/// Kind of the error that a message of an evaluation reports, as a label.
+pub fn error_type(message: &str) -> &'static str {
+    // Several messages are in brackets.
+    let message = message.trim_start_matches('[');
+    match message {
+        _ if message.contains(super::policies::OUT_OF_BUDGET) => "out_of_budget",
+        _ if message.starts_with("compilation error: ") => "compile_error",
+        _ if message.starts_with("expression '") && message.contains(" resulted in error: ") => {
+            "invalid_error"
+        }
+        _ => "no_error",
+    }
 }
 
 impl AdmissionMetrics {
@@ -105,6 +164,56 @@ impl AdmissionMetrics {
                 &["name", "type"],
             )?,
             step_durations: Durations::default(),
+            validations: PolicyMetrics::new(
+                metrics,
+                [
+                    "apiserver_validating_admission_policy_check_total",
+                    "apiserver_validating_admission_policy_check_duration_seconds",
+                ],
+                ["policy", "policy_binding", "error_type", "enforcement_action"],
+            )?,
+            mutations: PolicyMetrics::new(
+                metrics,
+                [
+                    "apiserver_mutating_admission_policy_check_total",
+                    "apiserver_mutating_admission_policy_check_duration_seconds",
+                ],
+                ["policy", "policy_binding", "error_type"],
+            )?,
+            condition_seconds: metrics.histograms(
+                "apiserver_admission_match_condition_evaluation_seconds",
+                "Admission match condition evaluation time in seconds, identified by name and broken out for each kind containing matchConditions (webhook or policy), operation and type (validate or admit).",
+                &CONDITION_LABELS,
+                &CONDITION_BUCKETS,
+            )?,
+            condition_errors: metrics.counters(
+                "apiserver_admission_match_condition_evaluation_errors_total",
+                "Admission match condition evaluation errors count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
+                &CONDITION_LABELS,
+            )?,
+            condition_exclusions: metrics.counters(
+                "apiserver_admission_match_condition_exclusions_total",
+                "Admission match condition evaluation exclusions count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
+                &CONDITION_LABELS,
+            )?,
+            pod_security: metrics.counters(
+                "pod_security_evaluations_total",
+                "Number of policy evaluations that occurred, not counting ignored or exempt requests.",
+                &[
+                    "decision",
+                    "policy_level",
+                    "policy_version",
+                    "mode",
+                    "request_operation",
+                    "resource",
+                    "subresource",
+                ],
+            )?,
+            pod_security_exemptions: metrics.counters(
+                "pod_security_exemptions_total",
+                "Number of exempt requests, not counting ignored or out of scope requests.",
+                &["request_operation", "resource", "subresource"],
+            )?,
             durations: plugins.map(|name| (name, Durations::default())).collect(),
             hooks: Mutex::default(),
         })
@@ -122,6 +231,52 @@ impl AdmissionMetrics {
     /// Records the whole chain.
     pub fn step(&self, what: (Step, Operation, bool), took: Duration) {
         self.step_durations.observe(what, took, |labels| self.steps.with_label_values(&labels));
+    }
+
+    /// Records the result of a validating policy for one binding and an enforcement action.
+    pub fn validated(&self, [policy, binding]: [&str; 2], error: &str, action: &str, took: Duration) {
+        let (policy, binding) = (self.hook(policy), self.hook(binding));
+        self.validations.record([&*policy, &*binding, error, action], took);
+    }
+
+    /// Records the result of a mutating policy for one binding.
+    pub fn mutated(&self, [policy, binding]: [&str; 2], error: &str, took: Duration) {
+        let (policy, binding) = (self.hook(policy), self.hook(binding));
+        self.mutations.record([&*policy, &*binding, error], took);
+    }
+
+    /// Records the match conditions of a webhook.
+    pub fn webhook_conditions(
+        &self,
+        name: &str,
+        (step, operation): (Step, Operation),
+        outcome: std::result::Result<bool, &str>,
+        took: Duration,
+    ) {
+        let name = self.hook(name);
+        let labels = [&*name, "webhook", operation.label(), step.label()];
+        self.condition_seconds.with_label_values(&labels).observe(took.as_secs_f64());
+        match outcome {
+            Ok(true) => {}
+            Ok(false) => self.condition_exclusions.with_label_values(&labels).inc(),
+            Err(_) => self.condition_errors.with_label_values(&labels).inc(),
+        }
+    }
+
+    /// Records a pod security decision: level and version of the policy, its mode, and labels of the write.
+    pub fn pod_security(
+        &self,
+        decision: &str,
+        [level, version, mode]: [&str; 3],
+        [operation, resource, subresource]: [&str; 3],
+    ) {
+        let labels = [decision, level, version, mode, operation, resource, subresource];
+        self.pod_security.with_label_values(&labels).inc();
+    }
+
+    /// Records a write that is exempt from pod security.
+    pub fn pod_security_exemption(&self, written: [&str; 3]) {
+        self.pod_security_exemptions.with_label_values(&written).inc();
     }
 
     /// Records a call of a webhook.
@@ -189,6 +344,37 @@ mod tests {
             text.lines().filter(|line| line.starts_with("apiserver_admission_webhook_fail_open_count{"));
         assert_eq!(rows.count(), MAX_HOOKS + 1);
         assert!(text.contains(&format!("fail_open_count{{name=\"other\",type=\"admit\"}} {MAX_HOOKS}")));
+    }
+
+    #[test]
+    fn policy_names_are_limited() {
+        let metrics = Metrics::new(&Clock::system()).expect("a registry");
+        let admission = AdmissionMetrics::new(&metrics, ["A"].into_iter()).expect("metrics");
+        for number in 0..2 * MAX_HOOKS {
+            let names = [&*format!("policy{number}"), "binding"];
+            admission.validated(names, "no_error", "deny", Duration::ZERO);
+            admission.mutated(names, "no_error", Duration::ZERO);
+        }
+        let text = String::from_utf8(metrics.encode().expect("encoded")).expect("text");
+        for family in ["validating", "mutating"] {
+            let row = format!("apiserver_{family}_admission_policy_check_total{{");
+            let rows = text.lines().filter(|line| line.starts_with(&row)).count();
+            assert!(rows <= MAX_HOOKS + 1, "{family}: {rows} rows");
+        }
+    }
+
+    #[test]
+    fn errors_of_evaluations_have_types() {
+        let budget = crate::admission::policies::OUT_OF_BUDGET;
+        for (message, want) in [
+            ("compilation error: undeclared reference", "compile_error"),
+            ("expression 'object.x' resulted in error: no such key: x", "invalid_error"),
+            ("[expression 'a' resulted in error: b, expression 'c' resulted in error: d]", "invalid_error"),
+            (budget, "out_of_budget"),
+            ("failed expression: object.spec.replicas < 5", "no_error"),
+        ] {
+            assert_eq!(error_type(message), want, "{message}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod limit_ranger;
 mod matching;
 mod metrics;
 mod namespace_lifecycle;
+mod node_names;
 mod node_restriction;
 mod persistent_volume_claim_resize;
 mod pod_resize_validator;

@@ -1,15 +1,18 @@
 //! APIServices of the group versions that definitions of custom resources and components of this process serve.
 //!
 //! Such an APIService is labelled as managed by the server: it is created with the first definition of its group version,
-//! created again if it is deleted, and deleted with the last definition.
+//! created again if it is deleted, reset if its spec is changed, and deleted with the last definition. Without the label
+//! it belongs to the user.
 
 use crate::cache::Entry;
 use crate::discovery::GroupVersion;
 use crate::registry::feed::FeedUpdate;
+use crate::registry::update::{Change, UpdateStrategy};
 use crate::registry::{Registry, WriteContext, WriteRecord};
 use crate::user::UserInfo;
 use crate::wire::options::DeleteOptions;
 use api::value::Fields;
+use machinery::Value;
 use machinery::status::Result;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,8 +46,8 @@ struct DefinitionVersion {
 pub struct CustomGroups {
     /// Served group versions by the name of the definition.
     served: BTreeMap<String, Vec<(String, String)>>,
-    /// Names of all APIServices; `true`: managed by the server.
-    present: BTreeMap<String, bool>,
+    /// All APIServices by name; for those managed by the server, their spec.
+    present: BTreeMap<String, Option<Value>>,
     /// Group versions of components of this process.
     extensions: Vec<GroupVersion>,
     /// Set when any of the above changes, until all APIServices are in sync.
@@ -62,7 +65,9 @@ impl CustomGroups {
 
     pub fn take_api_services(&mut self, update: &FeedUpdate) {
         self.changed |= for_each(update, &mut self.present, |entry| {
-            Some(entry.value().field("metadata").field("labels").text(MANAGED) == "true")
+            let object = entry.value();
+            let managed = object.field("metadata").field("labels").text(MANAGED) == "true";
+            Some(managed.then(|| object.field("spec").clone()))
         });
     }
 
@@ -71,27 +76,29 @@ impl CustomGroups {
         self.extensions = extensions;
     }
 
-    /// Creates the APIServices that are missing, and deletes those that no definition needs.
+    /// Creates the APIServices that are missing, resets those with another spec, and deletes those that no definition
+    /// needs.
     pub async fn reconcile(&mut self, registry: &Registry) -> Result<()> {
         if !self.changed {
             return Ok(());
         }
-        let wanted: BTreeSet<&(String, String)> = self.served.values().flatten().collect();
-        for (group, version) in &wanted {
-            if !self.present.contains_key(&name(group, version)) {
-                create(registry, group, version, PRIORITIES).await?;
-            }
+        let mut wanted: BTreeMap<String, Value> = BTreeMap::new();
+        for (group, version) in self.served.values().flatten() {
+            wanted.insert(name(group, version), spec(group, version, PRIORITIES));
         }
-        let mut names: BTreeSet<String> =
-            wanted.iter().map(|(group, version)| name(group, version)).collect();
         for GroupVersion { group, version, group_priority, version_priority, .. } in &self.extensions {
-            let name = name(group, version);
-            if !self.present.contains_key(&name) {
-                create(registry, group, version, (*group_priority, *version_priority)).await?;
-            }
-            names.insert(name);
+            let spec = spec(group, version, (*group_priority, *version_priority));
+            wanted.entry(name(group, version)).or_insert(spec);
         }
-        for (name, _) in self.present.iter().filter(|(name, managed)| **managed && !names.contains(*name)) {
+        for (name, spec) in &wanted {
+            match self.present.get(name) {
+                None => create(registry, name, spec).await?,
+                Some(Some(present)) if present != spec => reset(registry, name, spec).await?,
+                Some(_) => {}
+            }
+        }
+        let unneeded = |name: &str, spec: &Option<Value>| spec.is_some() && !wanted.contains_key(name);
+        for (name, _) in self.present.iter().filter(|(name, spec)| unneeded(name, spec)) {
             delete(registry, name).await?;
         }
         self.changed = false;
@@ -136,15 +143,42 @@ fn for_each<T: PartialEq>(
     changed
 }
 
-async fn create(registry: &Registry, group: &str, version: &str, priorities: (i32, i32)) -> Result<()> {
+/// Spec of the APIService of a group version.
+fn spec(group: &str, version: &str, priorities: (i32, i32)) -> Value {
+    json!({
+        "group": group, "version": version,
+        "groupPriorityMinimum": priorities.0, "versionPriority": priorities.1,
+    })
+}
+
+async fn create(registry: &Registry, name: &str, spec: &Value) -> Result<()> {
     let object = json!({
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-        "metadata": {"name": name(group, version), "labels": {MANAGED: "true"}},
-        "spec": {"group": group, "version": version, "groupPriorityMinimum": priorities.0, "versionPriority": priorities.1},
+        "metadata": {"name": name, "labels": {MANAGED: "true"}},
+        "spec": spec,
     });
     match crate::bootstrap::create(registry, API_SERVICES, object, "kube-apiserver").await {
         // Another server on the same store created it first.
         Err(status) if status.reason == "AlreadyExists" => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
+
+/// Overwrites the spec of an APIService, unless it is no longer managed by the server.
+async fn reset(registry: &Registry, name: &str, spec: &Value) -> Result<()> {
+    let served = registry.builtin(API_SERVICES.0, API_SERVICES.1, API_SERVICES.2)?;
+    let (user, record) = (UserInfo::server(), WriteRecord::default());
+    let context = WriteContext::server(&user, &record, "");
+    let strategy = UpdateStrategy::main(served.governing());
+    let written = registry.update(served, name, strategy, true, &context, |old| {
+        let mut new = old.clone();
+        if new.field("metadata").field("labels").text(MANAGED) == "true" {
+            new.set("spec", spec.clone());
+        }
+        Ok(Change::Replace(new))
+    });
+    match written.await {
+        Err(status) if status.code == 404 => Ok(()),
         outcome => outcome.map(drop),
     }
 }

@@ -131,14 +131,11 @@ impl Aggregator {
     /// Watches APIServices until the task group stops.
     pub fn spawn(self: &Arc<Self>, tasks: &TaskGroup) {
         let (aggregator, group) = (Arc::clone(self), tasks.clone());
-        tasks.supervise("aggregator", move || {
+        tasks.supervise_until_stopped("aggregator", move || {
             let (aggregator, group) = (Arc::clone(&aggregator), group.clone());
             async move {
-                tokio::select! {
-                    () = group.stopping() => {}
-                    outcome = aggregator.follow(&group) => if let Err(status) = outcome {
-                        tracing::error!(error = %status, "failed to follow APIServices");
-                    }
+                if let Err(status) = aggregator.follow(&group).await {
+                    tracing::error!(error = %status, "failed to follow APIServices");
                 }
             }
         });
@@ -528,7 +525,11 @@ pub(crate) async fn service_and_slices(
 
 /// The `Available` condition of an APIService.
 fn condition(availability: &Availability) -> Condition {
-    let status = if availability.available { "True" } else { "False" };
+    let status = match availability.reason {
+        "ServiceAccessError" => "Unknown",
+        _ if availability.available => "True",
+        _ => "False",
+    };
     Condition::new("Available", status, availability.reason, availability.message.clone())
 }
 

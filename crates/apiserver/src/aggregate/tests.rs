@@ -151,6 +151,32 @@ async fn component_serves_its_group_version() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_spec_of_managed_api_service_is_reset() {
+    let running = Running::start();
+    running.aggregator.register(Arc::new(Parts::default()) as Arc<dyn Extension>);
+    running.until(API_SERVICE, |_, found| reason(found) == "Local").await;
+    let patch = async |patch: Value| {
+        let media = "application/merge-patch+json";
+        let (code, answer) =
+            running.server.ask(ADMIN, Method::PATCH, API_SERVICE, media, patch.to_string()).await;
+        assert_eq!(code, 200, "{answer}");
+    };
+    patch(json!({"spec": {"groupPriorityMinimum": 5}})).await;
+    running.until(API_SERVICE, |_, found| found["spec"]["groupPriorityMinimum"] == 300).await;
+    // Without the label it belongs to the user.
+    let label = "kube-aggregator.kubernetes.io/automanaged";
+    patch(json!({"metadata": {"labels": {label: null}}, "spec": {"groupPriorityMinimum": 5}})).await;
+    let other = json!({"metadata": {"name": "v1.parts.example.com"},
+        "spec": {"group": "parts.example.com", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
+            "service": {"namespace": "n", "name": "s"}}});
+    // A later change that has been processed.
+    running.server.create("/apis/apiregistration.k8s.io/v1/apiservices", &other).await;
+    let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1.parts.example.com";
+    running.until(path, |_, found| reason(found) == "ServiceNotFound").await;
+    assert_eq!(running.get(API_SERVICE).await.1["spec"]["groupPriorityMinimum"], 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn api_service_with_service_overrides_component() {
     let running = Running::start();
     let foreign = json!({
@@ -325,4 +351,20 @@ async fn extension_server_openapi_v2_is_merged_while_available() {
     assert_eq!(code, 200);
     running.until(EXTENSION, |_, found| reason(found) == "FailedDiscoveryCheck").await;
     running.until("/openapi/v2", |_, document| !has(document)).await;
+
+    // Its resources are still listed, as stale ones.
+    let request = Request::get("/apis")
+        .header("authorization", format!("Bearer {ADMIN}"))
+        .header("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+        .body(RequestBody::default())
+        .expect("a request");
+    let body = running.server.send(request).await.into_body().collect().await.expect("a body").to_bytes();
+    let groups: Value = serde_json::from_slice(&body).expect("JSON");
+    let mut items = groups["items"].as_array().expect("groups").iter();
+    let group = items.find(|group| group["metadata"]["name"] == "example.com").expect("the group");
+    let version = &group["versions"][0];
+    assert_eq!(
+        (&version["freshness"], &version["resources"][0]["resource"]),
+        (&json!("Stale"), &json!("flunders"))
+    );
 }

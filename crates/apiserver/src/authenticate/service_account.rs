@@ -8,6 +8,7 @@ use super::jwt::{SigningKey, Unverified};
 use super::key_ring::{KeyFileError, KeyRing, VerificationKey, read_keys};
 use super::legacy_token::{self, LegacyClaims};
 use super::{Authenticated, Refusal};
+use crate::metrics;
 use crate::registry::{Registry, store_error};
 use crate::user::UserInfo;
 use base::clock::Clock;
@@ -278,7 +279,11 @@ impl ServiceAccountTokens {
         let claims = match verified {
             Verified::Bound(claims) => claims,
             Verified::Legacy(claims) => {
-                return self.authenticate_legacy(token, &claims, wanted).await.map(Some);
+                let authenticated = self.authenticate_legacy(token, &claims, wanted).await;
+                if let (Ok(_), Some(metrics)) = (&authenticated, metrics::process()) {
+                    metrics.legacy_tokens.inc();
+                }
+                return authenticated.map(Some);
             }
         };
         let valid_audiences = if claims.aud.is_empty() { &self.config.audiences } else { &claims.aud };
@@ -293,6 +298,9 @@ impl ServiceAccountTokens {
         }
         self.check_time(&claims)?;
         self.check_bound(&claims.kubernetes).await?;
+        if let Some(metrics) = metrics::process() {
+            metrics.valid_tokens.inc();
+        }
         Ok(Some(Authenticated { user: user(&claims), audiences: common }))
     }
 

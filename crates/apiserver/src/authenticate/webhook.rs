@@ -1,15 +1,17 @@
 //! Webhook: a remote server authenticates tokens, by TokenReview.
 
 use super::{Authenticated, Refusal};
+use crate::metrics;
 use crate::outbound::{CallError, Client};
 use crate::user::UserInfo;
 use crate::webhook_cache::{Hash, WebhookCache, hash};
 use base::backoff::Backoff;
+use base::metrics::IntGauge;
 use machinery::Value;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time limit and number of attempts of a review.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -31,6 +33,22 @@ pub struct WebhookTokens {
     version: String,
     answers: WebhookCache<Option<CachedReview>>,
     cache: Duration,
+}
+
+/// A review in progress; it ends on drop.
+struct InProgress(IntGauge);
+
+impl InProgress {
+    fn new(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// Cached review of a token.
@@ -59,10 +77,24 @@ impl WebhookTokens {
     ) -> Result<Option<Authenticated>, Refusal> {
         let wanted = audiences.unwrap_or(own);
         let key: Hash = hash(&(token, wanted));
+        let begin = Instant::now();
+        let record = |fetched| {
+            if let Some(metrics) = metrics::process() {
+                metrics.token_looked_up(fetched, begin);
+            }
+        };
         let known = match self.answers.get(&key) {
-            Some(known) => known,
+            Some(known) => {
+                record(None);
+                known
+            }
             None => {
-                let known = self.send_review(token, wanted).await?;
+                let active =
+                    metrics::process().map(|metrics| metrics.token_active.with_label_values(&["in_flight"]));
+                let _active = active.map(InProgress::new);
+                let known = self.send_review(token, wanted).await;
+                record(Some(known.is_ok()));
+                let known = known?;
                 self.answers.put(key, known.clone(), self.cache);
                 known
             }

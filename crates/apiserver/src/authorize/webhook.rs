@@ -3,6 +3,7 @@
 //! Match conditions select the requests that are sent to it; decisions are cached.
 
 use super::{Attributes, Authorizer, Decision, ResolvedRules};
+use crate::metrics;
 use crate::outbound::Client;
 use crate::user::UserInfo;
 use crate::webhook_cache::{WebhookCache, hash};
@@ -15,7 +16,7 @@ use machinery::status::Result;
 use machinery::{Map, Value};
 use serde_json::json;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Variables of match conditions: the spec of a SubjectAccessReview.
 pub static REQUEST: LazyLock<Environment> = LazyLock::new(|| Environment::new([("request", Type::Dyn)]));
@@ -79,7 +80,12 @@ impl Webhook {
 
     async fn decide(&self, user: &UserInfo, wanted: &Attributes<'_>) -> Decision {
         let spec = spec(user, wanted);
-        match self.matches(&spec) {
+        let begin = Instant::now();
+        let matches = self.matches(&spec);
+        if let Some(metrics) = metrics::process().filter(|_| !self.settings.conditions.is_empty()) {
+            metrics.authorizer_conditions(&self.name, &matches, begin.elapsed());
+        }
+        match matches {
             Ok(true) => {}
             Ok(false) => return Decision::NoOpinion(String::new()),
             Err(why) => return self.failed(&why),
@@ -88,7 +94,16 @@ impl Webhook {
         if let Some(answer) = self.answers.get(&key) {
             return answer;
         }
-        let answer = match self.send_review(&spec).await {
+        let begin = Instant::now();
+        let answer = self.send_review(&spec).await;
+        if let Some(metrics) = metrics::process() {
+            let result = if answer.is_ok() { "success" } else { "error" };
+            metrics.authorizer_called(&self.name, result, begin.elapsed());
+            if answer.is_err() && matches!(self.settings.failure_policy, FailurePolicy::NoOpinion) {
+                metrics.authorizer_fail_open.with_label_values(&[&*self.name, result]).inc();
+            }
+        }
+        let answer = match answer {
             Ok(answer) => answer,
             Err(why) => return self.failed(&why),
         };

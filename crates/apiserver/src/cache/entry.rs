@@ -1,6 +1,6 @@
 //! One object in the cache: its stored bytes, its revision, and lazily derived forms.
 
-use super::canonical::Prefix;
+use crate::stored_form::Prefix;
 use bytes::Bytes;
 use machinery::codec::stored_json;
 use machinery::schema::TypeHandle;

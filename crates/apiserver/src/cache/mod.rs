@@ -4,7 +4,6 @@
 //! under a short lock; watchers hold a cursor into the window and are terminated when they fall out of it. With the
 //! embedded store the feed runs before a write is acknowledged, so a reader always sees its own writes.
 
-pub mod canonical;
 pub mod entry;
 pub mod event;
 mod fill;
@@ -98,6 +97,8 @@ pub struct View {
     pub more: bool,
     /// Number of keys after the last one returned.
     pub remaining: usize,
+    /// Number of objects that were read.
+    pub scanned: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -221,8 +222,13 @@ impl Cache {
             .range::<str, _>((Bound::Included(start), Bound::Unbounded))
             .take_while(|(key, _)| key.starts_with(scope));
         let mut entries = Vec::new();
-        let mut view =
-            View { entries: Vec::new(), revision: state.revision.max(at_least), more: false, remaining: 0 };
+        let mut view = View {
+            entries: Vec::new(),
+            revision: state.revision.max(at_least),
+            more: false,
+            remaining: 0,
+            scanned: 0,
+        };
         for (_, entry) in range.by_ref() {
             // The remaining objects are matched by the next page.
             if limit > 0 && entries.len() == limit {
@@ -230,6 +236,7 @@ impl Cache {
                 view.remaining = 1 + range.count();
                 break;
             }
+            view.scanned += 1;
             if matches(entry) {
                 entries.push(entry.clone());
             }
@@ -241,14 +248,16 @@ impl Cache {
     /// Current objects in scope and the cursor from which their changes follow without a gap.
     pub fn list_and_watch(&self, scope: &str, matches: impl Fn(&Entry) -> bool) -> (View, Cursor) {
         let state = self.shared.state.read();
+        let mut scanned = 0;
         let entries = state
             .objects
             .range::<str, _>((Bound::Included(scope), Bound::Unbounded))
             .take_while(|(key, _)| key.starts_with(scope))
+            .inspect(|_| scanned += 1)
             .filter(|(_, entry)| matches(entry))
             .map(|(_, entry)| entry.clone())
             .collect();
-        let view = View { entries, revision: state.revision, more: false, remaining: 0 };
+        let view = View { entries, revision: state.revision, more: false, remaining: 0, scanned };
         (view, state.end())
     }
 

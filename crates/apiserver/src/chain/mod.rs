@@ -54,7 +54,7 @@ use jiff::Timestamp;
 use machinery::codec::time::parse_duration;
 use machinery::status::Status;
 use memory::{Exhausted, Memory};
-use metrics::{AuthenticationMetrics, CatalogueChanges, StoredObjects};
+use metrics::{AuthenticationMetrics, CatalogueChanges, RequestFilter, StoredObjects};
 use offload::Offload;
 use seat_guard::HeldSeat;
 use std::panic::AssertUnwindSafe;
@@ -189,6 +189,7 @@ impl Chain {
         let request_metrics = RequestMetrics::new(&metrics)?;
         let authentication_metrics = AuthenticationMetrics::new(&metrics)?;
         metrics.register(StoredObjects::new(Arc::clone(&rest.registry))?)?;
+        crate::metrics::register(&metrics)?;
         let health_metrics = HealthMetrics::new(&clock)?;
         let (reading, mutating) = (config.max_requests_in_flight, config.max_mutating_in_flight);
         let concurrency = if config.priority_and_fairness {
@@ -273,6 +274,7 @@ impl Chain {
                 drop(span);
                 drop(queued);
                 context.record.add_wait(now.elapsed());
+                self.authentication_metrics.filtered(RequestFilter::PriorityAndFairness, now.elapsed());
                 let mut reply = match outcome {
                     Ok(seat) => {
                         let watched =
@@ -324,13 +326,14 @@ impl Chain {
     /// Timeout of the request: its own `timeout` parameter, capped by the server's limit.
     fn allowed_time(&self, context: &Context) -> Result<Duration, Status> {
         let most = self.config.request_timeout;
-        let said = context.query.get("timeout").filter(|text| !text.is_empty() && !context.is_long_running());
-        let Some(said) = said else { return Ok(most) };
-        let nanos = parse_duration(said).map_err(|why| {
+        let requested =
+            context.query.get("timeout").filter(|text| !text.is_empty() && !context.is_long_running());
+        let Some(requested) = requested else { return Ok(most) };
+        let nanos = parse_duration(requested).map_err(|why| {
             Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))
         })?;
-        let said = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
-        Ok(said.map_or(most, |said| said.min(most)))
+        let requested = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
+        Ok(requested.map_or(most, |requested| requested.min(most)))
     }
 
     async fn identify(
@@ -455,7 +458,7 @@ impl Chain {
         let known = info.group.is_empty()
             || offered.discovery.has_group(&info.group)
             || context.catalogue.served(&info.group, &info.version, &info.resource).is_some();
-        if !known {
+        if !known || crate::rest::is_out_of_scope(context) {
             return reply::page_not_found();
         }
         let (outcome, accepted) = self.rest.handle(context, body).await;
@@ -467,7 +470,8 @@ impl Chain {
     }
 
     fn refuse(&self, context: &Context, status: &Status) -> Reply {
-        let offers = Offers { cbor: self.rest.limits.cbor, forms: Forms::All, streams: false };
+        let offers =
+            Offers { cbor: self.rest.limits.cbor, forms: Forms::All, streams: false, protobuf: true };
         let accepted = accept(&context.headers, context.query.get("pretty"), offers).ok();
         reply::status(status, accepted.as_ref())
     }

@@ -28,23 +28,8 @@ impl Chain {
         if path.starts_with("//") {
             return reply::page_not_found();
         }
-        if path == "/metrics" && self.catalogue_changes.take() {
-            self.forget_unserved();
-        }
-        let metrics = match path {
-            "/metrics" => Some(self.metrics.encode()),
-            "/metrics/slis" => Some(self.health_metrics.encode()),
-            _ => None,
-        };
-        if let Some(encoded) = metrics {
-            return match encoded {
-                Ok(text) => reply::with_type(
-                    200,
-                    "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
-                    text,
-                ),
-                Err(error) => reply::status(&Status::internal(error), None),
-            };
+        if let Some(reply) = self.metrics_page(path) {
+            return reply;
         }
         if let Some(reply) = self.journal(context) {
             return reply;
@@ -61,6 +46,30 @@ impl Chain {
         if path == "/openapi/v2" || path == "/openapi/v3" || path.starts_with("/openapi/v3/") {
             return self.openapi(context).await;
         }
+        self.discovery(context)
+    }
+
+    /// `/metrics` and `/metrics/slis`.
+    fn metrics_page(&self, path: &str) -> Option<Reply> {
+        if path == "/metrics" && self.catalogue_changes.take() {
+            self.forget_unserved();
+        }
+        let encoded = match path {
+            "/metrics" => self.metrics.encode(),
+            "/metrics/slis" => self.health_metrics.encode(),
+            _ => return None,
+        };
+        Some(match encoded {
+            Ok(text) => {
+                reply::with_type(200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", text)
+            }
+            Err(error) => reply::status(&Status::internal(error), None),
+        })
+    }
+
+    /// The list of paths, the version and the discovery documents.
+    fn discovery(&self, context: &Context) -> Reply {
+        let path = &*context.path;
         let discovery = &context.catalogue.discovery;
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let value = match parts.as_slice() {
@@ -116,7 +125,7 @@ fn json(value: &Value, context: &Context) -> Reply {
 
 /// A discovery document in the encoding the client accepts.
 fn negotiated(value: &Value, context: &Context) -> Reply {
-    let offers = Offers { cbor: false, forms: Forms::None, streams: false };
+    let offers = Offers { cbor: false, forms: Forms::None, streams: false, protobuf: true };
     let outcome = accept(&context.headers, context.query.get("pretty"), offers)
         .and_then(|accepted| reply::value(200, value, &accepted, context));
     outcome.unwrap_or_else(|status| reply::status(&status, None))

@@ -113,7 +113,7 @@ fn can_hand_over() -> bool {
 /// with large bodies.
 pub struct Offload {
     processors: Semaphore,
-    asked: Semaphore,
+    late: Semaphore,
 }
 
 impl Default for Offload {
@@ -126,13 +126,13 @@ impl Default for Offload {
 
 impl Offload {
     fn of(processors: usize) -> Self {
-        Self { processors: Semaphore::new(processors), asked: Semaphore::new(processors) }
+        Self { processors: Semaphore::new(processors), late: Semaphore::new(processors) }
     }
 
     /// Runs `work`. While it is heavy, each poll has a thread of its own; the other tasks move to another worker.
     pub async fn run<F: Future>(&self, work: F, is_heavy: bool) -> F::Output {
         let mut work = pin!(work);
-        let processors = if is_heavy { &self.processors } else { &self.asked };
+        let processors = if is_heavy { &self.processors } else { &self.late };
         let mut is_heavy = is_heavy;
         if !can_hand_over() {
             return work.await;
@@ -207,13 +207,13 @@ mod tests {
     async fn heavy_work_does_not_pause_tasks_of_its_thread() {
         let pause = longest_pause(async { std::thread::sleep(WORK) }, true).await;
         assert!(pause < WORK / 2, "another task waited {pause:?}");
-        let asked = async {
+        let detected_late = async {
             tokio::task::yield_now().await;
             heavy().await;
             std::thread::sleep(WORK);
         };
-        let pause = longest_pause(asked, false).await;
-        assert!(pause < WORK / 2, "another task waited {pause:?} for work that asked for a thread");
+        let pause = longest_pause(detected_late, false).await;
+        assert!(pause < WORK / 2, "another task waited {pause:?} for work detected late");
         let pause = longest_pause(async { std::thread::sleep(WORK) }, false).await;
         assert!(pause >= WORK / 2, "without a thread of its own it would have waited longer than {pause:?}");
     }

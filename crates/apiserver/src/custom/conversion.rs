@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Time limit of a conversion, as in Kubernetes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
+/// Supported versions of ConversionReview.
+const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 /// Metadata fields that a webhook may change.
 const MUTABLE: [&str; 2] = ["labels", "annotations"];
 
@@ -29,7 +31,7 @@ pub struct Webhook {
     /// `example.com, Kind=Widget`, for messages.
     shown: String,
     config: Value,
-    /// The newest version of ConversionReview that both sides support.
+    /// The first listed version of ConversionReview that this server supports.
     review_version: Option<&'static str>,
     client: Mutex<Option<(String, Arc<Client>)>>,
     settings: ConversionSettings,
@@ -124,14 +126,12 @@ impl Webhook {
     pub fn new(registry: Weak<Registry>, definition: &Value, settings: ConversionSettings) -> Self {
         let spec = definition.field("spec");
         let webhook = spec.field("conversion").field("webhook");
-        let known = |version: &&str| {
-            texts(webhook.items("conversionReviewVersions")).any(|submitted| submitted == *version)
-        };
+        let known = |submitted: &str| REVIEW_VERSIONS.into_iter().find(|version| *version == submitted);
         Self {
             registry,
             shown: format!("{}, Kind={}", spec.text("group"), spec.field("names").text("kind")),
             config: webhook.field("clientConfig").clone(),
-            review_version: ["v1"].into_iter().find(known),
+            review_version: texts(webhook.items("conversionReviewVersions")).find_map(known),
             client: Mutex::default(),
             name: machinery::meta::name(definition).to_owned(),
             settings,
@@ -141,7 +141,7 @@ impl Webhook {
     async fn call(&self, objects: &[Value], api_version: &str) -> Result<Vec<Value>, Failure> {
         let call = |message: String| Failure::new(FailureKind::Call, message);
         let version =
-            self.review_version.ok_or_else(|| call("no supported conversion review version".to_owned()))?;
+            self.review_version.ok_or_else(|| call("no supported conversion review versions".to_owned()))?;
         let uid = uuid::Uuid::new_v4().to_string();
         let review = json!({
             "apiVersion": format!("apiextensions.k8s.io/{version}"), "kind": "ConversionReview",
@@ -162,7 +162,8 @@ impl Webhook {
         let client = self.client(&reached, server_name).map_err(call)?;
         let answer = client.post(&review, self.settings.timeout).await;
         let answer = answer.map_err(|error| call(call_error_text(&error, &shown)))?;
-        converted(&answer, &uid, objects, api_version)
+        check_review(&answer, version, &uid)?;
+        converted(&answer, objects, api_version)
     }
 
     fn client(&self, url: &str, server_name: Option<String>) -> Result<Arc<Client>, String> {
@@ -211,20 +212,40 @@ impl Convert for Webhook {
     }
 }
 
-/// The objects of a response, if it matches the request and changes only permitted fields.
-fn converted(answer: &Value, uid: &str, objects: &[Value], api_version: &str) -> Result<Vec<Value>, Failure> {
-    let malformed = |message: String| Err(Failure::new(FailureKind::MalformedResponse, message));
+fn malformed<T>(message: String) -> Result<T, Failure> {
+    Err(Failure::new(FailureKind::MalformedResponse, message))
+}
+
+/// Checks that a review responds to the request. As in Kubernetes, one of v1beta1 needs neither its type nor the UID.
+fn check_review(answer: &Value, version: &str, uid: &str) -> Result<(), Failure> {
+    let shown = |api_version: &str, kind: &str| {
+        let (group, version) = machinery::gvk::split_api_version(api_version);
+        format!("{group}/{version}, Kind={kind}")
+    };
+    let found = shown(answer.text("apiVersion"), answer.text("kind"));
+    let wanted = shown(&format!("apiextensions.k8s.io/{version}"), "ConversionReview");
+    if version != "v1beta1" && found != wanted {
+        return malformed(format!("expected webhook response of {wanted}, got {found}"));
+    }
     let response = answer.field("response");
     if !response.is_object() {
         return malformed("no response provided".to_owned());
     }
-    if response.text("uid") != uid {
+    if version != "v1beta1" && response.text("uid") != uid {
         return malformed(format!("expected response.uid={uid:?}, got {:?}", response.text("uid")));
     }
+    Ok(())
+}
+
+/// The objects of a response, if it changes only permitted fields.
+fn converted(answer: &Value, objects: &[Value], api_version: &str) -> Result<Vec<Value>, Failure> {
+    let response = answer.field("response");
     let result = response.field("result");
     if result.text("status") != "Success" {
-        let message = result.opt_text("message").filter(|message| !message.is_empty());
-        return malformed(message.unwrap_or("converter returned failure without a message").to_owned());
+        return malformed(match result.opt_text("message").filter(|message| !message.is_empty()) {
+            Some(message) => message.to_owned(),
+            None => format!("response.result.status was '{}', not 'Success'", result.text("status")),
+        });
     }
     let found = response.items("convertedObjects");
     if found.len() != objects.len() {
@@ -293,9 +314,15 @@ mod tests {
             "apiVersion": "example.com/v2", "kind": "W",
             "metadata": {"name": "a", "uid": "u", "annotations": {"n": "1"}}, "spec": 1,
         });
-        let answer = |uid: &str, result: Value, objects: Value| json!({"response": {"uid": uid, "result": result, "convertedObjects": objects}});
+        let review = |version: &str, response: Value| json!({"apiVersion": format!("apiextensions.k8s.io/{version}"), "kind": "ConversionReview", "response": response});
+        let response = |uid: &str, result: Value, objects: Value| json!({"uid": uid, "result": result, "convertedObjects": objects});
+        let answer = |uid: &str, result: Value, objects: Value| review("v1", response(uid, result, objects));
         let success = json!({"status": "Success"});
-        let run = |answer: Value| converted(&answer, "1", &submitted, "example.com/v2");
+        let run_as = |version: &str, answer: Value| {
+            check_review(&answer, version, "1")?;
+            converted(&answer, &submitted, "example.com/v2")
+        };
+        let run = |answer: Value| run_as("v1", answer);
         let made =
             run(answer("1", success.clone(), json!([object]))).map_err(|why| why.message).expect("converted");
         assert_eq!(
@@ -308,7 +335,19 @@ mod tests {
         let mut old_version = object.clone();
         old_version["apiVersion"] = json!("example.com/v1");
         for (answer, why) in [
-            (json!({}), "no response provided"),
+            (review("v1", json!(null)), "no response provided"),
+            (
+                review("v1beta1", response("1", success.clone(), json!([object]))),
+                "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got apiextensions.k8s.io/v1beta1, Kind=ConversionReview",
+            ),
+            (
+                json!({"response": response("1", success.clone(), json!([object]))}),
+                "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got /, Kind=",
+            ),
+            (
+                answer("1", json!({"status": "Failed"}), json!([])),
+                "response.result.status was 'Failed', not 'Success'",
+            ),
             (answer("2", success.clone(), json!([object])), "expected response.uid=\"1\", got \"2\""),
             (answer("1", json!({"status": "Failure", "message": "no"}), json!([])), "no"),
             (answer("1", success.clone(), json!([])), "returned 0 objects, expected 1"),
@@ -323,5 +362,7 @@ mod tests {
         ] {
             assert_eq!(run(answer).map_err(|why| why.message).expect_err("refused"), why);
         }
+        let beta = json!({"response": response("", json!({"status": "Success"}), json!([object]))});
+        assert!(run_as("v1beta1", beta).is_ok(), "neither the type nor the UID counts");
     }
 }

@@ -121,6 +121,28 @@ async fn conversion_webhook_is_called_once_per_list_and_its_failures_are_reporte
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conversion_review_has_the_first_listed_supported_version() {
+    let webhook = Responder::start(|_: &str, review: &Value| {
+        let request = &review["request"];
+        let objects = request["objects"].as_array().into_iter().flatten();
+        let objects: Vec<Value> = objects.map(|object| renamed(request, object).0).collect();
+        let response =
+            json!({"uid": request["uid"], "result": {"status": "Success"}, "convertedObjects": objects});
+        (200, json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}))
+    });
+    let webhook = webhook.await.expect("a webhook");
+    let cluster = Cluster::start().await;
+    let mut definition = converted_definition(&webhook);
+    definition["spec"]["conversion"]["webhook"]["conversionReviewVersions"] = json!(["v9", "v1beta1", "v1"]);
+    cluster.define(&definition).await;
+    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 3}))).await.0, 201);
+    assert_eq!(cluster.get(&format!("{V2}/a")).await.1["spec"], json!({"length": 3}));
+    let seen = webhook.seen();
+    let (_, review) = seen.first().expect("a review");
+    assert_eq!(review["apiVersion"], "apiextensions.k8s.io/v1beta1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn definition_deletion_waiting_for_webhook_does_not_block_others() {
     let webhook = renaming_webhook(&Arc::new(AtomicBool::new(false))).await;
     let cluster = Cluster::start().await;
@@ -137,8 +159,8 @@ async fn definition_deletion_waiting_for_webhook_does_not_block_others() {
     changed["spec"]["conversion"]["webhook"]["clientConfig"]["url"] = json!(format!("https://{address}/"));
     assert_eq!(cluster.ask(Method::PUT, &own, &changed).await.0, 200);
     assert_eq!(cluster.ask(Method::DELETE, &own, &Value::Null).await.0, 200);
-    let asked = tokio::time::timeout(WAIT_LIMIT, silent.accept()).await.expect("asked in time");
-    let (_connection, _) = asked.expect("a connection");
+    let accepted = tokio::time::timeout(WAIT_LIMIT, silent.accept()).await.expect("asked in time");
+    let (_connection, _) = accepted.expect("a connection");
 
     let mut other = definition();
     other["metadata"]["name"] = json!("zebras.example.org");

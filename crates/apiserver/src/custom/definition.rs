@@ -12,7 +12,7 @@ use crate::registry::catalogue::Addition;
 use crate::registry::conditions::is_true;
 use crate::registry::version::{Conversion, Convert, Served, Version};
 use crate::registry::{Registry, Storage};
-use crate::request_info::{Verb, Verbs};
+use crate::request_info::Verbs;
 use api::custom::{CompileError, CompiledVersion, DefinitionSource, compile_lazily};
 use api::value::{Fields, texts};
 use api::{ResourceNames, Rules, Scope, Text};
@@ -107,6 +107,7 @@ impl Maker {
             Some(retained) => retained.versions.clone(),
             None => compile_all(definition, &source)?,
         };
+        let is_terminating = is_true(definition, TERMINATING);
         let all: Vec<Arc<CompiledVersion>> = versions.iter().map(|row| Arc::clone(&row.compiled)).collect();
         let rules = |row: &CompiledRow| -> Arc<dyn Rules> {
             let names = names_of(definition, &row.compiled.version);
@@ -115,6 +116,7 @@ impl Maker {
                 Arc::clone(&row.compiled),
                 all.clone(),
                 deprecation(definition.field("spec"), &row.compiled.version),
+                is_terminating,
             ))
         };
         let stored = versions.iter().find(|row| row.is_stored).or(versions.first());
@@ -128,7 +130,6 @@ impl Maker {
                 Arc::new(Storage::custom(names, rules(stored), renames, Arc::clone(&self.store)))
             }
         };
-        let is_terminating = is_true(definition, TERMINATING);
         let verbs: &[&'static str] = if is_terminating { &TERMINATING_VERBS } else { &VERBS };
         let version = |row: &CompiledRow| {
             let compiled = &row.compiled;
@@ -140,8 +141,7 @@ impl Maker {
             let storage = Arc::clone(&storage);
             let subresources =
                 subresources(compiled).map(|name| (Cow::Borrowed(name), Verbs::of(&SUBRESOURCE_VERBS)));
-            let verbs =
-                if is_terminating { Verbs::of(&VERBS).without(Verb::Create) } else { Verbs::of(&VERBS) };
+            let verbs = Verbs::of(&VERBS);
             Arc::new(Version::new(names, rules(row), schema, storage, conversion, verbs, subresources))
         };
         let made: Vec<Arc<Version>> = versions.iter().map(version).collect();

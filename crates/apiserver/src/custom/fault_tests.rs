@@ -1,7 +1,7 @@
 //! Definitions with failing conversion webhooks and restarting servers.
 
 use super::conversion_tests::{V2, converted_definition, renamed, review_of};
-use super::tests::{Cluster, DEFINITIONS, MERGE, WAIT_LIMIT, WIDGETS, condition, definition, widget};
+use super::tests::{Cluster, DEFINITIONS, MERGE, WAIT_LIMIT, WIDGETS, condition, definition, reason, widget};
 use crate::serve::{RequestBody, ResponseBody};
 use crate::test_server::{ADMIN, TestServer};
 use bytes::Buf;
@@ -177,7 +177,7 @@ async fn restarted_server_completes_the_deletion_of_a_definition() {
         .until(WIDGETS, |code, list| code == 200 && list["items"].as_array().map(Vec::len) == Some(1))
         .await;
     let (code, answer) = second.ask(Method::POST, WIDGETS, &widget("new", json!({"size": 1}))).await;
-    assert_eq!(code, 405, "creation fails while the definition is deleted: {answer}");
+    assert_eq!(code, 403, "creation fails while the definition is deleted: {answer}");
     assert_eq!(second.get(OWN).await.0, 200, "the held object holds its definition");
     let release = json!({"metadata": {"finalizers": null}});
     assert_eq!(second.patch(&format!("{WIDGETS}/held"), MERGE, &release).await.0, 200);
@@ -185,6 +185,33 @@ async fn restarted_server_completes_the_deletion_of_a_definition() {
     second.until(WIDGETS, |code, _| code == 404).await;
     second.define(&definition()).await;
     assert_eq!(second.get(WIDGETS).await.1["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn failed_deletion_of_objects_is_reported_in_the_condition() {
+    let fault = Arc::new(Mutex::new(Fault::None));
+    let responder = webhook(&fault).await;
+    let cluster = Cluster::start().await;
+    cluster.define(&converted_definition(&responder)).await;
+    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 3}))).await.0, 201);
+    // The object is stored in the earlier version, so that its deletion needs the webhook.
+    let mut changed = cluster.get(OWN).await.1;
+    for (at, stored) in [(0, false), (1, true)] {
+        changed["spec"]["versions"][at]["storage"] = json!(stored);
+    }
+    assert_eq!(cluster.ask(Method::PUT, OWN, &changed).await.0, 200);
+    cluster.until(V2, |code, _| code == 200).await;
+    *fault.lock() = Fault::WrongUid;
+    assert_eq!(cluster.ask(Method::DELETE, OWN, &Value::Null).await.0, 200);
+    let failed =
+        cluster.until(OWN, |_, found| reason(found, "Terminating") == "InstanceDeletionFailed").await;
+    assert_eq!(condition(&failed, "Terminating"), "True");
+    let message = &crate::registry::conditions::find(&failed, "Terminating").expect("a condition")["message"];
+    let message = message.as_str().expect("text");
+    assert!(message.starts_with("could not issue all deletes: "), "{message}");
+    assert!(message.contains("conversion webhook for example.com/v1, Kind=Widget failed"), "{message}");
+    *fault.lock() = Fault::None;
+    cluster.until(OWN, |code, _| code == 404).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -368,9 +395,38 @@ impl Watch {
         (text(&event["type"]), text(&object["metadata"]["name"]), object["spec"].clone())
     }
 
+    /// Waits for the end of the watch.
+    async fn ended(&mut self) {
+        let end = async { while let Some(Ok(_)) = self.body.frame().await {} };
+        tokio::time::timeout(WAIT_LIMIT, end).await.expect("the watch ends in time");
+    }
+
     fn has_event(&mut self) -> bool {
         !self.received.is_empty() || self.body.frame().now_or_never().is_some()
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watch_ends_when_its_definition_changes_and_the_next_one_has_the_new_schema() {
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 1}))).await.0, 201);
+    let mut watch = Watch::open(&cluster, WIDGETS).await;
+    assert_eq!(watch.next().await.1, "a");
+    let mut changed = cluster.get(OWN).await.1;
+    let properties = &mut changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+    properties["spec"]["properties"]["shape"] = json!({"type": "string", "default": "round"});
+    let (code, answer) = cluster.ask(Method::PUT, OWN, &changed).await;
+    assert_eq!(code, 200, "{answer}");
+    watch.ended().await;
+    let mut watch = Watch::open(&cluster, WIDGETS).await;
+    assert_eq!(watch.next().await.2, json!({"size": 1, "color": "red", "shape": "round"}));
+    // A definition that is deleted and created again at once serves none of the old objects.
+    assert_eq!(cluster.ask(Method::DELETE, OWN, &Value::Null).await.0, 200);
+    watch.ended().await;
+    cluster.until(OWN, |code, _| code == 404).await;
+    cluster.define(&definition()).await;
+    assert_eq!(cluster.until(WIDGETS, |code, _| code == 200).await["items"], json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

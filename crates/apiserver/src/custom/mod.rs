@@ -326,13 +326,9 @@ impl Follower {
             return;
         }
         let stored = self.served.get(&name).map(|served| Arc::clone(&served.stored));
-        let (registry, stopping) = (Arc::clone(registry), tasks.stopping());
-        let cleanup = tasks.spawn(async move {
-            let cleaned = tokio::select! {
-                () = stopping => return,
-                cleaned = instances::clean_up(&registry, &known, stored.as_deref()) => cleaned,
-            };
-            if let Err(status) = cleaned {
+        let registry = Arc::clone(registry);
+        let cleanup = tasks.spawn_until_stopped(async move {
+            if let Err(status) = instances::clean_up(&registry, &known, stored.as_deref()).await {
                 tracing::warn!(
                     definition = meta::name(&known.head),
                     error = status.message,

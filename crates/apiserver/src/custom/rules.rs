@@ -24,6 +24,8 @@ pub struct CustomRules {
     versions: Vec<Arc<CompiledVersion>>,
     scale: Option<ScalePaths>,
     deprecation: Option<String>,
+    /// True while the definition is deleted.
+    is_terminating: bool,
 }
 
 /// Paths of the scale subresource, without the leading dot.
@@ -47,6 +49,7 @@ impl CustomRules {
         compiled: Arc<CompiledVersion>,
         versions: Vec<Arc<CompiledVersion>>,
         deprecation: Option<String>,
+        is_terminating: bool,
     ) -> Self {
         let scale = compiled.scale.as_ref().map(|scale| {
             let dotted = |path: &api::custom::FieldPath| path.names().collect::<Vec<_>>().join(".");
@@ -56,7 +59,7 @@ impl CustomRules {
                 label_selector: scale.label_selector.as_ref().map(dotted).unwrap_or_default(),
             }
         });
-        Self { names, compiled, versions, scale, deprecation }
+        Self { names, compiled, versions, scale, deprecation, is_terminating }
     }
 
     fn decode(&self, object: &mut Value, malformed: Malformed) -> Result<Vec<String>, TypeError> {
@@ -81,6 +84,10 @@ impl Rules for CustomRules {
 
     fn any_finalizer(&self) -> bool {
         true
+    }
+
+    fn rejects_creation(&self) -> Option<&'static str> {
+        self.is_terminating.then_some("create not allowed while custom resource definition is terminating")
     }
 
     fn metadata_on_update(&self) -> &'static [MetadataCheck] {

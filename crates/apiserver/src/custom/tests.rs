@@ -3,8 +3,10 @@
 use super::CustomResources;
 use super::conversion::{ConversionMetrics, ConversionSettings};
 use crate::test_server::{ADMIN, TestServer};
+use api::value::Fields;
 use base::tasks::TaskGroup;
 use http::Method;
+use http_body_util::BodyExt;
 use machinery::Value;
 use serde_json::json;
 use std::sync::Arc;
@@ -94,6 +96,11 @@ pub(super) fn condition<'a>(definition: &'a Value, kind: &str) -> &'a str {
     found.and_then(|condition| condition["status"].as_str()).unwrap_or("")
 }
 
+/// Reason of a condition.
+pub(super) fn reason<'a>(definition: &'a Value, kind: &str) -> &'a str {
+    crate::registry::conditions::find(definition, kind).map_or("", |condition| condition.text("reason"))
+}
+
 pub(super) fn definition() -> Value {
     let schema = json!({"type": "object", "properties": {
         "spec": {"type": "object", "required": ["size"], "properties": {
@@ -159,6 +166,14 @@ async fn custom_resources_are_pruned_defaulted_validated_and_versioned() {
             "{spec}: {refused}"
         );
     }
+    let unknown = widget("warned", json!({"size": 1, "unknown": 1})).to_string();
+    let request = http::Request::post(format!("{WIDGETS}?fieldValidation=Warn&dryRun=All"))
+        .header("authorization", format!("Bearer {ADMIN}"))
+        .header("content-type", JSON);
+    let reply = cluster.server.send(request.body(unknown.into_bytes().into()).expect("a request")).await;
+    let warning =
+        reply.headers().get("warning").and_then(|warning| warning.to_str().ok()).unwrap_or_default();
+    assert_eq!((reply.status().as_u16(), warning), (201, "299 - \"unknown field \\\"spec.unknown\\\"\""));
     let (code, _) =
         cluster.ask(Method::POST, WIDGETS, &widget("b", json!({"size": 5, "color": "blue"}))).await;
     assert_eq!(code, 201);
@@ -182,6 +197,72 @@ async fn custom_resources_are_pruned_defaulted_validated_and_versioned() {
     let (code, conflict) =
         cluster.ask(Method::PUT, &format!("{WIDGETS}/a"), &widget("a", json!({"size": 1}))).await;
     assert_eq!(code, 422, "an update needs a resource version: {conflict}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn custom_resources_are_not_encoded_as_protobuf() {
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    let send = async |method: Method, path: &str, accept: &str, body: Value| {
+        let request = http::Request::builder().method(method).uri(path);
+        let request = request.header("authorization", format!("Bearer {ADMIN}"));
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = request.header("content-type", JSON).header("accept", accept);
+        let reply = cluster.server.send(request.body(body.into_bytes().into()).expect("a request")).await;
+        let media = reply.headers()["content-type"].to_str().expect("text").to_owned();
+        (reply.status().as_u16(), media)
+    };
+    let both = format!("{PROTOBUF},{JSON}");
+    let (got, json) = (PROTOBUF.to_owned(), JSON.to_owned());
+    let a = widget("a", json!({"size": 1, "replicas": 1}));
+    assert_eq!(send(Method::POST, WIDGETS, PROTOBUF, a.clone()).await, (406, got.clone()));
+    assert_eq!(cluster.get(&format!("{WIDGETS}/a")).await.0, 404, "a rejected request stored its object");
+    assert_eq!(send(Method::POST, WIDGETS, &both, a).await, (201, json.clone()));
+    for path in ["/a", "/a/status", "/a/scale", "", "?watch=true&timeoutSeconds=1"] {
+        let path = format!("{WIDGETS}{path}");
+        assert_eq!(send(Method::GET, &path, &both, Value::Null).await, (200, json.clone()), "{path}");
+        assert_eq!(send(Method::GET, &path, PROTOBUF, Value::Null).await, (406, got.clone()), "{path}");
+    }
+    let metadata = format!("{PROTOBUF};as=PartialObjectMetadata;v=v1;g=meta.k8s.io");
+    let path = format!("{WIDGETS}/a");
+    assert_eq!(send(Method::GET, &path, &metadata, Value::Null).await, (200, got.clone()));
+    let missing = format!("{WIDGETS}/missing");
+    assert_eq!(send(Method::GET, &missing, &both, Value::Null).await, (404, got), "errors have a form");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_outside_of_the_scope_of_a_custom_resource_are_unknown() {
+    let cluster = Cluster::start().await;
+    cluster.define(&definition()).await;
+    let mut planets = definition();
+    planets["metadata"]["name"] = json!("planets.example.org");
+    planets["spec"]["group"] = json!("example.org");
+    planets["spec"]["scope"] = json!("Cluster");
+    planets["spec"]["names"] = json!({"plural": "planets", "kind": "Planet"});
+    cluster.define(&planets).await;
+    let unscoped = "/apis/example.com/v1/widgets";
+    let scoped = "/apis/example.org/v1/namespaces/n/planets";
+    for (method, path) in [
+        (Method::POST, unscoped.to_owned()),
+        (Method::DELETE, unscoped.to_owned()),
+        (Method::GET, format!("{unscoped}/a")),
+        (Method::PUT, format!("{unscoped}/a")),
+        (Method::GET, scoped.to_owned()),
+        (Method::GET, format!("{scoped}/a")),
+        (Method::POST, scoped.to_owned()),
+    ] {
+        let request = http::Request::builder().method(method.clone()).uri(&path);
+        let request = request.header("authorization", format!("Bearer {ADMIN}"));
+        let reply = cluster.server.send(request.body(Vec::new().into()).expect("a request")).await;
+        let code = reply.status().as_u16();
+        let body = reply.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!((code, &*body), (404, &b"404 page not found\n"[..]), "{method} {path}");
+    }
+    assert_eq!(cluster.get(unscoped).await.0, 200);
+    assert_eq!(cluster.get("/apis/example.org/v1/planets").await.0, 200);
+    let (code, answer) = cluster.get(&format!("{WIDGETS}/b/unknown")).await;
+    assert_eq!((code, &answer["message"]), (404, &json!("widgets.example.com \"b\" not found")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -242,17 +323,32 @@ async fn deleted_definition_deletes_its_objects_and_releases_its_names() {
     assert_eq!((code, condition(&deleted, "Terminating")), (200, "True"), "{deleted}");
     let only = |code: u16, list: &Value| code == 200 && list["items"].as_array().map(Vec::len) == Some(1);
     cluster.until(WIDGETS, only).await;
-    let refused = |code: u16, _: &Value| code == 405;
-    let start = Instant::now();
-    loop {
-        let (code, answer) = cluster.ask(Method::POST, WIDGETS, &widget("late", json!({"size": 1}))).await;
-        if refused(code, &answer) {
-            let message = "create not allowed while custom resource definition is terminating";
-            assert_eq!(answer["message"], message);
-            break;
-        }
-        assert!(start.elapsed() < WAIT_LIMIT, "{code} {answer}");
+    let late = widget("late", json!({"size": 1}));
+    for query in ["", "&dryRun=All"] {
+        let (code, answer) = cluster.ask(Method::POST, &format!("{WIDGETS}?x=y{query}"), &late).await;
+        let message = "widgets.example.com \"late\" is forbidden: create not allowed while custom resource definition is terminating";
+        assert_eq!((code, &answer["message"]), (403, &json!(message)), "{answer}");
+        let path = format!("{WIDGETS}/late?fieldManager=m{query}");
+        let (code, answer) = cluster.patch(&path, APPLY, &late).await;
+        assert_eq!((code, &answer["message"]), (403, &json!(message)), "{answer}");
     }
+    let (code, answer) = cluster
+        .patch(&format!("{WIDGETS}/held?fieldManager=m"), APPLY, &widget("held", json!({"size": 2})))
+        .await;
+    assert_eq!(code, 409, "existing objects are applied to: {answer}");
+    let resources = cluster.get("/apis/example.com/v1").await.1;
+    let verbs = json!(["delete", "deletecollection", "get", "list", "watch"]);
+    assert_eq!(resources["resources"][0]["verbs"], verbs);
+
+    // Objects that remain for longer are reported.
+    let now = cluster.get(&own).await.1;
+    let mut aged = now["status"]["conditions"].clone();
+    for condition in aged.as_array_mut().expect("conditions") {
+        condition["lastTransitionTime"] = json!("2026-01-01T00:00:00Z");
+    }
+    let aged = json!({"status": {"conditions": aged}});
+    assert_eq!(cluster.patch(&format!("{own}/status"), MERGE, &aged).await.0, 200);
+    cluster.until(&own, |_, found| reason(found, "Terminating") == "InstanceDeletionCheck").await;
     let (code, _) =
         cluster.patch(&format!("{WIDGETS}/held"), MERGE, &json!({"metadata": {"finalizers": null}})).await;
     assert_eq!(code, 200);
@@ -331,9 +427,16 @@ async fn definition_deleted_under_concurrent_writes_leaves_no_objects() {
         let cluster = Arc::clone(&cluster);
         tokio::spawn(async move {
             for turn in 0..WRITES {
-                let object = widget(&format!("w{number}-{turn}"), json!({"size": 1}));
-                let (code, answer) = cluster.ask(Method::POST, WIDGETS, &object).await;
-                assert!(matches!(code, 201 | 404 | 405), "{code} {answer}");
+                let name = format!("w{number}-{turn}");
+                let object = widget(&name, json!({"size": 1}));
+                let (code, answer) = match number % 2 {
+                    0 => cluster.ask(Method::POST, WIDGETS, &object).await,
+                    _ => {
+                        let path = format!("{WIDGETS}/{name}?fieldManager=m");
+                        cluster.patch(&path, APPLY, &object).await
+                    }
+                };
+                assert!(matches!(code, 201 | 403 | 404), "{code} {answer}");
             }
         })
     };

@@ -2,10 +2,12 @@
 
 use super::provider::{ENCRYPTED_PREFIX, Failure};
 use super::rules::{Rules, no_match};
+use crate::metrics;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Instant;
 use store::{
     Event, KeyValue, Layer, Op, Outcome, RangeRequest, RangeResponse, Result, Revision, Store, StoreError,
     Txn, WatchHandle, WatchSink,
@@ -31,12 +33,28 @@ impl Encrypted {
         let rules = self.rules.load_full();
         let Some(writer) = rules.of(storage_key).and_then(|rule| rule.writer()) else { return Ok(value) };
         let failed = |reason: String| untransformed(storage_key, &reason);
+        let begin = Instant::now();
         writer.prepare().await.map_err(failed)?;
-        writer.seal(storage_key, &value).map(Bytes::from).map_err(failed)
+        let sealed = writer.seal(storage_key, &value).map(Bytes::from).map_err(failed);
+        if let Some(metrics) = metrics::process() {
+            let prefix = sealed.as_deref().unwrap_or_default();
+            metrics.transformed("to_storage", storage_key, prefix_of(prefix), sealed.is_ok(), begin);
+        }
+        sealed
     }
 
     /// The plain value, and whether the stored one is outdated.
     async fn open(&self, storage_key: &str, value: &Bytes) -> Result<(Bytes, bool)> {
+        let begin = Instant::now();
+        let outcome = self.open_value(storage_key, value).await;
+        // Values that are not encrypted cost nothing.
+        if let Some(metrics) = metrics::process().filter(|_| value.starts_with(ENCRYPTED_PREFIX)) {
+            metrics.transformed("from_storage", storage_key, prefix_of(value), outcome.is_ok(), begin);
+        }
+        outcome
+    }
+
+    async fn open_value(&self, storage_key: &str, value: &Bytes) -> Result<(Bytes, bool)> {
         let rules = self.rules.load_full();
         match open(&rules, storage_key, value) {
             Err(OpenError::Unprepared(provider)) => {
@@ -62,6 +80,12 @@ impl Encrypted {
         kv.value = self.open(&kv.key, &kv.value).await?.0;
         Ok(Some(kv))
     }
+}
+
+/// Start of an encrypted value: provider, version and key.
+fn prefix_of(value: &[u8]) -> &[u8] {
+    let end = value.iter().enumerate().filter(|(_, byte)| **byte == b':').nth(3).map_or(0, |(at, _)| at + 1);
+    value.get(..end).unwrap_or_default()
 }
 
 enum OpenError {

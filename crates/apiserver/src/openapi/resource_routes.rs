@@ -378,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn titles_and_articles() {
+    fn operation_titles_have_articles() {
         assert_eq!(title("", "v1"), "CoreV1");
         assert_eq!(title("rbac.authorization.k8s.io", "v1"), "RbacAuthorizationV1");
         assert_eq!(group_title("example.com"), "ExampleCom");

@@ -34,7 +34,8 @@ pub fn is_true(object: &Value, kind: &str) -> bool {
     find(object, kind).is_some_and(|condition| condition.text("status") == "True")
 }
 
-/// Sets a condition; its time changes with its status. Reports whether anything changed.
+/// Sets a condition; its time changes with its status, and other fields (`observedGeneration`) stay. Reports whether
+/// anything changed.
 pub fn set(object: &mut Value, condition: &Condition, now: &str) -> bool {
     let wanted = json!({
         "type": condition.kind, "status": condition.status, "reason": condition.reason,
@@ -49,13 +50,14 @@ pub fn set(object: &mut Value, condition: &Condition, now: &str) -> bool {
         conditions.push(wanted);
         return true;
     };
-    let mut wanted = wanted;
-    if known.text("status") == condition.status && known.has("lastTransitionTime") {
-        wanted.set("lastTransitionTime", known.field("lastTransitionTime").clone());
+    let is_same = known.text("status") == condition.status && known.has("lastTransitionTime");
+    let before = known.clone();
+    for (field, value) in wanted.as_object().into_iter().flatten() {
+        if field != "lastTransitionTime" || !is_same {
+            known.set(field, value.clone());
+        }
     }
-    let changed = *known != wanted;
-    *known = wanted;
-    changed
+    *known != before
 }
 
 /// Removes a condition. Reports whether it existed.
@@ -65,4 +67,26 @@ pub fn remove(object: &mut Value, kind: &str) -> bool {
     let before = conditions.len();
     conditions.retain(|condition| condition.text("type") != kind);
     conditions.len() != before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_condition_keeps_time_of_same_status_and_other_fields() {
+        let ready = |status, reason| Condition::new("Ready", status, reason, "text");
+        let mut object = json!({});
+        assert!(set(&mut object, &ready("True", "A"), "1"));
+        object["status"]["conditions"][0]["observedGeneration"] = json!(4);
+        assert!(!set(&mut object, &ready("True", "A"), "2"));
+        assert!(set(&mut object, &ready("True", "B"), "3"));
+        let of = |status: &str, reason: &str, time: &str| {
+            json!([{"type": "Ready", "status": status, "reason": reason, "message": "text",
+                "lastTransitionTime": time, "observedGeneration": 4}])
+        };
+        assert_eq!(object["status"]["conditions"], of("True", "B", "1"));
+        assert!(set(&mut object, &ready("False", "B"), "4"));
+        assert_eq!(object["status"]["conditions"], of("False", "B", "4"));
+    }
 }

@@ -98,6 +98,10 @@ impl Registry {
         object: &mut Value,
         context: &WriteContext<'_>,
     ) -> Result<()> {
+        if let Some(why) = served.rules.rejects_creation() {
+            let kind = &served.kind;
+            return Err(Status::forbidden(kind.group(), kind.resource(), meta::name(object), why));
+        }
         // managedFields are not recomputed: fields added by admission have no owner.
         let name = shown_name(object).to_owned();
         let attributes = Attributes::new(served, context, Operation::Create).named(&name);

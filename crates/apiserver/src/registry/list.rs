@@ -96,6 +96,7 @@ impl Registry {
         // For "any version" limits do not apply.
         let limit = if requested == Some(0) { 0 } else { options.limit };
         let view = matching(served, &scope, None, limit, now, selection).await?;
+        served.storage.lists.cache.add(view.scanned, view.entries.len());
         Ok(self.page(served, selection, view.entries, view.revision, view.more.then_some(view.remaining)))
     }
 
@@ -133,6 +134,7 @@ impl Registry {
         let now = cache.fresh(scope).await.or_status()?;
         let Some(revision) = token.revision else {
             let view = matching(served, scope, Some(&start), limit, now, selection).await?;
+            served.storage.lists.cache.add(view.scanned, view.entries.len());
             let remaining = view.more.then_some(view.remaining);
             return Ok(self.page(served, selection, view.entries, view.revision, remaining));
         };
@@ -140,6 +142,7 @@ impl Registry {
         let compacted = served.storage.store.compacted().await.or_status()?;
         if cache.revision() <= revision && revision <= now && revision >= compacted {
             let mut view = matching(served, scope, Some(&start), limit, now, selection).await?;
+            served.storage.lists.cache.add(view.scanned, view.entries.len());
             view.revision = revision;
             let remaining = view.more.then_some(view.remaining);
             return Ok(self.page(served, selection, view.entries, revision, remaining));
@@ -162,6 +165,7 @@ impl Registry {
         let end = store::prefix_end(scope);
         let mut entries = Vec::new();
         let mut following = 0;
+        let mut fetched = 0;
         loop {
             let request = RangeRequest {
                 start: start.clone(),
@@ -180,6 +184,7 @@ impl Registry {
                 .map(|kv| Arc::new(layout.entry(kv.key, kv.value, kv.mod_revision)))
                 .collect();
             let count = found.len();
+            fetched += count;
             let converted = if selection.needs_conversion(served) {
                 Some(selection.matching_converted(served, &found).await?)
             } else {
@@ -204,6 +209,7 @@ impl Registry {
                 break;
             }
         }
+        served.storage.lists.store.add(fetched, entries.len());
         Ok(self.page(served, selection, entries, revision, (following > 0).then_some(following)))
     }
 }

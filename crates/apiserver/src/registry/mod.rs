@@ -17,6 +17,7 @@ mod edit;
 pub mod feed;
 pub mod leases;
 pub mod list;
+mod measured_store;
 pub mod metadata;
 pub mod patch;
 #[cfg(test)]
@@ -40,14 +41,17 @@ pub use write_record::WriteRecord;
 use crate::admission::Admission;
 use crate::aggregate::Routing;
 use crate::authorize::{Authorization, Choice};
-use crate::cache::{Cache, Entry, Layout, Reader, canonical::Prefix};
+use crate::cache::{Cache, Entry, Layout, Reader};
+use crate::stored_form::Prefix;
 use crate::user::UserInfo;
 use api::runtime_config::RuntimeConfig;
 use api::{ResourceNames, Rules};
 use machinery::Value;
 use machinery::schema::TypeHandle;
 use machinery::status::{Result, Status};
+use measured_store::MeasuredStore;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::{Store, StoreError};
 
@@ -60,6 +64,36 @@ pub struct Storage {
     pub store: Arc<dyn Store>,
     /// Schema of the stored version.
     schema: Option<TypeHandle>,
+    pub lists: ListCounters,
+}
+
+/// Lists of a resource since its storage exists, from the watch cache and from the store.
+#[derive(Debug, Default)]
+pub struct ListCounters {
+    pub cache: ListCounter,
+    pub store: ListCounter,
+}
+
+/// Lists, the objects that they read, and those that they returned.
+#[derive(Debug, Default)]
+pub struct ListCounter {
+    pub lists: AtomicU64,
+    pub fetched: AtomicU64,
+    pub returned: AtomicU64,
+}
+
+impl ListCounter {
+    fn add(&self, fetched: usize, returned: usize) {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        self.fetched.fetch_add(fetched as u64, Ordering::Relaxed);
+        self.returned.fetch_add(returned as u64, Ordering::Relaxed);
+    }
+
+    /// Numbers of lists, fetched and returned objects.
+    #[must_use]
+    pub fn read(&self) -> [u64; 3] {
+        [&self.lists, &self.fetched, &self.returned].map(|number| number.load(Ordering::Relaxed))
+    }
 }
 
 /// Durations configured by Kubernetes' flags.
@@ -275,9 +309,10 @@ impl Storage {
             kind: kind.kind().to_owned(),
             reader,
         };
+        let store: Arc<dyn Store> = Arc::new(MeasuredStore::new(store, kind.group(), kind.resource()));
         let root = format!("/registry/{group}/{}/", kind.resource());
         let cache = Cache::new(Arc::new(layout), root, store.clone());
-        Self { kind, rules, cache, store, schema }
+        Self { kind, rules, cache, store, schema, lists: ListCounters::default() }
     }
 
     /// A value returned by the store.

@@ -5,7 +5,7 @@ use super::{Storage, WriteContext, metadata};
 use crate::cache::Entry;
 use crate::request_info::Verbs;
 use api::kind::StoredAs;
-use api::resources::STREAMING;
+use api::subresources;
 use api::{ResourceNames, Rules, Text};
 use futures_util::future::BoxFuture;
 use machinery::Value;
@@ -34,8 +34,8 @@ pub struct Version {
 pub struct Subresource {
     pub name: Text,
     pub verbs: Verbs,
-    /// True for streams, which end with their client.
-    pub streams: bool,
+    /// `None` if it needs a component that this server does not run.
+    pub facts: Option<&'static subresources::Subresource>,
     reset: Reset,
 }
 
@@ -82,9 +82,10 @@ impl Version {
         verbs: Verbs,
         subresources: impl IntoIterator<Item = (Text, Verbs)>,
     ) -> Self {
+        let resource = kind.resource();
         let subresources = subresources.into_iter().map(|(name, verbs)| Subresource {
             verbs,
-            streams: STREAMING.contains(&&*name),
+            facts: subresources::find(resource, &name),
             reset: rules.reset_fields(&name),
             name,
         });

@@ -68,6 +68,11 @@ impl Route<'_> {
     fn subresource(&self) -> Option<&Subresource> {
         self.served.subresources.get(self.subresource?)
     }
+
+    /// Facts of the subresource, if the route has one with a handler.
+    fn facts(&self) -> Option<&'static api::subresources::Subresource> {
+        self.subresource()?.facts
+    }
 }
 
 impl Route<'_> {
@@ -99,14 +104,7 @@ impl Route<'_> {
             return Err(method_not_allowed());
         }
         let resource = machinery::status::qualified(kind.group(), kind.resource());
-        let verb = info.verb.as_str();
-        let message = match info.verb {
-            // All other verbs are served until the end.
-            Verb::Create if fits && reaches => {
-                format!("{verb} not allowed while custom resource definition is terminating")
-            }
-            _ => format!("{verb} is not supported on resources of kind {resource:?}"),
-        };
+        let message = format!("{} is not supported on resources of kind {resource:?}", info.verb.as_str());
         let details = Details {
             group: kind.group().to_owned(),
             kind: kind.resource().to_owned(),
@@ -130,7 +128,8 @@ impl Rest {
         let route = match self.route(context) {
             Ok(route) => route,
             Err(status) => {
-                let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: false };
+                let offers =
+                    Offers { cbor: self.limits.cbor, forms: Forms::All, streams: false, protobuf: true };
                 return (Err(status), accept(&context.headers, None, offers).ok());
             }
         };
@@ -141,12 +140,13 @@ impl Rest {
         };
         let offers = Offers {
             cbor: self.limits.cbor,
-            forms: if has_rows(&route) { Forms::All } else { Forms::Metadata },
+            forms: if route.facts().is_none_or(|facts| facts.tabular) { Forms::All } else { Forms::Metadata },
             streams: matches!(context.info.verb, Verb::List | Verb::Watch) && route.subresource.is_none(),
+            protobuf: !route.served.rules.is_custom(),
         };
         // The backend of a connection negotiates for itself.
         let none = http::HeaderMap::new();
-        let connects = route.subresource().is_some_and(|row| row.streams);
+        let connects = route.facts().is_some_and(|facts| facts.streaming);
         let headers = if connects { &none } else { &context.headers };
         let mut accepted = match accept(headers, context.query.get("pretty"), offers) {
             Ok(accepted) => accepted,
@@ -155,7 +155,8 @@ impl Rest {
                 if status.details.is_none() {
                     warn();
                 }
-                return (Err(status), None);
+                let errors = Offers { forms: Forms::None, protobuf: true, ..offers };
+                return (Err(status), accept(headers, None, errors).ok());
             }
         };
         warn();
@@ -199,7 +200,10 @@ impl Rest {
             name => {
                 let at = served.subresources.iter().position(|row| row.name == name);
                 let at = at.filter(|_| info.rest.is_empty() || name == "proxy");
-                Some(at.ok_or_else(Status::no_such_path)?)
+                Some(at.ok_or_else(|| match served.rules.is_custom() {
+                    true => served.not_found(&info.name),
+                    false => Status::no_such_path(),
+                })?)
             }
         };
         let route = Route { served: Arc::clone(served), subresource, context };
@@ -320,14 +324,18 @@ fn reaches_scope(context: &Context) -> bool {
         .is_some_and(|row| row.scope == Scope::Cluster || info.in_namespace)
 }
 
-/// Reports whether the response has a table form; those of some subresources have none.
-fn has_rows(route: &Route<'_>) -> bool {
-    let Some(subresource) = route.subresource() else { return true };
-    !matches!(
-        (route.served.kind.resource(), &*subresource.name),
-        (_, "token" | "eviction" | "binding" | "ephemeralcontainers" | "resize" | "approval" | "finalize")
-            | ("resourceclaims", "status")
-    )
+/// Reports whether the path has another scope than its custom resource. Kubernetes' server of custom resources does not
+/// handle such paths.
+pub fn is_out_of_scope(context: &Context) -> bool {
+    let info = &context.info;
+    let served = context.catalogue.served(&info.group, &info.version, &info.resource);
+    served.is_some_and(|served| {
+        served.rules.is_custom()
+            && match served.namespaced() {
+                true => !info.in_namespace && !matches!(info.verb, Verb::List | Verb::Watch),
+                false => info.in_namespace,
+            }
+    })
 }
 
 /// A binding sent to `bindings` instead of the pod.

@@ -164,7 +164,7 @@ async fn subresource_writes_need_their_own_permission() {
                         assert_eq!(code, 403, "{case}");
                         let words = format!("cannot {} resource {through:?}", row.verb());
                         assert!(
-                            answer["message"].as_str().is_some_and(|said| said.contains(&words)),
+                            answer["message"].as_str().is_some_and(|message| message.contains(&words)),
                             "{case}"
                         );
                         assert_eq!(after, before, "refused and carried out: {case}");

@@ -18,7 +18,9 @@ use futures_util::{StreamExt, stream};
 use machinery::selector::FieldSelector;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
+use prometheus::Histogram;
 use serde_json::json;
+use std::time::Instant;
 use streaming::upgrade::Encoding as MessageEncoding;
 
 /// Length prefix of each protobuf event, in bytes.
@@ -29,6 +31,7 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 impl Rest {
     pub(super) async fn watch(&self, route: &Route<'_>, accepted: &Accepted) -> Result<Reply> {
+        let begin = Instant::now();
         let context = route.context;
         let mut options = ListOptions::read(&context.query, true)?;
         if context.info.watch_prefix && !context.info.name.is_empty() {
@@ -36,7 +39,7 @@ impl Rest {
         }
         if accepted.encoding == Encoding::Yaml {
             // YAML has no stream form: the error lists the encodings that have one.
-            let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: true };
+            let offers = Offers { cbor: self.limits.cbor, forms: Forms::All, streams: true, protobuf: true };
             return Err(offers.only_streams());
         }
         let selection = Selection::read(&route.served, &options)?;
@@ -49,7 +52,10 @@ impl Rest {
             (_, _) => "application/json",
         };
         let metrics = self.watch_metrics.as_ref().map(|metrics| metrics.of(&route.served));
-        let framer = Framer { accepted: *accepted, include, first: true, metrics };
+        let scope = if context.info.namespace.is_empty() { "cluster" } else { "namespace" };
+        let initial = self.watch_metrics.as_ref().filter(|_| options.send_initial_events == Some(true));
+        let initial = initial.map(|metrics| (metrics.lists(&route.served, scope), begin));
+        let framer = Framer { accepted: *accepted, include, first: true, metrics, initial };
         let batches =
             stream::unfold((watcher, framer, false), |(mut watcher, mut framer, over)| async move {
                 if over {
@@ -61,7 +67,12 @@ impl Rest {
                     Some(Conversion::Batch(_)) => Box::pin(framer.converted(&watcher, &notices)).await,
                     _ => Ok(Vec::new()),
                 };
+                let is_end = |notice: &Notice| matches!(notice, Notice::Bookmark(_, true));
+                let initial = framer.initial.take_if(|_| notices.iter().any(is_end));
                 let (frames, over) = framer.frames(&watcher, notices, converted);
+                if let Some((durations, begin)) = initial {
+                    durations.observe(begin.elapsed().as_secs_f64());
+                }
                 if let Some(metrics) = &framer.metrics {
                     metrics.sent(&frames);
                 }
@@ -117,6 +128,8 @@ struct Framer {
     /// True until the first object is sent.
     first: bool,
     metrics: Option<ResourceWatchMetrics>,
+    /// Durations of initial events and the start of this watch, until their end is sent.
+    initial: Option<(Histogram, Instant)>,
 }
 
 impl Framer {

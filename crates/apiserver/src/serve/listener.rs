@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::backoff::Backoff;
+use base::accept::Acceptor;
 use base::peers::Peers;
 use base::tasks::TaskGroup;
 use rustix::net::sockopt;
@@ -13,6 +13,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+
+use crate::metrics;
 
 use super::driver::drive;
 use super::stream::GuardedStream;
@@ -25,7 +27,6 @@ const BACKLOG: u32 = 4096;
 /// Time for connections accepted during the drain to read their 429.
 const LATE_GRACE: Duration = Duration::from_secs(1);
 /// Delays after failures to accept connections.
-const ACCEPT_RETRY: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
 /// Plaintext that TLS buffers before the socket must accept some: four full records per write.
 const TLS_BUFFER: usize = 64 * 1024;
 
@@ -93,37 +94,21 @@ async fn accept<S: Service>(
     peers: &Arc<Peers>,
     connections: &TaskGroup,
 ) {
-    let mut retry = ACCEPT_RETRY;
+    let mut acceptor = Acceptor::new(listener);
     loop {
         let Ok(slot) = Arc::clone(slots).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                retry.reset();
-                let Some(peer_slot) = peers.enter(peer.ip()) else {
-                    tracing::debug!(%peer, "connection closed: too many connections from this address");
-                    continue;
-                };
-                let (tls, service, config) = (Arc::clone(tls), Arc::clone(service), Arc::clone(config));
-                let group = connections.clone();
-                connections.spawn(async move {
-                    let _slots = (slot, peer_slot);
-                    connect(stream, peer, &tls, service, &config, &group).await;
-                });
-            }
-            Err(error) if concerns_one_connection(&error) => {}
-            Err(error) => {
-                let back_off = retry.next_delay();
-                tracing::warn!(%error, ?back_off, "failed to accept connections, retrying");
-                tokio::time::sleep(back_off).await;
-            }
-        }
+        let (stream, peer) = acceptor.accept().await;
+        let Some(peer_slot) = peers.enter(peer.ip()) else {
+            tracing::debug!(%peer, "connection closed: too many connections from this address");
+            continue;
+        };
+        let (tls, service, config) = (Arc::clone(tls), Arc::clone(service), Arc::clone(config));
+        let group = connections.clone();
+        connections.spawn(async move {
+            let _slots = (slot, peer_slot);
+            connect(stream, peer, &tls, service, &config, &group).await;
+        });
     }
-}
-
-/// Reports whether only the connection being accepted failed, as opposed to the process lacking resources.
-fn concerns_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, TimedOut};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted | TimedOut)
 }
 
 async fn connect<S: Service>(
@@ -144,8 +129,14 @@ async fn connect<S: Service>(
     });
     let mut io = match timeout(config.handshake_timeout, handshake).await {
         Ok(Ok(io)) => io,
-        Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake error"),
-        Err(_) => return tracing::debug!(%peer, "TLS handshake timed out"),
+        Ok(Err(error)) => {
+            count_handshake_error();
+            return tracing::debug!(%peer, %error, "TLS handshake error");
+        }
+        Err(_) => {
+            count_handshake_error();
+            return tracing::debug!(%peer, "TLS handshake timed out");
+        }
     };
     let (guarded, session) = io.get_mut();
     let certificates = session
@@ -154,6 +145,12 @@ async fn connect<S: Service>(
     let connection = Arc::new(Connection::new(Peer::Remote(peer), certificates));
     guarded.observe(Arc::clone(&connection));
     drive(io, connection, service, config, group).await;
+}
+
+fn count_handshake_error() {
+    if let Some(metrics) = metrics::process() {
+        metrics.handshake_errors.inc();
+    }
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {

@@ -52,14 +52,14 @@ impl GuardedStream {
         }
         let now = Instant::now();
         if self.progress.get_or_insert_with(|| ReadProgress::new(now)).is_too_slow(now, self.write_timeout) {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "client reads too slowly")));
         }
         let deadline = now + self.write_timeout;
         let timer = self.blocked.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         match timer.as_mut().poll(cx) {
             Poll::Ready(()) => {
                 self.blocked = None;
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes no bytes")))
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "client stopped reading")))
             }
             Poll::Pending => Poll::Pending,
         }

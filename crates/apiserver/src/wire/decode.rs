@@ -6,6 +6,7 @@ use crate::wire::options::FieldValidation;
 use api::Rules;
 use machinery::codec;
 use machinery::codec::typed::Report;
+use machinery::codec::typed::kind_of;
 use machinery::field::{FieldError, Path};
 use machinery::gvk::split_api_version;
 use machinery::schema::SchemaRef;
@@ -279,7 +280,7 @@ fn check_kind(value: &Value, expected: &Expected<'_>, body: &[u8]) -> Result<()>
             return Err(Status::bad_request(format!(
                 "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go struct field .{field} of type string ({})",
                 expected.kind,
-                json_type(other),
+                kind_of(other),
                 summary(body)
             )));
         }
@@ -327,17 +328,6 @@ fn check_kind(value: &Value, expected: &Expected<'_>, body: &[u8]) -> Result<()>
 /// Go package of a group in conversion errors.
 pub(crate) fn package(group: &str) -> &str {
     if group.is_empty() { "core" } else { group.split('.').next().unwrap_or(group) }
-}
-
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 /// Start of a body in an error: text if it begins with a brace, else hexadecimal.

@@ -69,6 +69,8 @@ pub struct Offers {
     pub forms: Forms,
     /// Requests may stream (collections), which extends the list in the error text.
     pub streams: bool,
+    /// Objects have a protobuf form. Those of custom resources have none, only their metadata and errors.
+    pub protobuf: bool,
 }
 
 impl Offers {
@@ -83,7 +85,7 @@ impl Offers {
         Status::not_acceptable(message).with_details(Details::default())
     }
 
-    /// 406 for an unavailable form of an offered media type.
+    /// 406 for an unavailable form of an offered media type; for a custom resource, of any other media type too.
     pub fn only_these(self) -> Status {
         let names: Vec<&str> = self.encodings().iter().map(|e| e.media_type()).collect();
         Status::not_acceptable(format!("only the following media types are accepted: {}", names.join(", ")))
@@ -141,19 +143,20 @@ pub fn accept(headers: &HeaderMap, pretty_query: Option<&str>, offers: Offers) -
     };
     if let Some(mut accepted) = first(offers) {
         accepted.pretty |= human();
-        if accepted.form.is_some() {
-            let plain = first(Offers { forms: Forms::None, ..offers });
+        if accepted.form.is_some() || !offers.protobuf {
+            let plain = first(Offers { forms: Forms::None, protobuf: true, ..offers });
             accepted.errors = plain.map_or(Encoding::Json, |plain| plain.encoding);
         }
         return Ok(accepted);
     }
     // The media type is offered, but not with the requested parameters.
-    let known = clauses.iter().any(|clause| {
-        let media = format!("{}/{}", clause.kind, clause.subkind);
-        let streamed = offers.streams && offers.cbor && media == "application/cbor-seq";
-        let offered = offers.encodings().iter().any(|encoding| encoding.media_type() == media);
-        offered || streamed || media == "*/*"
-    });
+    let known = !offers.protobuf
+        || clauses.iter().any(|clause| {
+            let media = format!("{}/{}", clause.kind, clause.subkind);
+            let streamed = offers.streams && offers.cbor && media == "application/cbor-seq";
+            let offered = offers.encodings().iter().any(|encoding| encoding.media_type() == media);
+            offered || streamed || media == "*/*"
+        });
     Err(if known { offers.only_these() } else { offers.none_of_these() })
 }
 
@@ -202,7 +205,11 @@ fn fit(clause: &Clause<'_>, encoding: Encoding, offers: Offers) -> Option<Accept
             _ => {}
         }
     }
-    if form.is_some() || group.is_some() || version.is_some() {
+    if form.is_none() && group.is_none() && version.is_none() {
+        if encoding == Encoding::Protobuf && !offers.protobuf {
+            return None;
+        }
+    } else {
         if offers.forms == Forms::None || group != Some("meta.k8s.io") {
             return None;
         }
@@ -258,7 +265,7 @@ pub fn content_type(headers: &HeaderMap, cbor: bool) -> Result<Encoding> {
         "application/vnd.kubernetes.protobuf" => Ok(Encoding::Protobuf),
         "application/cbor" if cbor => Ok(Encoding::Cbor),
         _ => {
-            let offers = Offers { cbor, forms: Forms::None, streams: false };
+            let offers = Offers { cbor, forms: Forms::None, streams: false, protobuf: true };
             Err(unsupported_media_type(&offers.text()))
         }
     }
@@ -283,7 +290,34 @@ mod tests {
     fn negotiate(header: &str) -> Result<Accepted> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, header.parse().unwrap());
-        accept(&headers, None, Offers { cbor: false, forms: Forms::All, streams: false })
+        accept(&headers, None, OBJECTS)
+    }
+
+    const OBJECTS: Offers = Offers { cbor: false, forms: Forms::All, streams: false, protobuf: true };
+
+    #[test]
+    fn protobuf_of_custom_resources_is_limited_to_metadata_and_errors() {
+        let custom = |header: &str| {
+            let headers = HeaderMap::from_iter([(ACCEPT, header.parse().unwrap())]);
+            accept(&headers, None, Offers { protobuf: false, ..OBJECTS })
+        };
+        const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+        for (parameters, other, encoding, errors) in [
+            ("", ",application/json", Encoding::Json, Encoding::Protobuf),
+            ("", ", */*", Encoding::Json, Encoding::Protobuf),
+            (";stream=watch", ",application/json;stream=watch", Encoding::Json, Encoding::Protobuf),
+            (";as=Table;v=v1;g=meta.k8s.io", ",application/yaml", Encoding::Yaml, Encoding::Yaml),
+            (";as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "", Encoding::Protobuf, Encoding::Json),
+        ] {
+            let header = format!("{PROTOBUF}{parameters}{other}");
+            let accepted = custom(&header).unwrap();
+            assert_eq!((accepted.encoding, accepted.errors), (encoding, errors), "{header}");
+        }
+        for header in [PROTOBUF, "application/cbor", "text/html", "application/json;as=Bogus"] {
+            let refused = custom(header).unwrap_err();
+            let message = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
+            assert_eq!((refused.code, &*refused.message), (406, message), "{header}");
+        }
     }
 
     #[test]
@@ -338,7 +372,7 @@ mod tests {
 
     #[test]
     fn not_acceptable_lists_available_media_types() {
-        let offers = Offers { cbor: false, forms: Forms::All, streams: true };
+        let offers = Offers { streams: true, ..OBJECTS };
         let streams = "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
         assert!(offers.only_streams().message.ends_with(&format!("accepted: {streams}")));
         assert!(offers.none_of_these().message.ends_with(&format!("protobuf, {streams}")));
@@ -370,7 +404,7 @@ mod tests {
         assert_eq!(negotiate("application/json;as=Table;v=v9;g=meta.k8s.io").unwrap_err().code, 406);
         let with_cbor = |header: &str| {
             let headers = HeaderMap::from_iter([(ACCEPT, header.parse().unwrap())]);
-            accept(&headers, None, Offers { cbor: true, forms: Forms::All, streams: true })
+            accept(&headers, None, Offers { cbor: true, streams: true, ..OBJECTS })
         };
         for header in ["application/cbor;as=Table;v=v1;g=meta.k8s.io", "application/cbor-seq"] {
             assert!(with_cbor(header).unwrap_err().message.starts_with("only the following"), "{header}");
@@ -379,7 +413,7 @@ mod tests {
         // Reviews have no table form.
         let review = |header: &str| {
             let headers = HeaderMap::from_iter([(ACCEPT, header.parse().unwrap())]);
-            accept(&headers, None, Offers { cbor: false, forms: Forms::Metadata, streams: false })
+            accept(&headers, None, Offers { forms: Forms::Metadata, ..OBJECTS })
         };
         assert_eq!(review("application/json;as=Table;v=v1;g=meta.k8s.io").unwrap_err().code, 406);
         let plain = review("application/json;as=Table;v=v1;g=meta.k8s.io,application/json").unwrap();

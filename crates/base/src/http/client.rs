@@ -42,7 +42,12 @@ pub struct Limits {
     pub max_idle: usize,
     /// Time for which idle connections are retained.
     pub idle: Duration,
+    /// Bytes of a response that are read ahead on each connection.
+    pub read_buffer: usize,
 }
+
+/// Bytes that are read ahead by default, as hyper has it.
+pub const READ_BUFFER: usize = 400 << 10;
 
 impl Default for Limits {
     fn default() -> Self {
@@ -52,6 +57,7 @@ impl Default for Limits {
             silence: Duration::from_secs(60),
             max_idle: 16,
             idle: Duration::from_secs(90),
+            read_buffer: READ_BUFFER,
         }
     }
 }
@@ -198,17 +204,20 @@ impl Client {
     }
 
     async fn connect(&self, origin: &Origin) -> Result<SendRequest<RequestBody>, HttpError> {
-        let address = || origin.authority();
+        let (address, read_buffer) = (|| origin.authority(), self.limits.read_buffer);
         let connecting = async {
             let failed = |source| HttpError::Connect { address: address(), source };
             match &*origin.address {
-                Address::Unix(path) => handshake(UnixStream::connect(path).await.map_err(failed)?).await,
+                Address::Unix(path) => {
+                    handshake(UnixStream::connect(path).await.map_err(failed)?, read_buffer).await
+                }
                 Address::Tcp { host, port } => {
                     let stream = egress::connect(origin.network, host, *port).await.map_err(failed)?;
-                    let Some(tls) = &origin.tls else { return handshake(stream).await };
+                    let Some(tls) = &origin.tls else { return handshake(stream, read_buffer).await };
                     let connector = TlsConnector::from(Arc::clone(&tls.config));
                     let stream = connector.connect(tls.name.clone(), stream).await;
-                    handshake(stream.map_err(|source| HttpError::Tls { address: address(), source })?).await
+                    let stream = stream.map_err(|source| HttpError::Tls { address: address(), source })?;
+                    handshake(stream, read_buffer).await
                 }
             }
         };
@@ -221,8 +230,10 @@ impl Client {
 
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    read_buffer: usize,
 ) -> Result<SendRequest<RequestBody>, HttpError> {
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(HttpError::Exchange)?;
+    let connecting = http1::Builder::new().max_buf_size(read_buffer).handshake(TokioIo::new(stream));
+    let (sender, connection) = connecting.await.map_err(HttpError::Exchange)?;
     // Ends with the connection, which ends when its sender is dropped.
     crate::tasks::spawn_detached(async move {
         if let Err(error) = connection.with_upgrades().await {

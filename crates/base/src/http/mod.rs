@@ -10,7 +10,7 @@ mod origin;
 mod tests;
 mod trust;
 
-pub use client::{Client, Limits, Response};
+pub use client::{Client, Limits, READ_BUFFER, Response};
 pub use origin::{Address, Origin, OriginError};
 pub use trust::{Authorities, Trust, TrustError};
 
@@ -29,9 +29,9 @@ pub enum HttpError {
     Exchange(#[source] hyper::Error),
     #[error("no response within {0:?}")]
     NoResponse(Duration),
-    #[error("protocols were not switched")]
+    #[error("server did not switch protocols")]
     Upgrade(#[source] hyper::Error),
-    #[error("response broke off")]
+    #[error("connection closed before the response was complete")]
     Body(#[source] hyper::Error),
     #[error("no data for {0:?}")]
     Silence(Duration),

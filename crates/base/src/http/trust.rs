@@ -45,7 +45,7 @@ pub struct Trust {
 pub enum TrustError {
     #[error("{0} is not usable as a certificate or key")]
     Pem(&'static str),
-    #[error("this machine has no file of trusted certificates")]
+    #[error("no file of trusted certificates found")]
     NoSystemAuthorities,
     #[error("failed to set up TLS")]
     Tls(#[from] Error),

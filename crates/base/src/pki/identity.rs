@@ -1,6 +1,7 @@
 //! A certificate chain with its key, in one file so that both change together.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use rcgen::KeyPair;
@@ -11,12 +12,15 @@ use x509_parser::extensions::GeneralName;
 use super::{PkiError, ServingNames, read_optional, write_error};
 use crate::file::{self, PRIVATE};
 
+/// Difference to other clocks that is tolerated, in seconds.
+const CLOCK_SKEW: i64 = 300;
+
 /// A certificate chain, leaf first, and the key of its leaf.
 #[derive(Clone)]
 pub struct Identity {
     pub chain: Vec<CertificateDer<'static>>,
     pub chain_pem: String,
-    key: Vec<u8>,
+    key: Arc<PrivateKeyDer<'static>>,
     key_pem: String,
     /// Begin and end of the leaf's validity, in seconds since the epoch.
     life: (i64, i64),
@@ -33,7 +37,7 @@ impl Identity {
         Self {
             chain: vec![certificate.der().clone()],
             chain_pem: certificate.pem(),
-            key: key.serialize_der(),
+            key: Arc::new(PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()))),
             key_pem: key.serialize_pem(),
             life,
         }
@@ -42,12 +46,20 @@ impl Identity {
     /// The private key, for TLS.
     #[must_use]
     pub fn key(&self) -> PrivateKeyDer<'static> {
-        PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.clone()))
+        self.key.clone_key()
     }
 
     #[must_use]
     pub fn key_pem(&self) -> &str {
         &self.key_pem
+    }
+
+    /// The key for programs that read no PKCS #8 form of elliptic curve keys (fabric8's Java client): as `EC PRIVATE KEY`
+    /// if it is one of P-256, as kubeadm writes it.
+    #[must_use]
+    pub fn client_key_pem(&self) -> String {
+        let PrivateKeyDer::Pkcs8(key) = &*self.key else { return self.key_pem.clone() };
+        super::sec1::encode(key.secret_pkcs8_der()).unwrap_or_else(|| self.key_pem.clone())
     }
 
     /// The end of the leaf's validity, in seconds since the epoch.
@@ -56,11 +68,12 @@ impl Identity {
         self.life.1
     }
 
-    /// True if less than a third of the leaf's lifetime remains.
+    /// True if less than a third of the leaf's lifetime remains, or if the leaf is not valid yet: it was issued while
+    /// the clock was ahead.
     #[must_use]
     pub fn is_due(&self, now: Timestamp) -> bool {
-        let (begin, end) = self.life;
-        end.saturating_sub(now.as_second()) < end.saturating_sub(begin) / 3
+        let ((begin, end), now) = (self.life, now.as_second());
+        end.saturating_sub(now) < end.saturating_sub(begin) / 3 || begin > now.saturating_add(CLOCK_SKEW)
     }
 
     /// True if the leaf has exactly `names`.
@@ -122,11 +135,7 @@ impl Identity {
             .map_err(|error| error.to_string())?;
         pair.keys_match().map_err(|error| error.to_string())?;
         let (chain_pem, key_pem) = split_pem(text);
-        let PrivateKeyDer::Pkcs8(pkcs8) = key else {
-            return Err("its key is not in PKCS #8 form".to_owned());
-        };
-        let key = pkcs8.secret_pkcs8_der().to_vec();
-        Ok(Self { chain, chain_pem, key, key_pem, life })
+        Ok(Self { chain, chain_pem, key: Arc::new(key), key_pem, life })
     }
 }
 
@@ -136,7 +145,7 @@ pub fn certificates_from_pem(text: &str) -> Result<Vec<CertificateDer<'static>>,
         .collect::<Result<_, _>>()
         .map_err(|error| error.to_string())?;
     if chain.is_empty() {
-        return Err("it holds no certificate".to_owned());
+        return Err("it contains no certificate".to_owned());
     }
     for certificate in &chain {
         x509_parser::parse_x509_certificate(certificate).map_err(|error| error.to_string())?;

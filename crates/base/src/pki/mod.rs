@@ -14,6 +14,7 @@
 mod authority;
 mod identity;
 mod kubelet;
+mod sec1;
 mod service_account;
 mod subject;
 #[cfg(test)]
@@ -48,17 +49,17 @@ const LEAF_LIFE: Duration = Duration::from_secs(DAY.as_secs() * 365);
 /// Errors of loading or creating certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    #[error("reading {path}")]
+    #[error("failed to read {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("writing {path}")]
+    #[error("failed to write {path}")]
     Write { path: PathBuf, source: io::Error },
     #[error(
-        "{path} is missing while its sibling {sibling} exists; restore it from a backup, or remove the whole directory to begin anew with new authorities"
+        "{path} is missing while its sibling {sibling} exists; restore it from a backup, or remove the whole directory to create new authorities"
     )]
     Incomplete { path: PathBuf, sibling: PathBuf },
     #[error("{path} is not a usable {what}: {reason}; restore it from a backup")]
     Corrupt { path: PathBuf, what: &'static str, reason: String },
-    #[error("making {what}")]
+    #[error("failed to generate {what}")]
     Make { what: &'static str, source: rcgen::Error },
 }
 

@@ -29,9 +29,9 @@ pub enum SubjectError {
     SeveralUids,
     #[error("a relative distinguished name must have one value, or organizations only")]
     MultiValued,
-    #[error("the {0} is not a string that can be read")]
+    #[error("the {0} is not a readable string")]
     NotText(&'static str),
-    #[error("the certificate cannot be read")]
+    #[error("the certificate is malformed")]
     Malformed,
 }
 

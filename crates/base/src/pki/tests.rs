@@ -65,6 +65,20 @@ fn leaf_is_renewed_with_a_third_of_its_lifetime_left() {
 }
 
 #[test]
+fn leaf_that_begins_in_the_future_is_reissued() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let ahead = |duration: jiff::Span| now().checked_add(duration).expect("a time");
+    let slightly = Pki::open(&dir.path().join("one"), &names(), ahead(2.minutes())).expect("opens");
+    assert!(slightly.renew(&names(), now()).expect("looks").is_empty());
+    let pki = Pki::open(&dir.path().join("two"), &names(), ahead(48.hours())).expect("opens");
+    let renewed = pki.renew(&names(), now()).expect("renews");
+    assert_eq!(renewed, ["apiserver.pem", "admin.pem", "front-proxy-client.pem"]);
+    let chain = pki.leaves().admin.chain;
+    let (_, leaf) = x509_parser::parse_x509_certificate(&chain[0]).expect("parses");
+    assert!(leaf.validity().not_before.timestamp() <= now().as_second());
+}
+
+#[test]
 fn serving_certificate_is_reissued_when_names_change() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pki");

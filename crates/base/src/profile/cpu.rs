@@ -124,7 +124,7 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if let Err(error) = set_timer(Duration::ZERO) {
-            tracing::warn!(%error, "the timer of the CPU profile could not be stopped");
+            tracing::warn!(%error, "failed to stop the CPU profile timer");
         }
         RECORDING.store(false, Ordering::Release);
         collect(&mut HashMap::new());

@@ -28,9 +28,9 @@ pub const DEFAULT_HEAP: Duration = Duration::from_secs(10);
 pub enum Error {
     #[error("another profile of this kind is being recorded; try again when it has ended")]
     Busy,
-    #[error("the timer of the profile could not be set: {0}")]
+    #[error("failed to set the profile timer: {0}")]
     Timer(#[source] std::io::Error),
-    #[error("this build has no heap profiles: it does not use Ferry's allocator")]
+    #[error("heap profiles are not available: this build does not use Ferry's allocator")]
     NoAllocator,
 }
 

@@ -68,7 +68,7 @@ async fn reply(samples: Result<Samples, Error>) -> Page {
     };
     match tokio::task::spawn_blocking(move || samples.encode()).await {
         Ok(body) => Page { status: 200, content_type: CONTENT_TYPE, body },
-        Err(error) => Page::text(500, format!("the profile was not encoded: {error}\n")),
+        Err(error) => Page::text(500, format!("failed to encode the profile: {error}\n")),
     }
 }
 

@@ -35,6 +35,29 @@ fn names(profile: &encode::Profile) -> Vec<&str> {
         .collect()
 }
 
+/// Checks that `go tool pprof`, where Go is installed, reads a profile and lists a function.
+fn is_read_by_pprof(profile: &[u8], function: &str) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("profile.pb.gz");
+    std::fs::write(&file, profile).expect("a file");
+    let command = std::process::Command::new("go")
+        .args(["tool", "pprof", "-top", "-nodecount=500"])
+        .arg(&file)
+        .env("PPROF_TMPDIR", directory.path())
+        .current_dir(directory.path())
+        .output();
+    let output = match command {
+        Ok(output) => output,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("partly skipped: go tool pprof is not here");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains(function), "{out}{error}");
+}
+
 /// A profile; waits for the end of one that another test records.
 async fn when_free(duration: Duration) -> Samples {
     loop {
@@ -52,18 +75,22 @@ async fn cpu_profile_names_the_busy_function_and_is_exclusive() {
         let stop = Arc::clone(&stop);
         tokio::task::spawn_blocking(move || burns_cpu_until(&stop))
     };
-    // A second one begins after the first. Others wait while the test of cancellation records.
-    let (first, second) = tokio::join!(when_free(Duration::from_secs(1)), async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        cpu::profile(Duration::from_millis(1)).await
-    });
+    // Short profiles are rejected once the first one records.
+    let rejected = async {
+        while !matches!(cpu::profile(Duration::from_millis(1)).await, Err(Error::Busy)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let rejected = tokio::time::timeout(Duration::from_secs(60), rejected);
+    let (first, rejected) = tokio::join!(when_free(Duration::from_secs(1)), rejected);
     stop.store(true, Ordering::Relaxed);
     busy.await.expect("no panic");
-    assert!(matches!(second, Err(Error::Busy)), "{second:?}");
+    rejected.expect("a second profile is rejected");
     let samples = first;
     let profile = decoded(&samples.encode());
     assert!(names(&profile).iter().any(|name| name.contains("burns_cpu_until")), "{:?}", names(&profile));
     assert!(profile.sample.iter().all(|sample| sample.value.len() == 2));
+    is_read_by_pprof(&samples.encode(), "burns_cpu_until");
     // The recording has ended: another one can start.
     when_free(Duration::from_millis(1)).await;
 }

@@ -27,16 +27,18 @@ pub fn make(directory: Option<&Path>, count: usize) -> Result<Vec<Definition>> {
 
 /// The definitions in the YAML files of a directory, sorted by file name.
 fn read(directory: &Path) -> Result<Vec<Value>> {
-    let entries = std::fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
+    let entries =
+        std::fs::read_dir(directory).with_context(|| format!("failed to read {}", directory.display()))?;
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml"));
     files.sort();
     let mut found = Vec::new();
     for file in files {
-        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let text =
+            std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
         for document in text.split("\n---") {
             let decoded = machinery::codec::yaml::decode(document.as_bytes())
-                .with_context(|| format!("decoding {}", file.display()))?;
+                .with_context(|| format!("failed to decode {}", file.display()))?;
             if decoded.value["kind"] == "CustomResourceDefinition" {
                 found.push(decoded.value);
             }

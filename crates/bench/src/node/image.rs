@@ -10,7 +10,7 @@ pub const NAME: &str = "bench.local/busybox:1";
 
 /// Writes it in the format of `docker save`, and returns the path.
 pub fn make(directory: &Path) -> Result<PathBuf> {
-    let busybox = std::fs::read(BUSYBOX).with_context(|| format!("reading {BUSYBOX}"))?;
+    let busybox = std::fs::read(BUSYBOX).with_context(|| format!("failed to read {BUSYBOX}"))?;
     let mut layer = tar::Builder::new(Vec::new());
     add(&mut layer, "bin/busybox", &busybox, 0o755)?;
     let mut link = tar::Header::new_ustar();

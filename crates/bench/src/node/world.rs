@@ -13,8 +13,8 @@ pub fn in_own_world(work: impl FnOnce(&str) -> Result<()>) -> Result<()> {
     // Looked up now: the child's /proc is not this process' own.
     let group = sys::cgroups::Hierarchy::detect()?.group(&cgroup);
     sys::process::unshare(&[Namespace::Network, Namespace::Mount, Namespace::Pid])
-        .context("making namespaces")?;
-    let child = match sys::process::fork().context("starting the first process")? {
+        .context("failed to make namespaces")?;
+    let child = match sys::process::fork().context("failed to start the first process")? {
         Fork::Child => {
             let outcome = prepare().and_then(|()| work(&cgroup));
             if let Err(error) = &outcome {
@@ -27,9 +27,9 @@ pub fn in_own_world(work: impl FnOnce(&str) -> Result<()>) -> Result<()> {
     let child = rustix::process::Pid::from_raw(child).context("no child")?;
     let ended = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
     if let Some(group) = group {
-        group.remove().context("removing the control groups")?;
+        group.remove().context("failed to remove the control groups")?;
     }
-    match ended.context("waiting for the benchmark")? {
+    match ended.context("failed to wait for the benchmark")? {
         Some((_, status)) if status.exit_status() == Some(0) => Ok(()),
         _ => bail!("the benchmark failed"),
     }
@@ -37,10 +37,10 @@ pub fn in_own_world(work: impl FnOnce(&str) -> Result<()>) -> Result<()> {
 
 fn prepare() -> Result<()> {
     sys::mounts::propagate(Path::new("/"), MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .context("making mounts private")?;
+        .context("failed to make mounts private")?;
     sys::mounts::mount("proc", Path::new("/proc"), "proc", MountFlags::empty(), "")
-        .context("mounting /proc")?;
-    sys::netlink::Netlink::open()?.set_up("lo").context("setting up the loopback interface")
+        .context("failed to mount /proc")?;
+    sys::netlink::Netlink::open()?.set_up("lo").context("failed to set up the loopback interface")
 }
 
 fn of_ferry() -> Result<Vec<(u32, bool)>> {

@@ -17,7 +17,7 @@ pub fn run(arguments: &ServicesArguments) -> Result<()> {
         return names::serve(address, arguments.services);
     }
     ensure!(rustix::process::geteuid().is_root(), "rules of the kernel need root");
-    unshare(&[Namespace::Network]).context("making a network namespace")?;
+    unshare(&[Namespace::Network]).context("failed to make a network namespace")?;
     let mut lines = rules::measure(arguments)?;
     lines.extend(packets::measure(arguments)?);
     lines.extend(names::measure(arguments)?);

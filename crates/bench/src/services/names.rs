@@ -75,7 +75,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
         .args(["services", "--serve-names", ADDRESS, "--services", &arguments.services.to_string()])
         .stdin(Stdio::piped())
         .spawn()
-        .context("starting the server")?;
+        .context("failed to start the server")?;
     let server = Running(child);
     let processes = Processes::of(vec![server.0.id()]);
     wait()?;
@@ -121,7 +121,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
         line(format!("names: p50 at {STEADY:.0} queries per second"), "ms", at(0.5), false),
         line("names: p99 at that load".into(), "ms", at(0.99), false),
         line(
-            "names: answered of what was asked at that load".into(),
+            "names: responses per query at that load".into(),
             "%",
             latencies.len() as f64 * 100.0 / (STEADY * LOAD.as_secs_f64()),
             true,

@@ -12,7 +12,7 @@ use proxy::plan::plan;
 use proxy::state::State;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
-use sys::netlink::{Netlink, Route};
+use sys::netlink::{Netlink, Route, RouteOwner};
 
 /// Flows per measurement, alternating, so that disturbances affect both.
 const FLOWS: usize = 2000;
@@ -31,7 +31,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
     let interface = netlink.link("lo")?.context("no loopback")?.index;
     let destination = IpNet::new(IpAddr::from([10, 96, 0, 0]), 11)?;
     let route = Route { destination, gateway: None, interface, source: Some(own), gateway_on_link: false };
-    netlink.set_route(&route, 176).context("a route for services")?;
+    netlink.set_route(&route, RouteOwner { protocol: 176, metric: None }).context("a route for services")?;
     let server = UdpSocket::bind((own, 8080)).context("an endpoint")?;
     let echo = server.try_clone()?;
     std::thread::spawn(move || {
@@ -40,7 +40,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
             let _ = echo.send_to(&buffer[..length], peer);
         }
     });
-    let backend = Nftables::open(Node::default()).context("talking to the kernel")?;
+    let backend = Nftables::open(Node::default()).context("failed to open nftables")?;
     let (mut few, mut many) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         for (services, times) in [(10, &mut few), (arguments.services, &mut many)] {
@@ -49,7 +49,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
             flows(times)?;
         }
     }
-    backend.remove().context("removing all rules")?;
+    backend.remove().context("failed to remove all rules")?;
     let (few, many) = (median(&mut few), median(&mut many));
     let line =
         |name: String, unit, ferry: f64| Line { name, unit, ferry, other: None, more_is_better: false };

@@ -61,7 +61,7 @@ pub fn program(backend: &Nftables, services: u32, endpoints: u32) -> Result<(Sta
         let service = service(number, endpoints, number);
         state.set(&service.name, plan(&service, &Node::default()));
     }
-    backend.replace(&state.whole()).context("setting all rules")?;
+    backend.replace(&state.whole()).context("failed to set all rules")?;
     Ok((state, begun.elapsed()))
 }
 
@@ -72,7 +72,7 @@ fn change(backend: &Nftables, state: &mut State, number: u32, endpoints: u32) ->
         let service = service(number, endpoints, 1_000_000 + round);
         let begun = Instant::now();
         let difference = state.set(&service.name, plan(&service, &Node::default()));
-        backend.apply(&difference).context("changing an endpoint")?;
+        backend.apply(&difference).context("failed to change an endpoint")?;
         times.push(begun.elapsed());
     }
     times.sort_unstable();
@@ -80,7 +80,7 @@ fn change(backend: &Nftables, state: &mut State, number: u32, endpoints: u32) ->
 }
 
 pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
-    let backend = Nftables::open(Node::default()).context("talking to the kernel")?;
+    let backend = Nftables::open(Node::default()).context("failed to open nftables")?;
     let (many, endpoints) = (arguments.services, arguments.endpoints);
     let line =
         |name: String, unit, ferry: f64| Line { name, unit, ferry, other: None, more_is_better: false };
@@ -88,7 +88,7 @@ pub fn measure(arguments: &ServicesArguments) -> Result<Vec<Line>> {
     let little = change(&backend, &mut state, 5, endpoints)?;
     let (mut state, all) = program(&backend, many, endpoints)?;
     let much = change(&backend, &mut state, many / 2, endpoints)?;
-    backend.remove().context("removing all rules")?;
+    backend.remove().context("failed to remove all rules")?;
     Ok(vec![
         line(format!("10 services × {endpoints} endpoints from empty"), "s", few.as_secs_f64()),
         line(format!("{many} services × {endpoints} endpoints from empty"), "s", all.as_secs_f64()),

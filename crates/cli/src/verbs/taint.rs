@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn specifications_of_taints() {
+    fn taint_specification_is_parsed() {
         let parse = |operand: &str| {
             TaintChange::parse(operand)
                 .map(|change| (change.key, change.value, change.effect, change.removes))

@@ -44,11 +44,13 @@ pub fn run(node: String, pool: Pool, informers: Informers, tasks: TaskGroup) -> 
         });
         let notify = Arc::clone(&changed);
         slices.on_event(move |_| notify.notify_one());
-        let stopping = tasks.stopping();
-        tokio::pin!(stopping);
-        tokio::select! {
-            () = &mut stopping => return,
-            () = async { services.synced().await; nodes.synced().await; slices.synced().await } => {}
+        let synced = async {
+            services.synced().await;
+            nodes.synced().await;
+            slices.synced().await;
+        };
+        if tasks.until_stopped(synced).await.is_none() {
+            return;
         }
         loop {
             let wanted = wanted(&node, &pool, &services.all(), &nodes.all(), &slices.all());
@@ -62,12 +64,9 @@ pub fn run(node: String, pool: Pool, informers: Informers, tasks: TaskGroup) -> 
                     () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
                 }
             };
-            tokio::select! {
-                () = &mut stopping => {
-                    let _ = apply_addresses(&pool, &BTreeSet::new());
-                    return;
-                }
-                () = next => {}
+            if tasks.until_stopped(next).await.is_none() {
+                let _ = apply_addresses(&pool, &BTreeSet::new());
+                return;
             }
         }
     })

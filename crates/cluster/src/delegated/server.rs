@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver::serve::{self, Connection, RequestBody, ResponseBody, ServerConfig, Service, Tls};
+use base::backoff::Backoff;
 use base::clock::Clock;
 use base::pki::{Identity, KubeletPki, ServingNames};
 use base::tasks::TaskGroup;
@@ -22,7 +23,7 @@ use crate::{ClusterError, chain};
 
 /// Time between two looks at the API server's trust and the serving certificate.
 const REFRESH: Duration = Duration::from_secs(60);
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Address and certificate of the port.
 #[derive(Clone, Debug)]
@@ -130,12 +131,13 @@ impl Listening {
 
 /// The trust that the API server publishes; waits for it.
 async fn published(client: &Client) -> PublishedTrust {
+    let mut retry = RETRY;
     loop {
         match PublishedTrust::read(client).await {
             Ok(trust) => return trust,
             Err(error) => {
                 tracing::warn!(error = chain(&error), "failed to read extension-apiserver-authentication");
-                tokio::time::sleep(RETRY).await;
+                retry.wait().await;
             }
         }
     }

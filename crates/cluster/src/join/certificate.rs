@@ -15,6 +15,8 @@ use super::JoinError;
 /// Wait limit and poll interval of the signer. Serving certificates are approved manually.
 const SIGNER_WAIT_LIMIT: Duration = Duration::from_secs(120);
 const APPROVAL_WAIT_LIMIT: Duration = Duration::from_secs(900);
+/// Annotation of a request by a machine without credentials of an earlier join.
+const NEW_MACHINE: &str = "ferry.dev/new-machine";
 const POLL: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 /// Purpose of a certificate.
@@ -27,8 +29,14 @@ pub enum Purpose<'a> {
 }
 
 /// Requests a certificate and waits for it; returns the chain and its key, as PEM.
-pub async fn request(client: &Client, node: &str, asked: Purpose<'_>) -> Result<String, JoinError> {
-    let (signer, usage, patience) = match asked {
+/// `is_new`: the machine has no credentials of an earlier join, so it must not take over an existing node.
+pub async fn request(
+    client: &Client,
+    node: &str,
+    purpose: Purpose<'_>,
+    is_new: bool,
+) -> Result<String, JoinError> {
+    let (signer, usage, patience) = match purpose {
         Purpose::Client => ("kubernetes.io/kube-apiserver-client-kubelet", "client auth", SIGNER_WAIT_LIMIT),
         Purpose::Serving(_) => ("kubernetes.io/kubelet-serving", "server auth", APPROVAL_WAIT_LIMIT),
     };
@@ -37,17 +45,22 @@ pub async fn request(client: &Client, node: &str, asked: Purpose<'_>) -> Result<
     name.push(DnType::OrganizationName, "system:nodes");
     name.push(DnType::CommonName, format!("system:node:{node}"));
     let mut parameters = CertificateParams::default();
-    if let Purpose::Serving(names) = asked {
+    if let Purpose::Serving(names) = purpose {
         let dns: Vec<String> = names.dns.iter().cloned().collect();
         parameters = CertificateParams::new(dns).map_err(JoinError::Key)?;
         parameters.subject_alt_names.extend(names.ips.iter().map(|ip| SanType::IpAddress(*ip)));
     }
     parameters.distinguished_name = name;
-    let asked = parameters.serialize_request(&key).and_then(|asked| asked.pem()).map_err(JoinError::Key)?;
+    let request =
+        parameters.serialize_request(&key).and_then(|request| request.pem()).map_err(JoinError::Key)?;
     let object = CertificateSigningRequest {
-        metadata: ObjectMeta { generate_name: Some("node-csr-".to_owned()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            generate_name: Some("node-csr-".to_owned()),
+            annotations: is_new.then(|| [(NEW_MACHINE.to_owned(), "true".to_owned())].into_iter().collect()),
+            ..ObjectMeta::default()
+        },
         spec: CertificateSigningRequestSpec {
-            request: ByteString(asked.into_bytes()),
+            request: ByteString(request.into_bytes()),
             signer_name: signer.to_owned(),
             usages: Some(vec!["digital signature".to_owned(), usage.to_owned()]),
             ..CertificateSigningRequestSpec::default()

@@ -17,7 +17,11 @@ use super::BootstrapToken;
 const PATH: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
 const LIMIT: usize = 1 << 20;
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// Time limit for the server to start and the signer to sign.
+/// Time limit for the signer to sign a new token.
+const SIGNER_WAIT_LIMIT: Duration = Duration::from_secs(10);
+/// Interval of reports about a server that does not respond.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Time limit for the server to start.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 const RETRY_DELAY: Duration = Duration::from_millis(250);
 
@@ -31,7 +35,9 @@ pub enum DiscoverError {
     Status(http::StatusCode),
     #[error("its response is not a valid cluster-info")]
     Answer,
-    #[error("cluster-info has no signature of token {0}: the token is unknown or not signed yet")]
+    #[error(
+        "cluster-info has no signature of token {0}: the token is unknown or expired, list the tokens with `ferry token list` on the server"
+    )]
     Unsigned(String),
     #[error(
         "the signature of cluster-info does not match the token: this may not be the cluster that issued it"
@@ -42,24 +48,38 @@ pub enum DiscoverError {
 }
 
 impl DiscoverError {
-    /// True if a retry may succeed.
-    fn is_retryable(&self) -> bool {
-        !matches!(self, Self::Url | Self::Signature | Self::Answer)
+    /// Time limit of retries; `None` if none can succeed.
+    fn wait_limit(&self) -> Option<Duration> {
+        match self {
+            Self::Url | Self::Signature | Self::Answer => None,
+            Self::Unsigned(_) => Some(SIGNER_WAIT_LIMIT),
+            Self::Status(status)
+                if !status.is_server_error() && status.as_u16() != 404 && status.as_u16() != 429 =>
+            {
+                None
+            }
+            Self::Status(_) | Self::Http(_) | Self::Slow => Some(WAIT_LIMIT),
+        }
     }
 }
 
 /// Certificate of the cluster's authority, as PEM.
 pub async fn authority(server: &str, token: &BootstrapToken) -> Result<String, DiscoverError> {
-    let begun = Instant::now();
+    let (begun, mut reported) = (Instant::now(), None);
     loop {
         let attempt = tokio::time::timeout(ATTEMPT, fetch(server)).await.unwrap_or(Err(DiscoverError::Slow));
         match attempt.and_then(|map| verified(&map, token)) {
-            Err(error) if error.is_retryable() && begun.elapsed() < WAIT_LIMIT => {
-                tracing::debug!(
-                    error = crate::chain(&error),
-                    server,
-                    "cluster-info not available yet, retrying"
-                );
+            Err(error) if error.wait_limit().is_some_and(|limit| begun.elapsed() < limit) => {
+                // The signer signs new tokens shortly after the start.
+                let is_expected = matches!(error, DiscoverError::Unsigned(_));
+                if !is_expected && reported.is_none_or(|at: Instant| at.elapsed() >= REPORT_INTERVAL) {
+                    tracing::warn!(
+                        error = crate::chain(&error),
+                        server,
+                        "failed to get cluster-info, retrying"
+                    );
+                    reported = Some(Instant::now());
+                }
                 tokio::time::sleep(RETRY_DELAY).await;
             }
             outcome => return outcome,

@@ -27,9 +27,9 @@ pub use token::{
 /// Failure to join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    #[error("writing {}", .path.display())]
+    #[error("failed to write {}", .path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("reading {}", .path.display())]
+    #[error("failed to read {}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error("a token is required: this node has no certificate yet")]
     NoToken,

@@ -99,7 +99,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("starting the server's process")?;
+            .context("failed to start the server's process")?;
         let output = child.stdout.take().context("its output")?;
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         let address =

@@ -102,8 +102,8 @@ async fn events_are_batched_and_flushed_at_shutdown() -> Result<()> {
 #[tokio::test]
 async fn failing_webhook_is_retried_until_it_accepts() -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&attempts);
     let responder = Responder::start(move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
         0 => (500, json!({})),
         1 => (404, json!({})),
@@ -114,7 +114,7 @@ async fn failing_webhook_is_retried_until_it_accepts() -> Result<()> {
     let max_wait = Duration::from_millis(1);
     let server = start(directory.path(), POLICY, WebhookConfig { max_wait, ..hook(kubeconfig) }).await?;
     create(&server, 0..1).await?;
-    eventually("the third attempt", LIMIT, async || asked.load(Ordering::SeqCst), |seen| *seen == 3).await;
+    eventually("the third attempt", LIMIT, async || attempts.load(Ordering::SeqCst), |seen| *seen == 3).await;
     assert_eq!(lost(&server, "webhook").await, 0);
     server.stop().await?;
     assert_eq!(delivered(&responder).1, ["map-0"; 3]);

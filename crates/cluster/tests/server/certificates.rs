@@ -23,7 +23,7 @@ async fn due_certificates_are_renewed_at_run_time() -> Result<()> {
     let before = server.admin.server_certificate().await?;
     let kubeconfig = std::fs::read_to_string(&server.kubeconfig)?;
     clock.advance(DAY * 200);
-    // Nothing must happen: several periods of the check pass.
+    // Nothing must happen, which no condition shows: five periods of the check pass.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(server.admin.server_certificate().await?, before, "not yet");
 

@@ -10,6 +10,7 @@ mod certificates;
 mod cloud;
 mod component_ports;
 mod component_status;
+mod custom_consumers;
 mod custom_resources;
 #[path = "../../examples/embedded.rs"]
 #[expect(dead_code, reason = "the main function of an example")]
@@ -18,6 +19,7 @@ mod encryption;
 mod ingress;
 mod issuers;
 mod lifecycle;
+mod metric_names;
 mod node_identities;
 mod policies;
 mod service_account_keys;

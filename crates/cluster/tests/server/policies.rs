@@ -14,6 +14,7 @@ use objects::core::v1::{Pod, Secret, ServiceAccount};
 use objects::meta::v1::DeleteOptions;
 use objects::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};
+use sys::instance::Instance;
 use sys::process::{Namespace, unshare};
 use testkit::{Server, eventually};
 
@@ -85,7 +86,7 @@ async fn policies_apply_before_pod_starts(
     early: &Arc<policy::PodStartGate>,
 ) -> Result<()> {
     let address: IpAddr = "10.1.0.7".parse()?;
-    let telling = {
+    let reporting = {
         let early = Arc::clone(early);
         tokio::spawn(async move { early.register("default", "early", &[address]).await })
     };
@@ -94,7 +95,7 @@ async fn policies_apply_before_pod_starts(
         "spec": { "nodeName": "here", "containers": [{ "name": "main", "image": "i" }] },
     });
     create::<Pod>(administrator, "default", object).await?;
-    tokio::time::timeout(PATIENCE, telling).await.context("the address was not reported in time")??;
+    tokio::time::timeout(PATIENCE, reporting).await.context("the address was not reported in time")??;
     assert!(table().contains("10.1.0.7 : goto ingress-group"), "{}", table());
     // The API's later report of the same address changes nothing; a different one applies.
     let status = |address: &str| {
@@ -121,19 +122,19 @@ async fn session() -> Result<()> {
     let client = driver(&server, &administrator, directory.path()).await?;
     assert!(client.list::<Secret>("", &ListOptions::default()).await.expect_err("secrets").is_forbidden());
     let tasks = TaskGroup::new();
-    let (told, ready) = tokio::sync::oneshot::channel();
+    let (received, ready) = tokio::sync::oneshot::channel();
     let early = Arc::new(policy::PodStartGate::default());
     let running = {
         let (early, tasks) = (Arc::clone(&early), tasks.clone());
         let ready = Box::new(move || {
-            let _ = told.send(());
+            let _ = received.send(());
         });
-        tokio::spawn(async move { policy::run("here", client, early, tasks, ready).await })
+        tokio::spawn(async move { policy::run("here", Instance::MAIN, client, early, tasks, ready).await })
     };
     tokio::time::timeout(PATIENCE, ready).await.context("ready without any policy")??;
     let nobody: IpAddr = "10.1.0.99".parse()?;
-    let told = tokio::time::timeout(PATIENCE, early.register("default", "nobody", &[nobody])).await;
-    told.context("no wait without policies")?;
+    let received = tokio::time::timeout(PATIENCE, early.register("default", "nobody", &[nobody])).await;
+    received.context("no wait without policies")?;
 
     pod(&administrator, "web", "here", "10.1.0.1").await?;
     pod(&administrator, "db", "here", "10.1.0.2").await?;
@@ -193,7 +194,7 @@ fn network_policies_become_nftables_rules() -> Result<()> {
             eprintln!("skipped: needs the right to make a network namespace");
             return Ok(());
         }
-        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().context("running ip")?;
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().context("failed to run ip")?;
         anyhow::ensure!(up.success(), "no loopback");
         // Its threads are created by this one, so they share its namespace.
         tokio::runtime::Builder::new_multi_thread()

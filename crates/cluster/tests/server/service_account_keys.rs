@@ -111,11 +111,14 @@ async fn front_proxy_requires_allowed_common_name() -> Result<()> {
     assert_eq!(ask(&proxy, "/api/v1/nodes", ("x-remote-user", "boss")).await?.0, StatusCode::UNAUTHORIZED);
 
     let path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-    let told = server.admin.get(path).await?.body["data"].clone();
-    assert_eq!(told["requestheader-allowed-names"], r#"["other"]"#);
-    assert_eq!(told["requestheader-username-headers"], r#"["X-Remote-User"]"#);
+    let published = server.admin.get(path).await?.body["data"].clone();
+    assert_eq!(published["requestheader-allowed-names"], r#"["other"]"#);
+    assert_eq!(published["requestheader-username-headers"], r#"["X-Remote-User"]"#);
     for bundle in ["client-ca-file", "requestheader-client-ca-file"] {
-        assert!(told[bundle].as_str().unwrap_or("").starts_with("-----BEGIN CERTIFICATE-----"), "{told}");
+        assert!(
+            published[bundle].as_str().unwrap_or("").starts_with("-----BEGIN CERTIFICATE-----"),
+            "{published}"
+        );
     }
     server.stop().await
 }

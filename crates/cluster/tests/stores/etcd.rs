@@ -14,7 +14,9 @@ use crate::{LIMIT, run_all};
 const PATH: &str = "/api/v1/namespaces/default/configmaps";
 
 async fn connect(etcd: &testkit::Etcd) -> Result<Arc<dyn Store>> {
-    let store = store::Etcd::connect(EtcdOptions::new([etcd.endpoint()])).await.context("connecting etcd")?;
+    let store = store::Etcd::connect(EtcdOptions::new([etcd.endpoint()]))
+        .await
+        .context("failed to connect to etcd")?;
     Ok(Arc::new(store))
 }
 

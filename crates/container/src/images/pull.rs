@@ -27,6 +27,8 @@ pub enum PullError {
     NotFound(String),
     #[error("failed to resolve reference {name:?}: {source}")]
     Resolve { name: String, source: RegistryError },
+    #[error("failed to resolve reference {name:?}: {}", by_host(.failures))]
+    AllSources { name: String, failures: Vec<(String, String)> },
     #[error("failed to copy: {what} {digest}: {source}")]
     Blob { what: &'static str, digest: String, source: RegistryError },
     #[error("no match for platform in manifest: not found")]
@@ -43,6 +45,11 @@ pub enum PullError {
     Prepare(#[from] std::io::Error),
     #[error("download interrupted")]
     Interrupted,
+}
+
+/// Failures by host: `mirror: connection refused; registry: unauthorized`.
+fn by_host(failures: &[(String, String)]) -> String {
+    failures.iter().map(|(host, error)| format!("{host}: {error}")).collect::<Vec<_>>().join("; ")
 }
 
 impl PullError {
@@ -122,6 +129,7 @@ impl Puller {
     ) -> Result<(usize, Vec<u8>), PullError> {
         let wanted = reference.digest.as_deref().or(reference.tag.as_deref()).unwrap_or("latest");
         let mut outcome = Err(PullError::NotFound(reference.to_string()));
+        let mut failures = Vec::new();
         for (at, source) in sources.iter().enumerate() {
             let checked = source.manifest(wanted, LARGEST_MANIFEST).await.and_then(|bytes| {
                 let found = digest_of(&bytes);
@@ -132,6 +140,9 @@ impl Puller {
                     _ => Ok(bytes),
                 }
             });
+            if let Err(error) = &checked {
+                failures.push((source.host(), error.to_string()));
+            }
             match checked {
                 Ok(bytes) => return Ok((at, bytes)),
                 Err(RegistryError::NotFound) => outcome = Err(PullError::NotFound(reference.to_string())),
@@ -140,6 +151,10 @@ impl Puller {
             if let Err(error) = &outcome {
                 tracing::debug!(%error, host = source.host(), "failed to fetch manifest");
             }
+        }
+        // The reasons of a mirror and of the registry itself differ; a missing image is missing everywhere.
+        if failures.len() > 1 && !matches!(outcome, Err(PullError::NotFound(_))) {
+            return Err(PullError::AllSources { name: reference.to_string(), failures });
         }
         outcome
     }

@@ -19,7 +19,7 @@ const VERSION: &str = "1.1.0";
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    #[error("no network is configured: neither a pod address range nor a file in {0}")]
+    #[error("no network is configured: no pod CIDR and no file in {0}")]
     NotConfigured(PathBuf),
     #[error("failed to read network configuration {0}: {1}")]
     Configuration(PathBuf, String),

@@ -70,7 +70,7 @@ impl Plugins {
         let (program, arguments) = self.program(&kind).ok_or_else(missing)?;
         let input = request(attached, plugin, pod);
         let path: Vec<String> = self.programs.iter().map(|path| path.display().to_string()).collect();
-        let inherited = std::env::var_os("PATH").unwrap_or_default();
+        // Plugins inherit the runtime's environment, as in other container runtimes.
         let mut process = std::process::Command::new(&program);
         if let Some(pod) = pod {
             let about = format!(
@@ -78,17 +78,17 @@ impl Plugins {
                 pod.namespace, pod.name, pod.sandbox, pod.uid
             );
             process
-                .env_clear()
                 .env("CNI_CONTAINERID", &pod.sandbox)
                 .env("CNI_IFNAME", INTERFACE)
                 .env("CNI_ARGS", about)
                 .env("CNI_NETNS", &pod.network_namespace);
         } else {
-            process.env_clear();
+            for name in ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_ARGS", "CNI_NETNS"] {
+                process.env_remove(name);
+            }
         }
         process
             .args(arguments)
-            .env("PATH", inherited)
             .env("CNI_COMMAND", command.name())
             .env("CNI_PATH", path.join(":"))
             .stdin(Stdio::piped())

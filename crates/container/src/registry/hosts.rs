@@ -75,7 +75,7 @@ impl Endpoint {
 
     fn parse(url: &str, mirrors: Option<&str>) -> Result<Self, HostsError> {
         let wrong = |reason| HostsError::Url { url: url.to_owned(), reason };
-        let uri: ::http::Uri = url.parse().map_err(|_| wrong("it cannot be parsed"))?;
+        let uri: ::http::Uri = url.parse().map_err(|_| wrong("the URL is malformed"))?;
         let secure = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,

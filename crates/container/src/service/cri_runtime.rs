@@ -10,6 +10,7 @@ use cri::server::ResponseStream;
 use cri::v1::*;
 use futures_util::stream;
 use streaming::RequestedStreams;
+use sys::cgroups::Hierarchy;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Response, Status};
 
@@ -363,15 +364,17 @@ impl RuntimeService for CriService {
                 }
             })
             .await;
-        let condition = |kind: &str, problem: Option<String>| RuntimeCondition {
+        let condition = |kind: &str, reason: &str, problem: Option<String>| RuntimeCondition {
             r#type: kind.to_owned(),
             status: problem.is_none(),
-            reason: if problem.is_some() { "NetworkPluginNotReady".to_owned() } else { String::new() },
+            reason: if problem.is_some() { reason.to_owned() } else { String::new() },
             message: problem.unwrap_or_default(),
         };
+        let without_groups =
+            Hierarchy::detect().err().map(|error| format!("failed to find control groups: {error}"));
         let conditions = vec![
-            condition("RuntimeReady", None),
-            condition("NetworkReady", network.err().map(|e| e.to_string())),
+            condition("RuntimeReady", "ControlGroupsMissing", without_groups),
+            condition("NetworkReady", "NetworkPluginNotReady", network.err().map(|e| e.to_string())),
         ];
         let features = RuntimeHandlerFeatures {
             recursive_read_only_mounts: true,

@@ -105,12 +105,9 @@ impl Runtime {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let _ = self.streaming.base.set(format!("http://{}", listener.local_addr()?));
         let slots = Arc::new(tokio::sync::Semaphore::new(MAX_CONNECTIONS));
+        let mut acceptor = base::accept::Acceptor::new(&listener);
         loop {
-            let Some(accepted) = self.tasks.until_stopped(listener.accept()).await else { return Ok(()) };
-            let Ok((socket, _)) = accepted else {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            };
+            let Some((socket, _)) = self.tasks.until_stopped(acceptor.accept()).await else { return Ok(()) };
             // Any local process can connect; without a ticket a connection is bounded by these limits.
             let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
                 tracing::debug!("streaming connection refused, too many are open");
@@ -409,6 +406,7 @@ async fn copy(mut from: impl AsyncRead + Unpin, to: &mpsc::Sender<Output>, wrap:
 }
 
 /// Connects to a port on the pod's loopback, from a thread that enters the pod's network namespace.
+#[expect(clippy::disallowed_methods, reason = "a named thread, which reports failures to start")]
 async fn connect_inside(sandbox: Arc<Sandbox>, port: u16) -> io::Result<TcpStream> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::Builder::new().name("port-forward".to_owned()).spawn(move || {
@@ -450,11 +448,11 @@ mod tests {
                 Ok::<_, std::convert::Infallible>(refuse(StatusCode::NOT_FOUND, "no"))
             });
             let serving = http().serve_connection(TokioIo::new(server), service);
-            let asking = async {
+            let requests = async {
                 client.write_all(sent).await.unwrap();
                 let _ = client.read_to_end(&mut Vec::new()).await;
             };
-            let closed = tokio::time::timeout(HEAD * 2, async { tokio::join!(serving, asking) }).await;
+            let closed = tokio::time::timeout(HEAD * 2, async { tokio::join!(serving, requests) }).await;
             assert!(closed.is_ok(), "{sent:?}");
         }
     }

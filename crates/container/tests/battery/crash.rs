@@ -62,6 +62,7 @@ async fn churn(node: Node, number: usize, acknowledged: Arc<Mutex<Acknowledged>>
         linux.security_context.as_mut().unwrap().namespace_options = Some(options.clone());
         let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
         let Ok(made) = cri.runtime.run_pod_sandbox(request).await else {
+            // The runtime is being killed and started; the pods that it creates in between are the subject.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };

@@ -16,7 +16,7 @@ pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
 pub enum RequestError {
     #[error("PEM block type must be CERTIFICATE REQUEST")]
     Pem,
-    #[error("the request cannot be read")]
+    #[error("the request is malformed")]
     Malformed,
     #[error("{0}")]
     Subject(SubjectError),

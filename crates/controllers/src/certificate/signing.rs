@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use objects::ByteString;
 use objects::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use objects::meta::v1::Time;
+use parking_lot::RwLock;
 use rcgen::{
     CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
@@ -50,25 +51,42 @@ pub enum SigningError {
     Subject,
 }
 
+/// A CA that can be replaced while it is used.
+#[derive(Clone)]
+pub struct SharedAuthority(Arc<RwLock<Arc<SigningAuthority>>>);
+
+impl SharedAuthority {
+    pub fn new(authority: SigningAuthority) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(authority))))
+    }
+
+    pub fn current(&self) -> Arc<SigningAuthority> {
+        Arc::clone(&self.0.read())
+    }
+
+    pub fn replace(&self, authority: SigningAuthority) {
+        *self.0.write() = Arc::new(authority);
+    }
+}
+
 /// Setting: the CAs by signer; without it the loop does nothing.
 #[derive(Default)]
-pub struct Signers(BTreeMap<&'static str, Arc<SigningAuthority>>);
+pub struct Signers(BTreeMap<&'static str, SharedAuthority>);
 
 impl Signers {
     /// Uses one CA for all signers of the loop.
-    pub fn all(authority: SigningAuthority) -> Self {
-        let authority = Arc::new(authority);
-        Self(SIGNERS.iter().map(|signer| (*signer, Arc::clone(&authority))).collect())
+    pub fn all(authority: SharedAuthority) -> Self {
+        Self(SIGNERS.iter().map(|signer| (*signer, authority.clone())).collect())
     }
 
     /// Sets the CA of one signer.
-    pub fn set(&mut self, signer: &'static str, authority: SigningAuthority) {
-        self.0.insert(signer, Arc::new(authority));
+    pub fn set(&mut self, signer: &'static str, authority: SharedAuthority) {
+        self.0.insert(signer, authority);
     }
 
     /// CA of a signer; requests of a signer without one are left to other controllers.
-    fn of(&self, signer: &str) -> Option<&SigningAuthority> {
-        self.0.get(signer).map(|authority| &**authority)
+    fn of(&self, signer: &str) -> Option<Arc<SigningAuthority>> {
+        self.0.get(signer).map(SharedAuthority::current)
     }
 }
 
@@ -76,6 +94,7 @@ impl Signers {
 pub struct SigningAuthority {
     issuer: Issuer<'static, KeyPair>,
     expires: Timestamp,
+    name: String,
 }
 
 impl SigningAuthority {
@@ -88,7 +107,13 @@ impl SigningAuthority {
             .map_err(|_| SigningError::AuthorityCertificate)?;
         let end = parsed.validity().not_after.timestamp();
         let expires = Timestamp::from_second(end).map_err(|_| SigningError::AuthorityCertificate)?;
-        Ok(Self { issuer, expires })
+        let name = parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+        Ok(Self { issuer, expires, name: name.unwrap_or_default().to_owned() })
+    }
+
+    /// Common name of the certificate.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Signs a DER request; returns a PEM certificate.
@@ -288,10 +313,10 @@ mod tests {
             let name = certificate.issuer().iter_common_name().next().and_then(|name| name.as_str().ok());
             name.map(str::to_owned)
         };
-        let all = Signers::all(authority());
+        let all = Signers::all(SharedAuthority::new(authority()));
         let mut each = Signers::default();
         for signer in &SIGNERS[..3] {
-            each.set(signer, named_authority(signer));
+            each.set(signer, SharedAuthority::new(named_authority(signer)));
         }
         for signer in SIGNERS {
             assert_eq!(issuer(&all, signer).as_deref(), Some("ca"));

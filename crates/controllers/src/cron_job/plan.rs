@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
-use objects::batch::v1::{CronJob, CronJobStatus, Job};
+use objects::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
 use objects::core::v1::ObjectReference;
 use objects::meta::v1::{ObjectMeta, OwnerReference, Time};
 
@@ -125,6 +125,22 @@ fn account(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     }
 }
 
+/// Schedule with the time zone of the field, if it is set. A zone in the schedule itself has precedence.
+fn schedule_text(spec: &CronJobSpec, plan: &mut CronJobPlan) -> String {
+    if spec.schedule.contains("TZ") {
+        let message = format!(
+            "CRON_TZ or TZ used in schedule {:?} is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details",
+            spec.schedule
+        );
+        plan.record(true, "UnsupportedSchedule", message);
+        return spec.schedule.clone();
+    }
+    match &spec.time_zone {
+        Some(name) => format!("TZ={name} {}", spec.schedule),
+        None => spec.schedule.clone(),
+    }
+}
+
 fn start(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     let cron_job = observed.cron_job.as_ref();
     let spec = &cron_job.spec;
@@ -137,18 +153,7 @@ fn start(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     if spec.suspend == Some(true) {
         return;
     }
-    let text = match named_zone {
-        _ if spec.schedule.contains("TZ") => {
-            let message = format!(
-                "CRON_TZ or TZ used in schedule {:?} is not officially supported, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details",
-                spec.schedule
-            );
-            plan.record(true, "UnsupportedSchedule", message);
-            spec.schedule.clone()
-        }
-        Some(name) => format!("TZ={name} {}", spec.schedule),
-        None => spec.schedule.clone(),
-    };
+    let text = schedule_text(spec, plan);
     let schedule = match Schedule::parse(&text) {
         Ok(schedule) => schedule,
         Err(error) => {
@@ -165,7 +170,13 @@ fn start(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
         let oldest = now.saturating_sub(SignedDuration::from_secs(deadline)).unwrap_or(earliest);
         earliest = earliest.max(oldest);
     }
-    let (due, missed) = most_recent(&schedule, earliest, now, &observed.local);
+    let (due, missed) = match most_recent(&schedule, earliest, now, &observed.local) {
+        Ok(found) => found,
+        Err(error) => {
+            let message = format!("invalid schedule: {} : {error}", spec.schedule);
+            return plan.record(true, "InvalidSchedule", message);
+        }
+    };
     plan.requeue_after = next_requeue(&schedule, since(cron_job, &plan.status), now, &observed.local);
     let Some(due) = due else { return };
     if missed > 100 {
@@ -201,17 +212,26 @@ fn start(observed: &ObservedCronJob, plan: &mut CronJobPlan) {
     plan.start = Some((job, due));
 }
 
+/// Schedule without times, such as the 31st of February. The text is that of Kubernetes, which compares zero times.
+#[derive(Debug, thiserror::Error)]
+#[error("time difference between two schedules is less than 1 second")]
+struct NeverDue;
+
 /// Last scheduled time between `earliest` and `now`, and the approximate number of such times.
 fn most_recent(
     schedule: &Schedule,
     earliest: Timestamp,
     now: Timestamp,
     local: &TimeZone,
-) -> (Option<Timestamp>, i64) {
-    let Some(first) = schedule.next(earliest, local).filter(|first| *first <= now) else { return (None, 0) };
-    let Some(second) = schedule.next(first, local).filter(|second| *second <= now) else {
-        return (Some(first), 0);
-    };
+) -> Result<(Option<Timestamp>, i64), NeverDue> {
+    let first = schedule.next(earliest, local).ok_or(NeverDue)?;
+    if first > now {
+        return Ok((None, 0));
+    }
+    let second = schedule.next(first, local).ok_or(NeverDue)?;
+    if second > now {
+        return Ok((Some(first), 0));
+    }
     let period = second.duration_since(first).as_secs().max(1);
     let missed = now.duration_since(first).as_secs() / period + 1;
     // Regular schedules are near their end immediately; others are searched from a point surely before it.
@@ -223,7 +243,7 @@ fn most_recent(
         latest = Some(next);
         time = next;
     }
-    (latest, missed)
+    Ok((latest, missed))
 }
 
 fn next_requeue(
@@ -232,11 +252,10 @@ fn next_requeue(
     now: Timestamp,
     local: &TimeZone,
 ) -> Option<SignedDuration> {
-    let (recent, missed) = most_recent(schedule, since, now, local);
-    let from = match recent {
-        Some(recent) => recent,
-        None if missed == 0 => since,
-        None => now,
+    let from = match most_recent(schedule, since, now, local) {
+        Ok((Some(recent), _)) => recent,
+        Ok((None, 0)) => since,
+        Ok((None, _)) | Err(NeverDue) => now,
     };
     let wait = schedule.next(from, local)?.duration_since(now).saturating_add(LATER);
     Some(wait.max(LATER))
@@ -313,7 +332,7 @@ pub fn record_start(status: &mut CronJobStatus, job: &Job, due: Timestamp) {
 mod tests {
     use super::*;
     use crate::shared::fixture::{meta, time};
-    use objects::batch::v1::{CronJobSpec, JobCondition, JobStatus};
+    use objects::batch::v1::{JobCondition, JobStatus};
 
     const NOW: &str = "2026-01-01T10:30:20Z";
 
@@ -419,6 +438,13 @@ mod tests {
             let plan = plan(&observe(busy, vec![job("old", None, 0)]));
             assert_eq!((plan.start.is_some(), plan.replace.len()), (started, replaced), "{policy}");
         }
+    }
+
+    #[test]
+    fn schedule_without_times_is_invalid() {
+        let plan = plan(&observe(cron_job("59 23 31 2 *"), vec![]));
+        assert_eq!(reasons(&plan), ["InvalidSchedule"]);
+        assert!(plan.start.is_none() && plan.requeue_after.is_none());
     }
 
     #[test]

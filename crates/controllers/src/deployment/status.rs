@@ -114,7 +114,7 @@ fn nonzero(count: i32) -> Option<i32> {
 pub fn counts(work: &Work<'_>, now: Timestamp) -> DeploymentStatus {
     let sum = |count: &dyn Fn(&ReplicaSet) -> i32| work.sets.iter().map(count).sum::<i32>();
     let available = sum(&|set| observed(set).available_replicas.unwrap_or(0));
-    let asked_for = sum(&replicas);
+    let requested = sum(&replicas);
     let terminating: Option<Vec<i32>> =
         work.sets.iter().map(|set| observed(set).terminating_replicas).collect();
     let old = work.deployment.status.clone().unwrap_or_default();
@@ -124,7 +124,7 @@ pub fn counts(work: &Work<'_>, now: Timestamp) -> DeploymentStatus {
         updated_replicas: nonzero(work.new.map_or(0, |new| observed(&work.sets[new]).replicas)),
         ready_replicas: nonzero(sum(&|set| observed(set).ready_replicas.unwrap_or(0))),
         available_replicas: nonzero(available),
-        unavailable_replicas: nonzero((asked_for - available).max(0)),
+        unavailable_replicas: nonzero((requested - available).max(0)),
         terminating_replicas: terminating.map(|counts| counts.iter().sum()),
         collision_count: old.collision_count,
         conditions: old.conditions,

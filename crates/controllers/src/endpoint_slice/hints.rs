@@ -177,12 +177,12 @@ fn moves(zones: &BTreeMap<String, Allocation>) -> (BTreeMap<String, usize>, BTre
 
 /// Hints of an endpoint by the service's traffic distribution.
 pub fn near(service: &Service, endpoint: &Endpoint) -> Option<EndpointHints> {
-    let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
-    if !matches!(wish, "PreferClose" | "PreferSameZone" | "PreferSameNode") || !is_ready(endpoint) {
+    let distribution = service.spec.as_ref()?.traffic_distribution.as_deref()?;
+    if !matches!(distribution, "PreferClose" | "PreferSameZone" | "PreferSameNode") || !is_ready(endpoint) {
         return None;
     }
     let for_zones = endpoint.zone.clone().map(|name| vec![ForZone { name }]);
-    let node = endpoint.node_name.clone().filter(|_| wish == "PreferSameNode");
+    let node = endpoint.node_name.clone().filter(|_| distribution == "PreferSameNode");
     let for_nodes = node.map(|name| vec![ForNode { name }]);
     (for_zones.is_some() || for_nodes.is_some()).then_some(EndpointHints { for_nodes, for_zones })
 }
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn traffic_distribution_sets_zone_and_node_hints() {
-        for (wish, zone, node, expected) in [
+        for (distribution, zone, node, expected) in [
             ("PreferSameZone", "z", "n", Some((true, false))),
             ("PreferClose", "z", "n", Some((true, false))),
             ("PreferSameNode", "z", "n", Some((true, true))),
@@ -283,12 +283,12 @@ mod tests {
             ("Elsewhere", "z", "n", None),
         ] {
             let mut service = Service { metadata: meta("s"), ..Service::default() };
-            service.spec.get_or_insert_default().traffic_distribution = Some(wish.to_owned());
+            service.spec.get_or_insert_default().traffic_distribution = Some(distribution.to_owned());
             let mut one = endpoint(zone, "");
             one.node_name = Some(node.to_owned());
             let hints = near(&service, &one);
             let present = hints.map(|hints| (hints.for_zones.is_some(), hints.for_nodes.is_some()));
-            assert_eq!(present, expected, "{wish} in {zone:?}");
+            assert_eq!(present, expected, "{distribution} in {zone:?}");
         }
     }
 }

@@ -14,8 +14,10 @@ use objects::core::v1::{Node, Pod, Service};
 use objects::discovery::v1::EndpointSlice;
 use runtime::{Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError};
 
-use crate::shared::services;
+use crate::Settings;
+use crate::shared::slice_figures::{SliceFigures, SliceFiguresByService};
 use crate::shared::trigger_times::TriggerTimes;
+use crate::shared::{metrics, services};
 
 pub use plan::{EndpointSlicePlan, MANAGED_BY, MANAGER, ObservedEndpoints, SERVICE_NAME, Sharing, plan};
 
@@ -41,6 +43,7 @@ struct EndpointSlices {
     slices: Cache<EndpointSlice>,
     expectations: Expectations,
     times: TriggerTimes,
+    figures: SliceFiguresByService,
 }
 
 const BY_SERVICE: &str = "service";
@@ -84,23 +87,46 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     slices.add_index(BY_SERVICE, |slice: &EndpointSlice| {
         service_of(slice).map(|key| key.to_string()).into_iter().collect()
     });
-    Box::new(EndpointSlices { services, pods, nodes, slices, expectations, times: TriggerTimes::default() })
+    let figures = SliceFiguresByService::default();
+    if let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.slices) {
+        figures.show(ctx, [&metrics.endpoints, &metrics.slices, &metrics.desired_slices]);
+        figures.show_distributions(ctx, &metrics.distributions);
+    }
+    let times = TriggerTimes::default();
+    Box::new(EndpointSlices { services, pods, nodes, slices, expectations, times, figures })
 }
 
 #[async_trait]
 impl Loop for EndpointSlices {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let outcome = self.sync(key, ctx).await;
+        if let Some(metrics) = metrics::of(ctx) {
+            let result = match &outcome {
+                Ok(result) => result,
+                Err(_) => "error",
+            };
+            metrics.slices.syncs.with_label_values(&[result]).inc();
+        }
+        outcome.map(|_| Action::Done)
+    }
+}
+
+impl EndpointSlices {
+    /// Writes the slices of a service; returns the label of the result.
+    async fn sync(&self, key: &Key, ctx: &Context) -> Result<&'static str, LoopError> {
         let Some(service) = self.services.get_key(key) else {
             self.expectations.forget(key);
             self.times.forget(key);
-            return Ok(Action::Done);
+            self.figures.forget(key);
+            return Ok("success");
         };
         if !services::selects(&service) || service.metadata.deletion_timestamp.is_some() {
-            return Ok(Action::Done);
+            self.figures.forget(key);
+            return Ok("success");
         }
         // The last write must be observed first; its event requeues this service.
         if !self.expectations.satisfied(key) {
-            return Ok(Action::Done);
+            return Ok("stale");
         }
         let existing = self.slices.indexed(BY_SERVICE, &key.to_string());
         let mut unknown = None;
@@ -129,15 +155,36 @@ impl Loop for EndpointSlices {
             existing: &existing,
             shares: shares.as_ref(),
             since,
+            full: Settings::of(ctx).endpoints_per_slice,
         });
         for sharing in &plan.sharing {
             record_hints_event(sharing, &service, ctx);
         }
+        self.count(key, &service, &plan, existing.len(), ctx);
         self.apply(key, plan, ctx).await.map_err(|source| EndpointSliceError::Write(key.clone(), source))?;
         match unknown {
             Some(error) => Err(error.into()),
-            None => Ok(Action::Done),
+            None => Ok("success"),
         }
+    }
+
+    fn count(&self, key: &Key, service: &Service, plan: &EndpointSlicePlan, existing: usize, ctx: &Context) {
+        let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.slices) else { return };
+        let (created, updated, deleted) = (plan.create.len(), plan.update.len(), plan.delete.len());
+        let zones = hints::wants_zones(service);
+        let spec = service.spec.as_ref();
+        let traffic_distribution = spec.and_then(|spec| spec.traffic_distribution.clone()).filter(|_| !zones);
+        for (added, removed) in &plan.moved {
+            metrics.added.observe(*added as f64);
+            metrics.removed.observe(*removed as f64);
+        }
+        let topology = if zones { "Auto" } else { "Disabled" };
+        let labels = [topology, traffic_distribution.as_deref().unwrap_or_default()];
+        let changed = created.saturating_add(updated).saturating_add(deleted);
+        metrics.changed.with_label_values(&labels).observe(changed as f64);
+        let slices = existing.saturating_add(created).saturating_sub(deleted);
+        let (endpoints, desired) = (plan.endpoints, plan.desired);
+        self.figures.set(key, SliceFigures { endpoints, slices, desired, traffic_distribution });
     }
 }
 
@@ -160,17 +207,23 @@ fn record_hints_event(sharing: &Sharing, service: &Service, ctx: &Context) {
 impl EndpointSlices {
     async fn apply(&self, key: &Key, plan: EndpointSlicePlan, ctx: &Context) -> Result<(), ClientError> {
         let ns = &*key.namespace;
+        let changed = |operation: &str| {
+            if let Some(metrics) = metrics::of(ctx) {
+                metrics.slices.changes.with_label_values(&[operation]).inc();
+            }
+        };
         for slice in &plan.create {
             self.expectations.expect_creations(key, 1);
             if let Err(error) = ctx.client.create(ns, slice).await {
                 self.expectations.created(key);
                 return if error.is_namespace_terminating() { Ok(()) } else { Err(error) };
             }
+            changed("create");
         }
         for slice in &plan.update {
             match ctx.client.update(slice).await {
                 Err(error) if !error.is_not_found() => return Err(error),
-                _ => {}
+                _ => changed("update"),
             }
         }
         for slice in &plan.delete {
@@ -184,6 +237,8 @@ impl EndpointSlices {
                 if !error.is_not_found() {
                     return Err(error);
                 }
+            } else {
+                changed("delete");
             }
         }
         Ok(())

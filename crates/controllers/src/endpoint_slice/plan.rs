@@ -1,6 +1,6 @@
 //! Desired slices of a service, given its existing ones, with as few writes as possible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -16,8 +16,6 @@ pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// Maximum number of endpoints in a slice.
-const FULL: usize = 100;
 
 pub struct ObservedEndpoints<'a> {
     pub service: &'a Service,
@@ -27,6 +25,8 @@ pub struct ObservedEndpoints<'a> {
     pub shares: Option<&'a Result<Shares, NoHints>>,
     /// Trigger time of the change.
     pub since: Option<Timestamp>,
+    /// Maximum number of endpoints in a slice.
+    pub full: usize,
 }
 
 /// Change of topology-aware hints, by address family.
@@ -42,6 +42,11 @@ pub struct EndpointSlicePlan {
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<Arc<EndpointSlice>>,
     pub sharing: Vec<Sharing>,
+    /// Endpoints added and removed, by address family.
+    pub moved: Vec<(usize, usize)>,
+    /// Endpoints, and slices that they would need with perfect allocation.
+    pub endpoints: usize,
+    pub desired: usize,
 }
 
 pub fn zone(node: &Node) -> Option<&String> {
@@ -137,10 +142,11 @@ fn plan_family(observed: &ObservedEndpoints<'_>, family: &'static str, plan: &mu
         wanted.entry(ports_key(&ports)).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
     }
     plan.sharing.extend(hint(observed, family, &own, &mut wanted));
+    count(&by_ports, &wanted, observed.full, plan);
     let (mut create, mut kept) = (Vec::new(), 0);
     for (key, (ports, endpoints)) in wanted {
         let slices = by_ports.remove(&key).map(|(_, slices)| slices).unwrap_or_default();
-        let packed = pack(service, slices, endpoints);
+        let packed = pack(service, slices, endpoints, observed.full);
         kept += packed.kept;
         doomed.extend(packed.delete);
         plan.update.extend(packed.update);
@@ -169,6 +175,32 @@ fn plan_family(observed: &ObservedEndpoints<'_>, family: &'static str, plan: &mu
     plan.delete.extend(doomed);
 }
 
+/// Adds the numbers of a family to the plan.
+fn count(
+    known: &BTreeMap<String, (Vec<EndpointPort>, Vec<Arc<EndpointSlice>>)>,
+    wanted: &BTreeMap<String, (Vec<EndpointPort>, Vec<Endpoint>)>,
+    full: usize,
+    plan: &mut EndpointSlicePlan,
+) {
+    let before: BTreeSet<_> = known
+        .iter()
+        .flat_map(|(ports, (_, slices))| {
+            slices
+                .iter()
+                .flat_map(|slice| endpoints_of(slice))
+                .map(move |endpoint| (ports, identity(endpoint)))
+        })
+        .collect();
+    let after: BTreeSet<_> = wanted
+        .iter()
+        .flat_map(|(ports, (_, endpoints))| endpoints.iter().map(move |endpoint| (ports, identity(endpoint))))
+        .collect();
+    plan.moved.push((after.difference(&before).count(), before.difference(&after).count()));
+    plan.endpoints += after.len();
+    let slices: usize = wanted.values().map(|(_, endpoints)| endpoints.len().div_ceil(full)).sum();
+    plan.desired += slices.max(1);
+}
+
 #[derive(Default)]
 struct Packed {
     kept: usize,
@@ -178,7 +210,7 @@ struct Packed {
 }
 
 /// Fills endpoints into existing slices, changing as few as possible, and the rest into new ones.
-fn pack(service: &Service, slices: Vec<Arc<EndpointSlice>>, endpoints: Vec<Endpoint>) -> Packed {
+fn pack(service: &Service, slices: Vec<Arc<EndpointSlice>>, endpoints: Vec<Endpoint>, full: usize) -> Packed {
     let mut missing: BTreeMap<String, Endpoint> =
         endpoints.into_iter().map(|endpoint| (identity(&endpoint), endpoint)).collect();
     let labels = labels(service);
@@ -201,13 +233,13 @@ fn pack(service: &Service, slices: Vec<Arc<EndpointSlice>>, endpoints: Vec<Endpo
     }
     let mut missing: Vec<Endpoint> = missing.into_values().collect();
     for slice in &mut changed {
-        let room = FULL.saturating_sub(endpoints_of(slice).len()).min(missing.len());
+        let room = full.saturating_sub(endpoints_of(slice).len()).min(missing.len());
         slice.endpoints.get_or_insert_default().extend(missing.drain(..room));
     }
     // The remainder goes into the fullest slice with enough space.
     if !missing.is_empty() {
-        let rest = missing.len() % FULL;
-        let fits = |slice: &Arc<EndpointSlice>| endpoints_of(slice).len() + rest <= FULL && rest > 0;
+        let rest = missing.len().checked_rem(full).unwrap_or(0);
+        let fits = |slice: &Arc<EndpointSlice>| endpoints_of(slice).len() + rest <= full && rest > 0;
         let best =
             (0..same.len()).filter(|at| fits(&same[*at])).max_by_key(|at| endpoints_of(&same[*at]).len());
         if let Some(at) = best {
@@ -218,7 +250,7 @@ fn pack(service: &Service, slices: Vec<Arc<EndpointSlice>>, endpoints: Vec<Endpo
     }
     while !missing.is_empty() {
         // An emptied slice is reused instead of creating one.
-        let chunk: Vec<Endpoint> = missing.drain(..FULL.min(missing.len())).collect();
+        let chunk: Vec<Endpoint> = missing.drain(..full.clamp(1, missing.len())).collect();
         match packed.delete.pop() {
             Some(slice) => {
                 let mut slice = (*slice).clone();
@@ -356,7 +388,7 @@ mod tests {
         pods: &[(Arc<Pod>, Option<Arc<Node>>)],
         existing: &[Arc<EndpointSlice>],
     ) -> EndpointSlicePlan {
-        plan(&ObservedEndpoints { service, pods, existing, shares: None, since: None })
+        plan(&ObservedEndpoints { service, pods, existing, shares: None, since: None, full: 100 })
     }
 
     /// Slices after applying a plan.
@@ -392,15 +424,32 @@ mod tests {
         assert_eq!(sizes, [100, 100, 50]);
         let quiet = planned(&service(), &all, &slices);
         assert!(quiet.create.is_empty() && quiet.update.is_empty() && quiet.delete.is_empty());
+        assert_eq!((&*quiet.moved, quiet.endpoints, quiet.desired), (&[(0, 0)][..], 250, 3));
         let more = pods(260);
         let grown = planned(&service(), &more, &slices);
         assert_eq!((grown.create.len(), grown.update.len()), (0, 1));
+        assert_eq!((&*grown.moved, grown.endpoints), (&[(10, 0)][..], 260));
         let slices = after(&slices, grown);
         let fewer = planned(&service(), &more[..100], &slices);
         assert_eq!((fewer.create.len(), fewer.update.len(), fewer.delete.len()), (0, 0, 2));
+        assert_eq!((&*fewer.moved, fewer.endpoints, fewer.desired), (&[(0, 160)][..], 100, 1));
         let slices = after(&slices, fewer);
         let none = after(&slices, planned(&service(), &[], &slices));
         assert_eq!((none.len(), endpoints_of(&none[0]).len()), (1, 0));
+    }
+
+    #[test]
+    fn maximum_of_endpoints_limits_new_slices_and_keeps_existing_ones() {
+        let (service, all) = (service(), pods(25));
+        let planned = |existing: &[Arc<EndpointSlice>], full| {
+            let pods = &all;
+            plan(&ObservedEndpoints { service: &service, pods, existing, shares: None, since: None, full })
+        };
+        let slices = after(&[], planned(&[], 10));
+        let sizes: Vec<usize> = slices.iter().map(|slice| endpoints_of(slice).len()).collect();
+        assert_eq!(sizes, [10, 10, 5]);
+        let smaller = planned(&slices, 4);
+        assert!(smaller.create.is_empty() && smaller.update.is_empty() && smaller.delete.is_empty());
     }
 
     #[test]
@@ -437,7 +486,14 @@ mod tests {
         let service = service();
         let observe = |existing: &[Arc<EndpointSlice>], shares: &Result<Shares, NoHints>, since: i64| {
             let since = Some(time(since).0);
-            plan(&ObservedEndpoints { service: &service, pods: &all, existing, shares: Some(shares), since })
+            plan(&ObservedEndpoints {
+                service: &service,
+                pods: &all,
+                existing,
+                shares: Some(shares),
+                since,
+                full: 100,
+            })
         };
         let first = observe(&[], &shares, 7);
         assert_eq!(first.sharing, [Sharing::Enabled { family: "IPv4" }]);

@@ -86,8 +86,8 @@ impl Graph {
         for owner in &node.owners {
             self.dependents.entry(owner.uid.clone()).or_default().insert(uid.clone());
         }
-        let owned_anew = node.owners.iter().any(|owner| !before.contains(owner));
-        if owned_anew && !self.owners_are_fine(&node) {
+        let has_new_owner = node.owners.iter().any(|owner| !before.contains(owner));
+        if has_new_owner && !self.owners_are_fine(&node) {
             look.push(uid.clone());
         }
         if node.stage != was && matches!(node.stage, Stage::DeletingDependents | Stage::Orphaning) {

@@ -21,6 +21,7 @@ use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError, 
 use serde_json::json;
 
 use self::graph::{FOREGROUND, Graph, Node, ORPHAN, Stage};
+use crate::shared::metrics;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "garbage-collector-controller",
@@ -86,7 +87,12 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
 impl Loop for GarbageCollector {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         if *key == discovery_key() {
-            return Ok(self.discover(ctx).await?);
+            let outcome = self.discover(ctx).await;
+            // A resource that cannot be listed is tried again.
+            if let (Some(metrics), Err(_) | Ok(Action::RequeueAfter(_))) = (metrics::of(ctx), &outcome) {
+                metrics.others.garbage_sync_errors.inc();
+            }
+            return Ok(outcome?);
         }
         let node = {
             let graph = self.state.graph.lock();

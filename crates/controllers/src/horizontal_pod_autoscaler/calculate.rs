@@ -190,17 +190,17 @@ fn compare(
             Ok((average as f64 / wanted as f64, None, average))
         }
         Target::Utilization(wanted) => {
-            let (mut used, mut asked, mut count) = (0_i64, 0_i64, 0_i64);
+            let (mut used, mut requested, mut count) = (0_i64, 0_i64, 0_i64);
             for (name, sample) in samples {
                 let Some(request) = requests.get(name) else { continue };
                 used = used.saturating_add(sample.value);
-                asked = asked.saturating_add(*request);
+                requested = requested.saturating_add(*request);
                 count += 1;
             }
-            if asked == 0 {
+            if requested == 0 {
                 return Err(CalculationError::NoMatch);
             }
-            let percent = used.saturating_mul(100) / asked;
+            let percent = used.saturating_mul(100) / requested;
             let utilization = i32::try_from(percent).unwrap_or(i32::MAX);
             Ok((percent as f64 / f64::from(wanted), Some(utilization), used / count.max(1)))
         }

@@ -16,19 +16,21 @@ use jiff::Timestamp;
 use machinery::quantity::Quantity;
 use machinery::selector::LabelSelector;
 use objects::autoscaling::v2::{
-    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricSpec,
 };
 use objects::core::v1::Pod;
 use objects::meta::v1::Time;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use crate::shared::metrics::of as metrics_of;
 use crate::{AutoscalerSettings, Settings};
 
 use self::behavior::{Limits, Memory};
 use self::calculate::Tolerance;
-use self::measure::{Measured, Measurement};
+use self::measure::{MeasureError, Measured, Measurement, Recommendation};
 use self::selectors::Selectors;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -37,6 +39,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     identity: "system:serviceaccount:kube-system:horizontal-pod-autoscaler",
     workers: 5,
 };
+
+/// Labels of metrics: no action or no error, and an error of a computation or another component.
+const NONE: &str = "none";
+const INTERNAL: &str = "internal";
 
 /// Attempts to write a scale under conflicts.
 const WRITE_ATTEMPTS: u32 = 5;
@@ -61,6 +67,21 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
         Some(old) if old.spec == change.object().spec => Vec::new(),
         _ => vec![Key::of(&**change.object())],
     });
+    if let Some(metrics) = metrics_of(ctx) {
+        let (all, counted) = (autoscalers.clone(), autoscalers.clone());
+        metrics.autoscalers.autoscalers.compute(&ctx.tasks, move |rows| {
+            rows.with_label_values::<&str>(&[]).set(counted.count() as f64);
+        });
+        metrics.autoscalers.desired.compute(&ctx.tasks, move |rows| {
+            for hpa in all.all() {
+                let name = |text: &Option<String>| text.clone().unwrap_or_default();
+                let labels = [name(&hpa.metadata.namespace), name(&hpa.metadata.name)];
+                if let Some(status) = &hpa.status {
+                    rows.with_label_values(&labels).set(f64::from(status.desired_replicas));
+                }
+            }
+        });
+    }
     Box::new(Autoscalers {
         autoscalers,
         pods: ctx.cache(),
@@ -89,17 +110,30 @@ impl Loop for Autoscalers {
         let now = ctx.clock.now();
         let before = hpa.status.clone().unwrap_or_default();
         let mut status = before.clone();
-        self.scale(key, &hpa, &mut status, ctx, now).await;
+        let started = Instant::now();
+        let (action, mut error) = self.scale(key, &hpa, &mut status, ctx, now).await;
+        let mut written = Ok(());
         if status != before {
             let updated = HorizontalPodAutoscaler { status: Some(status), ..hpa.as_ref().clone() };
-            ctx.client.update_status(&updated).await?;
+            written = ctx.client.update_status(&updated).await.map(drop);
         }
+        if let Some(metrics) = metrics_of(ctx) {
+            if written.is_err() {
+                error = INTERNAL;
+            }
+            let labels = [action, error];
+            metrics.autoscalers.reconciliations.with_label_values(&labels).inc();
+            let seconds = metrics.autoscalers.reconciliation_seconds.with_label_values(&labels);
+            seconds.observe(started.elapsed().as_secs_f64());
+        }
+        written?;
         Ok(Action::RequeueAfter(Settings::of(ctx).autoscaler.period))
     }
 }
 
 impl Autoscalers {
-    /// Performs one reconciliation; failures are reported in conditions and events.
+    /// Performs one reconciliation; failures are reported in conditions and events. Returns the labels of the action
+    /// and of the first error.
     async fn scale(
         &self,
         key: &Key,
@@ -107,7 +141,7 @@ impl Autoscalers {
         status: &mut HorizontalPodAutoscalerStatus,
         ctx: &Context,
         now: Timestamp,
-    ) {
+    ) -> (&'static str, &'static str) {
         status.observed_generation = hpa.metadata.generation;
         let scale = match read_scale(hpa, ctx).await {
             Ok(scale) => scale,
@@ -115,7 +149,8 @@ impl Autoscalers {
                 ctx.recorder.warning(hpa, "FailedGetScale", error.to_string());
                 let message =
                     format!("the HPA controller was unable to get the target's current scale: {error}");
-                return set(status, "AbleToScale", false, "FailedGetScale", &message, now);
+                set(status, "AbleToScale", false, "FailedGetScale", &message, now);
+                return (NONE, INTERNAL);
             }
         };
         let message = "the HPA controller was able to get the target's current scale";
@@ -126,6 +161,7 @@ impl Autoscalers {
         let downscale_window = Settings::of(ctx).autoscaler.downscale_window;
         let limits = Limits { current, min, max: hpa.spec.max_replicas, downscale_window };
         status.current_replicas = Some(current);
+        let mut first_error = NONE;
         let (desired, reason) = if current == 0 && min != 0 {
             let message = "scaling is disabled since the replica count of the target is zero";
             set(status, "ScalingActive", false, "ScalingDisabled", message, now);
@@ -135,14 +171,10 @@ impl Autoscalers {
         } else if current < min {
             (min, "Current number of replicas below Spec.MinReplicas".to_owned())
         } else {
-            let Some((proposed, metric)) = self.propose(key, hpa, &scale, status, ctx, now).await else {
-                return;
-            };
-            let reason = match proposed.cmp(&current) {
-                std::cmp::Ordering::Greater => format!("{metric} above target"),
-                std::cmp::Ordering::Less => "All metrics below target".to_owned(),
-                std::cmp::Ordering::Equal => String::new(),
-            };
+            let (proposal, error) = self.propose(key, hpa, &scale, status, ctx, now).await;
+            first_error = error;
+            let Some((proposed, metric)) = proposal else { return (NONE, error) };
+            let reason = rescale_reason(proposed, current, &metric);
             let behavior = hpa.spec.behavior.as_ref();
             let mut memories = self.memories.lock();
             let memory = memories.entry(key.clone()).or_default();
@@ -154,7 +186,7 @@ impl Autoscalers {
         };
         status.desired_replicas = current;
         if desired == current {
-            return;
+            return (NONE, first_error);
         }
         match write_scale(key, hpa, scale, desired, ctx).await {
             Ok(()) => {
@@ -168,17 +200,20 @@ impl Autoscalers {
                 self.memories.lock().entry(key.clone()).or_default().changed(current, desired, now);
                 status.desired_replicas = desired;
                 status.last_scale_time = Some(Time(now));
+                (action(current, desired), first_error)
             }
             Err(error) => {
                 let note = format!("New size: {desired}; reason: {reason}; error: {error}");
                 ctx.recorder.warning(hpa, "FailedRescale", note);
                 let message = format!("the HPA controller was unable to update the target scale: {error}");
                 set(status, "AbleToScale", false, "FailedUpdateScale", &message, now);
+                (NONE, if first_error == NONE { INTERNAL } else { first_error })
             }
         }
     }
 
-    /// Largest recommendation of all metrics and its metric; `None` if they are unusable.
+    /// Largest recommendation of all metrics and its metric, `None` if they are unusable, and the label of the first
+    /// error.
     async fn propose(
         &self,
         key: &Key,
@@ -187,13 +222,13 @@ impl Autoscalers {
         status: &mut HorizontalPodAutoscalerStatus,
         ctx: &Context,
         now: Timestamp,
-    ) -> Option<(i32, String)> {
+    ) -> (Option<(i32, String)>, &'static str) {
         let pods = match self.selected(key, hpa, scale, status, ctx, now) {
             Ok(pods) => pods,
             Err(why) => {
                 status.current_metrics = None;
                 ctx.recorder.warning(hpa, "FailedComputeMetricsReplicas", why);
-                return None;
+                return (None, INTERNAL);
             }
         };
         let specs = hpa.spec.metrics.as_deref().unwrap_or_default();
@@ -208,8 +243,19 @@ impl Autoscalers {
             now,
         };
         let mut results = Vec::with_capacity(specs.len());
+        let mut first_error = NONE;
         for spec in specs {
+            let started = Instant::now();
             let result = measurement.of(spec).await;
+            let labels = computation(&result, spec, hpa);
+            if first_error == NONE {
+                first_error = labels[1];
+            }
+            if let Some(metrics) = metrics_of(ctx) {
+                metrics.autoscalers.computations.with_label_values(&labels).inc();
+                let seconds = metrics.autoscalers.computation_seconds.with_label_values(&labels);
+                seconds.observe(started.elapsed().as_secs_f64());
+            }
             if let Err(error) = &result {
                 ctx.recorder.warning(hpa, error.reason, error.message.clone());
             }
@@ -222,15 +268,15 @@ impl Autoscalers {
                 let message =
                     format!("the HPA was able to successfully calculate a replica count from {metric}");
                 set(status, "ScalingActive", true, "ValidMetricFound", &message, now);
-                Some((replicas, metric))
+                (Some((replicas, metric)), first_error)
             }
             Some(Err((error, note))) => {
                 let message = format!("the HPA was unable to compute the replica count: {}", error.message);
                 set(status, "ScalingActive", false, error.reason, &message, now);
                 ctx.recorder.warning(hpa, "FailedComputeMetricsReplicas", note);
-                None
+                (None, first_error)
             }
-            None => None,
+            None => (None, NONE),
         }
     }
 
@@ -276,6 +322,40 @@ impl Autoscalers {
             return Err(refuse("AmbiguousSelector", why));
         }
         Ok(pods)
+    }
+}
+
+/// Reason of a rescale in events; `metric` has the largest recommendation.
+fn rescale_reason(proposed: i32, current: i32, metric: &str) -> String {
+    match proposed.cmp(&current) {
+        std::cmp::Ordering::Greater => format!("{metric} above target"),
+        std::cmp::Ordering::Less => "All metrics below target".to_owned(),
+        std::cmp::Ordering::Equal => String::new(),
+    }
+}
+
+/// Label of a change of the number of replicas.
+fn action(from: i32, to: i32) -> &'static str {
+    match to.cmp(&from) {
+        std::cmp::Ordering::Greater => "scale_up",
+        std::cmp::Ordering::Less => "scale_down",
+        std::cmp::Ordering::Equal => NONE,
+    }
+}
+
+/// Labels of the computation of one metric: action, error and type.
+fn computation(
+    result: &Result<Recommendation, MeasureError>,
+    spec: &MetricSpec,
+    hpa: &HorizontalPodAutoscaler,
+) -> [&'static str; 3] {
+    let types = ["Object", "Pods", "Resource", "ContainerResource", "External"];
+    let kind = types.into_iter().find(|kind| spec.type_ == *kind);
+    let current = hpa.status.as_ref().and_then(|status| status.current_replicas).unwrap_or(0);
+    match (result, kind) {
+        (Ok(found), _) => [action(current, found.replicas), NONE, kind.unwrap_or_default()],
+        (Err(_), Some(kind)) => [NONE, INTERNAL, kind],
+        (Err(_), None) => [NONE, "spec", "unknown"],
     }
 }
 

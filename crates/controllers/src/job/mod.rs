@@ -4,6 +4,7 @@
 
 pub mod account;
 pub mod backoff;
+mod counted;
 pub mod indexes;
 pub mod observed;
 pub mod plan;
@@ -24,6 +25,7 @@ use runtime::{
     Action, Cache, Change, Context, Descriptor, Expectations, Key, Loop, LoopError, controller_of,
 };
 use serde_json::json;
+use tokio::time::Instant;
 
 use self::account::JobOutcome;
 use self::backoff::Backoffs;
@@ -31,7 +33,7 @@ use self::observed::{FINALIZER, ObservedJob, has_finalizer, uid};
 use crate::requeue;
 use crate::shared::adoption::{claim, controller_reference, index_orphans, orphans};
 use crate::shared::slow_start::slow_start;
-use crate::shared::{pod_facts, selector};
+use crate::shared::{metrics, pod_facts, selector};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "job-controller",
@@ -89,7 +91,16 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let jobs = ctx.watch_self::<Job>();
     let memory = Arc::new(Memory::default());
     let (seen, all_jobs) = (Arc::clone(&memory), jobs.clone());
-    let pods = ctx.watch::<Pod>(move |change| pod_changed(change, &seen, &all_jobs));
+    let counters = metrics::of(ctx).cloned();
+    let pods = ctx.watch::<Pod>(move |change| {
+        if let Some(metrics) = &counters {
+            counted::tracked_pod(metrics, change);
+        }
+        pod_changed(change, &seen, &all_jobs)
+    });
+    if let Some(metrics) = metrics::of(ctx).cloned() {
+        jobs.on_event(move |change| counted::added_job(&metrics, change));
+    }
     index_orphans(&pods);
     pods.add_index(
         TRACKED,
@@ -146,7 +157,7 @@ fn wants(job: &Job, pod: &Pod) -> bool {
 impl Loop for Jobs {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let job = self.jobs.get_key(key);
-        self.release_strangers(key, job.as_deref(), ctx).await?;
+        self.release_unowned(key, job.as_deref(), ctx).await?;
         let Some(job) = job else {
             self.memory.forget(key);
             self.backoffs.forget(&key.to_string());
@@ -170,26 +181,42 @@ impl Loop for Jobs {
             ctx.recorder.warning(&*job, "UnknownCompletionMode", note);
             return Ok(Action::Done);
         }
+        let (started, mode) = (Instant::now(), counted::mode(&job));
         let settled = self.memory.expectations.satisfied(key);
         let wanted = spec.selector.clone().unwrap_or_default();
         let pods = claim(&ctx.client, &self.pods, &*job, &wanted, |_| true).await.map_err(JobError::Claim)?;
         let released = self.memory.released.lock().get(key).cloned().unwrap_or_default();
         let backoff = self.backoffs.get(&key.to_string());
         let observed = ObservedJob { job, pods, released, backoff, settled, now: ctx.clock.now() };
-        self.pass(key, ctx, &observed).await
+        let decision = plan::decide(&observed);
+        let outcome = self.carry_out(key, ctx, &observed, &decision).await;
+        if let Some(metrics) = metrics::of(ctx) {
+            counted::sync(metrics, mode, &observed, &decision, outcome.is_ok(), started.elapsed());
+        }
+        outcome
     }
 }
 
 impl Jobs {
-    async fn pass(&self, key: &Key, ctx: &Context, observed: &ObservedJob) -> Result<Action, LoopError> {
-        let decision = plan::decide(observed);
-        let (outcome, trouble) = self.act(key, ctx, observed, &decision).await;
-        let account = account::account(observed, &decision, outcome);
+    async fn carry_out(
+        &self,
+        key: &Key,
+        ctx: &Context,
+        observed: &ObservedJob,
+        decision: &plan::Decision,
+    ) -> Result<Action, LoopError> {
+        let (outcome, trouble) = self.act(key, ctx, observed, decision).await;
+        let account = account::account(observed, decision, outcome);
         let mut job = observed.job.as_ref().clone();
         job.status = Some(account.status.clone());
         if account.write {
             job = ctx.client.update_status(&job).await.map_err(JobError::Status)?;
             self.backoffs.set(&key.to_string(), decision.backoff);
+            if let Some(metrics) = metrics::of(ctx) {
+                let before = observed.job.status.clone().unwrap_or_default();
+                counted::counted_pods(metrics, observed, &before, &account.status);
+                counted::judged_pods(metrics, observed, &before, &account.release);
+            }
         }
         for notice in &account.notices {
             record_notice(ctx, &job, notice);
@@ -206,12 +233,20 @@ impl Jobs {
             finished = Some(condition);
             write = true;
         }
-        job.status = Some(status);
         if write {
+            job.status = Some(status.clone());
             job = ctx.client.update_status(&job).await.map_err(JobError::Status)?;
+            if let Some(metrics) = metrics::of(ctx) {
+                counted::counted_pods(metrics, observed, &account.status, &status);
+            }
+        } else {
+            job.status = Some(status);
         }
         if let Some(condition) = finished {
             self.ended.lock().insert(job.metadata.uid.clone().unwrap_or_default());
+            if let Some(metrics) = metrics::of(ctx) {
+                counted::finished(metrics, &job, &condition);
+            }
             let completions = job.spec.as_ref().and_then(|spec| spec.completions);
             for notice in
                 account::ending_notices(&job.status.clone().unwrap_or_default(), completions, &condition)
@@ -280,6 +315,10 @@ impl Jobs {
         let (created, failure) = slow_start(decision.create.clone(), create).await;
         outcome.created = created;
         expectations.creations_failed(key, wanted - created);
+        if let Some(metrics) = metrics::of(ctx) {
+            let failed = usize::from(failure.is_some());
+            counted::created_pods(metrics, observed, decision, created, failed);
+        }
         if let Some(error) = failure {
             if error.is_namespace_terminating() {
                 return (outcome, trouble);
@@ -327,9 +366,9 @@ impl Jobs {
     }
 
     /// Removes the finalizer of pods whose job is deleted, or that have none: no job will count them.
-    async fn release_strangers(&self, key: &Key, job: Option<&Job>, ctx: &Context) -> Result<(), LoopError> {
+    async fn release_unowned(&self, key: &Key, job: Option<&Job>, ctx: &Context) -> Result<(), LoopError> {
         let uid_now = job.and_then(|job| job.metadata.uid.as_deref());
-        let strangers: Vec<_> = if key.name.is_empty() {
+        let unowned: Vec<_> = if key.name.is_empty() {
             let unowned = orphans(&self.pods, &key.namespace).into_iter().filter(|pod| has_finalizer(pod));
             unowned.filter(|pod| !self.jobs.list(&key.namespace).iter().any(|job| wants(job, pod))).collect()
         } else {
@@ -337,7 +376,7 @@ impl Jobs {
             let owner = |pod: &Pod| controller_of(&pod.metadata).map(|owner| owner.uid.clone());
             tracked.filter(|pod| owner(pod).as_deref() != uid_now).collect()
         };
-        if strangers.is_empty() {
+        if unowned.is_empty() {
             return Ok(());
         }
         if !key.name.is_empty() {
@@ -349,12 +388,12 @@ impl Jobs {
                 Err(error) => return Err(error.into()),
             };
             let owner = |pod: &Pod| controller_of(&pod.metadata).map(|owner| owner.uid.clone());
-            for pod in strangers.iter().filter(|pod| owner(pod) != live_uid) {
+            for pod in unowned.iter().filter(|pod| owner(pod) != live_uid) {
                 ignore_missing(remove_finalizer(ctx, pod).await)?;
             }
             return Ok(());
         }
-        for pod in &strangers {
+        for pod in &unowned {
             ignore_missing(remove_finalizer(ctx, pod).await)?;
         }
         Ok(())

@@ -27,6 +27,20 @@ impl Verdict {
     }
 }
 
+/// Action of the first matching rule; `None` if none matches.
+#[must_use]
+pub fn action(policy: &PodFailurePolicy, pod: &Pod) -> Option<&'static str> {
+    policy.rules.iter().find_map(|rule| {
+        let matches = match (&rule.on_exit_codes, &rule.on_pod_conditions) {
+            (Some(requirement), _) => failed_container(pod, requirement).is_some(),
+            (None, Some(patterns)) => matching_condition(pod, patterns).is_some(),
+            (None, None) => false,
+        };
+        let known = ["Ignore", "FailIndex", "FailJob", "Count"];
+        known.into_iter().find(|known| matches && rule.action == *known)
+    })
+}
+
 /// Applies the first matching rule.
 #[must_use]
 pub fn judge(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Verdict {

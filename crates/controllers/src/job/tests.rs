@@ -82,7 +82,7 @@ fn observe(job: Job, pods: Vec<Pod>) -> ObservedJob {
 }
 
 /// Status after a reconciliation in which every write succeeds.
-fn pass(observed: &ObservedJob) -> (Decision, Account, JobStatus, bool) {
+fn decide_and_count(observed: &ObservedJob) -> (Decision, Account, JobStatus, bool) {
     let decision = decide(observed);
     let ready = decision.delete.iter().filter(|pod| crate::shared::pod_facts::is_ready(pod)).count();
     let outcome =
@@ -125,7 +125,7 @@ fn pods_are_created_up_to_parallelism_and_completions() {
         });
         job.status = Some(JobStatus { succeeded: Some(succeeded), ..JobStatus::default() });
         let pods = (0..running).map(|n| tracked(&format!("p{n}"), "Running")).collect();
-        let (decision, _, status, finished) = pass(&observe(job, pods));
+        let (decision, _, status, finished) = decide_and_count(&observe(job, pods));
         assert_eq!(decision.create.len(), expected, "{parallelism:?} {completions:?} {succeeded} {running}");
         assert_eq!(status.active, Some(running + expected as i32));
         assert!(status.start_time.is_some() && !finished);
@@ -143,7 +143,7 @@ fn unmet_expectations_create_nothing() {
 #[test]
 fn interim_condition_precedes_completion() {
     let pods = ["a", "b", "c"].map(|name| exited(tracked(name, "Succeeded"), 0, 900));
-    let (_, account, status, finished) = pass(&observe(job(|_| {}), pods.to_vec()));
+    let (_, account, status, finished) = decide_and_count(&observe(job(|_| {}), pods.to_vec()));
     // First the uids and the interim condition are written, then finalizers removed, then the numbers and the
     // terminal condition.
     assert_eq!(conditions(&account.status), [("SuccessCriteriaMet", "True", "CompletionsReached")]);
@@ -163,10 +163,10 @@ fn interim_condition_precedes_completion() {
 fn restart_between_writes_counts_pod_once() {
     let mut job = job(|spec| spec.completions = Some(5));
     let done = exited(tracked("a", "Succeeded"), 0, 900);
-    let (_, first, ..) = pass(&observe(job.clone(), vec![done.clone()]));
+    let (_, first, ..) = decide_and_count(&observe(job.clone(), vec![done.clone()]));
     // The status with the uid was written, then the process crashed before it removed the finalizer.
     job.status = Some(first.status.clone());
-    let (_, again, status, _) = pass(&observe(job.clone(), vec![done.clone()]));
+    let (_, again, status, _) = decide_and_count(&observe(job.clone(), vec![done.clone()]));
     assert!(
         again
             .status
@@ -176,12 +176,12 @@ fn restart_between_writes_counts_pod_once() {
     );
     assert_eq!(status.succeeded, Some(1));
     // Or it crashed after that, and the pod is deleted.
-    let (_, _, status, _) = pass(&observe(job.clone(), vec![]));
+    let (_, _, status, _) = decide_and_count(&observe(job.clone(), vec![]));
     assert_eq!(status.succeeded, Some(1));
     // Or the cache still shows the removed finalizer.
     let mut lagging = observe(job, vec![done]);
     lagging.released.insert("uid-a".into());
-    let (_, account, status, _) = pass(&lagging);
+    let (_, account, status, _) = decide_and_count(&lagging);
     assert_eq!((account.release.len(), status.succeeded), (0, Some(1)));
 }
 
@@ -193,7 +193,7 @@ fn backoff_limit_fails_job_and_deletes_active_pods() {
         exited(tracked("b", "Failed"), 1, 810),
         ready_at(tracked("c", "Running"), 10),
     ];
-    let (decision, account, status, finished) = pass(&observe(job.clone(), pods));
+    let (decision, account, status, finished) = decide_and_count(&observe(job.clone(), pods));
     assert_eq!(decision.delete.len(), 1);
     assert!(!decision.release_deleted);
     assert_eq!(conditions(&account.status), [("FailureTarget", "True", "BackoffLimitExceeded")]);
@@ -205,7 +205,7 @@ fn backoff_limit_fails_job_and_deletes_active_pods() {
     // Once it is deleted, the job has failed.
     let mut job = job;
     job.status = Some(status);
-    let (_, _, status, finished) = pass(&observe(job, vec![]));
+    let (_, _, status, finished) = decide_and_count(&observe(job, vec![]));
     assert!(finished);
     assert_eq!(
         conditions(&status),
@@ -217,7 +217,7 @@ fn backoff_limit_fails_job_and_deletes_active_pods() {
 #[test]
 fn failed_pod_delays_replacement() {
     let pods = vec![exited(tracked("a", "Failed"), 1, 995)];
-    let (decision, _, status, _) = pass(&observe(job(|spec| spec.parallelism = Some(1)), pods));
+    let (decision, _, status, _) = decide_and_count(&observe(job(|spec| spec.parallelism = Some(1)), pods));
     assert!(decision.create.is_empty());
     assert_eq!(decision.requeue_after, Some(SignedDuration::from_secs(5)));
     assert_eq!(status.failed, Some(1));
@@ -230,10 +230,10 @@ fn active_deadline_fails_job() {
         job.status = Some(JobStatus { start_time: Some(time(started)), ..JobStatus::default() });
         job
     };
-    let (decision, _, _, finished) = pass(&observe(job_with(950), vec![]));
+    let (decision, _, _, finished) = decide_and_count(&observe(job_with(950), vec![]));
     assert!(!finished);
     assert_eq!(decision.requeue_after, Some(SignedDuration::from_secs(50)));
-    let (_, _, status, finished) = pass(&observe(job_with(900), vec![]));
+    let (_, _, status, finished) = decide_and_count(&observe(job_with(900), vec![]));
     assert!(finished && is_true(&status, "Failed"));
     assert_eq!(conditions(&status)[1].2, "DeadlineExceeded");
 }
@@ -242,14 +242,14 @@ fn active_deadline_fails_job() {
 fn suspend_deletes_pods_uncounted_and_resume_resets_start_time() {
     let mut suspended = job(|spec| spec.suspend = Some(true));
     suspended.status = Some(JobStatus { start_time: Some(time(5)), ..JobStatus::default() });
-    let (decision, account, status, _) = pass(&observe(suspended, vec![tracked("a", "Running")]));
+    let (decision, account, status, _) = decide_and_count(&observe(suspended, vec![tracked("a", "Running")]));
     assert!(decision.release_deleted && decision.delete.len() == 1);
     assert_eq!(conditions(&status), [("Suspended", "True", "JobSuspended")]);
     assert_eq!((status.start_time.clone(), status.failed.unwrap_or(0)), (None, 0));
     assert_eq!(account.notices[0].reason, "Suspended");
     let mut resumed = job(|spec| spec.suspend = Some(false));
     resumed.status = Some(status);
-    let (decision, account, status, _) = pass(&observe(resumed, vec![]));
+    let (decision, account, status, _) = decide_and_count(&observe(resumed, vec![]));
     assert_eq!(decision.create.len(), 2);
     assert_eq!(conditions(&status), [("Suspended", "False", "JobResumed")]);
     assert_eq!(status.start_time, Some(time(1000)));
@@ -270,11 +270,11 @@ fn indexes_are_filled_in_order_without_duplicates() {
         indexed("d", "Running", 9),
         tracked("e", "Running"),
     ];
-    let (decision, ..) = pass(&observe(job.clone(), pods.clone()));
+    let (decision, ..) = decide_and_count(&observe(job.clone(), pods.clone()));
     let mut deleted: Vec<_> = decision.delete.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
     deleted.sort_unstable();
     assert_eq!(deleted, ["c", "d", "e"]);
-    let (decision, _, status, _) = pass(&observe(job, pods[..2].to_vec()));
+    let (decision, _, status, _) = decide_and_count(&observe(job, pods[..2].to_vec()));
     assert_eq!(decision.create.iter().filter_map(|new| new.index).collect::<Vec<_>>(), [1, 3]);
     assert_eq!((status.completed_indexes.as_deref(), status.succeeded), (Some("0"), Some(1)));
 }
@@ -292,7 +292,7 @@ fn backoff_limit_per_index_fails_index() {
     worn.metadata.annotations.get_or_insert_default().insert(FAILURE_COUNT.into(), "1".into());
     let first = exited(indexed("b", "Failed", 1), 1, 900);
     let recent = exited(indexed("c", "Failed", 2), 1, 999);
-    let (decision, account, status, _) = pass(&observe(job.clone(), vec![worn, first, recent]));
+    let (decision, account, status, _) = decide_and_count(&observe(job.clone(), vec![worn, first, recent]));
     assert_eq!(decision.create, [NewPod { index: Some(1), failures: Some((1, 0)) }]);
     assert_eq!(status.failed_indexes.as_deref(), Some("0"));
     // Pods that await a replacement keep their finalizer: it carries the count.
@@ -304,7 +304,7 @@ fn backoff_limit_per_index_fails_index() {
         failed_indexes: Some("0".into()),
         ..JobStatus::default()
     });
-    let (_, _, status, finished) = pass(&observe(over, vec![]));
+    let (_, _, status, finished) = decide_and_count(&observe(over, vec![]));
     assert!(finished);
     assert_eq!(conditions(&status)[1], ("Failed", "True", "FailedIndexes"));
 }
@@ -317,7 +317,7 @@ fn policies_decide_success_and_failure() {
         spec.success_policy = Some(SuccessPolicy { rules: vec![rule] });
     });
     let pods = vec![exited(indexed("a", "Succeeded", 0), 0, 900), indexed("b", "Running", 1)];
-    let (decision, _, status, _) = pass(&observe(leader, pods));
+    let (decision, _, status, _) = decide_and_count(&observe(leader, pods));
     assert_eq!(decision.delete.len(), 1);
     assert_eq!(conditions(&status), [("SuccessCriteriaMet", "True", "SuccessPolicy")]);
     assert_eq!(status.failed.unwrap_or(0), 0, "pods that a success stops have not failed");
@@ -335,16 +335,17 @@ fn policies_decide_success_and_failure() {
         spec.pod_failure_policy =
             Some(PodFailurePolicy { rules: vec![rule("Ignore", 3), rule("FailJob", 42)] });
     });
-    let (_, account, status, _) = pass(&observe(strict.clone(), vec![exited(tracked("a", "Failed"), 3, 1)]));
+    let (_, account, status, _) =
+        decide_and_count(&observe(strict.clone(), vec![exited(tracked("a", "Failed"), 3, 1)]));
     assert_eq!((account.release.len(), status.failed.unwrap_or(0)), (1, 0));
     let (_, _, status, finished) =
-        pass(&observe(strict.clone(), vec![exited(tracked("a", "Failed"), 42, 1)]));
+        decide_and_count(&observe(strict.clone(), vec![exited(tracked("a", "Failed"), 42, 1)]));
     assert!(finished);
     assert_eq!(conditions(&status)[0], ("FailureTarget", "True", "PodFailurePolicy"));
     // Such a job waits for the termination of a deleted pod before it replaces it.
     let mut deleted = tracked("a", "Running");
     deleted.metadata.deletion_timestamp = Some(time(990));
-    let (decision, _, status, _) = pass(&observe(strict, vec![deleted]));
+    let (decision, _, status, _) = decide_and_count(&observe(strict, vec![deleted]));
     assert_eq!((decision.create.len(), status.terminating, status.failed.unwrap_or(0)), (1, Some(1), 0));
 }
 

@@ -33,12 +33,17 @@ const TAINTS_BY_CONDITION: [(&str, &str, &str); 6] = [
 ];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Time left until the grace period since the last heartbeat `heard` ends.
+/// Time left until the grace period since the last heartbeat `last_heartbeat` ends.
 #[must_use]
-pub fn silence_left(node: &Node, heard: Timestamp, now: Timestamp, settings: &Settings) -> SignedDuration {
+pub fn silence_left(
+    node: &Node,
+    last_heartbeat: Timestamp,
+    now: Timestamp,
+    settings: &Settings,
+) -> SignedDuration {
     let is_known = condition(node, "Ready").is_some();
     let grace = if is_known { settings.node_monitor_grace } else { settings.node_startup_grace };
-    time_left(grace, heard, now)
+    time_left(grace, last_heartbeat, now)
 }
 
 /// Conditions of a node past its grace period; `None` if they are up to date.
@@ -166,7 +171,44 @@ pub enum EvictionRate {
 /// Eviction rate of a zone, given all nodes.
 #[must_use]
 pub fn eviction_rate<'a>(zone_of: &str, nodes: impl Iterator<Item = &'a Node>) -> EvictionRate {
-    let mut zones: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    let zones = zones(nodes);
+    if zones.values().all(|zone| zone.ready == 0) {
+        return EvictionRate::Halted;
+    }
+    let zone = zones.get(zone_of).copied().unwrap_or_default();
+    let (ready, sick, all) = (zone.ready, zone.unhealthy, zone.size());
+    let in_trouble = ready > 0 && sick > 2 && sick as f64 / all as f64 >= TROUBLE;
+    EvictionRate::Rate(match in_trouble {
+        false => RATE,
+        true if all > LARGE_ZONE => REDUCED_RATE,
+        true => 0.0,
+    })
+}
+
+/// Nodes of a zone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneNodes {
+    pub ready: usize,
+    pub unhealthy: usize,
+}
+
+impl ZoneNodes {
+    #[must_use]
+    pub fn size(self) -> usize {
+        self.ready + self.unhealthy
+    }
+
+    /// Percentage of ready nodes.
+    #[must_use]
+    pub fn health(self) -> f64 {
+        if self.size() == 0 { 100.0 } else { 100.0 * self.ready as f64 / self.size() as f64 }
+    }
+}
+
+/// Numbers of nodes by zone, without those that are excluded from disruption.
+#[must_use]
+pub fn zones<'a>(nodes: impl Iterator<Item = &'a Node>) -> BTreeMap<String, ZoneNodes> {
+    let mut zones: BTreeMap<String, ZoneNodes> = BTreeMap::new();
     let excluded = |node: &Node| {
         node.metadata
             .labels
@@ -174,24 +216,11 @@ pub fn eviction_rate<'a>(zone_of: &str, nodes: impl Iterator<Item = &'a Node>) -
             .is_some_and(|labels| labels.contains_key("node.kubernetes.io/exclude-disruption"))
     };
     for node in nodes.filter(|node| !excluded(node)) {
-        let (ready, sick) = zones.entry(zone(node)).or_default();
-        if node_facts::is_ready(node) {
-            *ready += 1;
-        } else {
-            *sick += 1;
-        }
+        let zone = zones.entry(zone(node)).or_default();
+        let count = if node_facts::is_ready(node) { &mut zone.ready } else { &mut zone.unhealthy };
+        *count += 1;
     }
-    if zones.values().all(|(ready, _)| *ready == 0) {
-        return EvictionRate::Halted;
-    }
-    let (ready, sick) = zones.get(zone_of).copied().unwrap_or_default();
-    let all = ready + sick;
-    let in_trouble = ready > 0 && sick > 2 && sick as f64 / all as f64 >= TROUBLE;
-    EvictionRate::Rate(match in_trouble {
-        false => RATE,
-        true if all > LARGE_ZONE => REDUCED_RATE,
-        true => 0.0,
-    })
+    zones
 }
 
 /// Rate limiter of a zone: time of the next permitted eviction.

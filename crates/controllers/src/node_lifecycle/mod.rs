@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::metrics::ComputedGauges;
 use client::{ClientError, Patch};
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -19,8 +20,9 @@ use objects::meta::v1::Time;
 use parking_lot::Mutex;
 use runtime::{Action, Cache, Change, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
+use tokio::time::Instant;
 
-use self::health::{EvictionLimiter, EvictionRate};
+use self::health::{EvictionLimiter, EvictionRate, ZoneNodes};
 use crate::shared::{metrics, node_facts, pod_facts};
 use crate::{Settings, requeue};
 
@@ -35,11 +37,14 @@ const LEASES: &str = "kube-node-lease";
 /// Index of pods by node.
 pub const BY_NODE: &str = "node";
 
+/// A number of a zone.
+type ZoneFigure = fn(ZoneNodes) -> f64;
+
 struct NodeLifecycle {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
     /// Time of each node's last heartbeat by the local clock: clocks of nodes may differ.
-    heard: Arc<Mutex<HashMap<String, Timestamp>>>,
+    last_heartbeat: Arc<Mutex<HashMap<String, Timestamp>>>,
     zones: Mutex<HashMap<String, EvictionLimiter>>,
 }
 
@@ -52,11 +57,11 @@ pub fn index_by_node(pods: &Cache<Pod>) {
 }
 
 pub fn build(ctx: &Context) -> Box<dyn Loop> {
-    let heard: Arc<Mutex<HashMap<String, Timestamp>>> = Arc::default();
+    let last_heartbeat: Arc<Mutex<HashMap<String, Timestamp>>> = Arc::default();
     let nodes = ctx.cache::<Node>();
-    let (times, clock, all) = (Arc::clone(&heard), ctx.clock.clone(), nodes.clone());
+    let (times, clock, all) = (Arc::clone(&last_heartbeat), ctx.clock.clone(), nodes.clone());
     ctx.watch::<Node>(move |change| node_changed(change, &times, clock.now(), &all));
-    let (times, clock, all) = (Arc::clone(&heard), ctx.clock.clone(), nodes.clone());
+    let (times, clock, all) = (Arc::clone(&last_heartbeat), ctx.clock.clone(), nodes.clone());
     ctx.watch::<Lease>(move |change| {
         let meta = &change.object().metadata;
         if meta.namespace.as_deref() != Some(LEASES) || matches!(change, Change::Deleted(_)) {
@@ -79,25 +84,40 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
             node.and_then(|name| all.get("", &name)).filter(|node| health::eviction_taint(node).is_some());
         node.map(|node| Key::of(&*node)).into_iter().collect()
     });
-    Box::new(NodeLifecycle { nodes, pods, heard, zones: Mutex::default() })
+    if let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.nodes) {
+        let gauges: [(&ComputedGauges, ZoneFigure); 3] = [
+            (&metrics.zone_health, ZoneNodes::health),
+            (&metrics.zone_size, |zone| zone.size() as f64),
+            (&metrics.unhealthy, |zone| zone.unhealthy as f64),
+        ];
+        for (gauge, value) in gauges {
+            let all = nodes.clone();
+            gauge.compute(&ctx.tasks, move |rows| {
+                for (name, zone) in health::zones(all.all().iter().map(AsRef::as_ref)) {
+                    rows.with_label_values(&[name]).set(value(zone));
+                }
+            });
+        }
+    }
+    Box::new(NodeLifecycle { nodes, pods, last_heartbeat, zones: Mutex::default() })
 }
 
 fn node_changed(
     change: &Change<Node>,
-    heard: &Mutex<HashMap<String, Timestamp>>,
+    last_heartbeat: &Mutex<HashMap<String, Timestamp>>,
     now: Timestamp,
     nodes: &Cache<Node>,
 ) -> Vec<Key> {
     let node = change.object();
     let name = node_facts::name(node).to_owned();
-    let mut heard = heard.lock();
+    let mut last_heartbeat = last_heartbeat.lock();
     match change {
         Change::Deleted(_) => {
-            heard.remove(&name);
+            last_heartbeat.remove(&name);
             Vec::new()
         }
         Change::Added(_) => {
-            heard.entry(name).or_insert(now);
+            last_heartbeat.entry(name).or_insert(now);
             vec![Key::of(&**node)]
         }
         Change::Updated { old, new } => {
@@ -105,7 +125,7 @@ fn node_changed(
                 node_facts::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.clone())
             };
             if beat(old) != beat(new) || old.metadata.uid != new.metadata.uid {
-                heard.insert(name, now);
+                last_heartbeat.insert(name, now);
             }
             let state = |node: &Node| {
                 let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -128,12 +148,23 @@ fn node_changed(
 #[async_trait]
 impl Loop for NodeLifecycle {
     async fn reconcile(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
+        let started = Instant::now();
+        let outcome = self.sync(key, ctx).await;
+        if let Some(metrics) = metrics::of(ctx) {
+            metrics.nodes.health_seconds.observe(started.elapsed().as_secs_f64());
+        }
+        outcome
+    }
+}
+
+impl NodeLifecycle {
+    async fn sync(&self, key: &Key, ctx: &Context) -> Result<Action, LoopError> {
         let Some(node) = self.nodes.get_key(key) else { return Ok(Action::Done) };
         let mut node = node.as_ref().clone();
         let now = ctx.clock.now();
         self.mirror_labels(&node, ctx).await?;
-        let heard = *self.heard.lock().entry(key.name.to_string()).or_insert(now);
-        let left = health::silence_left(&node, heard, now, Settings::of(ctx));
+        let last_heartbeat = *self.last_heartbeat.lock().entry(key.name.to_string()).or_insert(now);
+        let left = health::silence_left(&node, last_heartbeat, now, Settings::of(ctx));
         let was_ready = node_facts::is_ready(&node);
         if let Some(conditions) = health::silenced(&node, now).filter(|_| !left.is_positive()) {
             node.status.get_or_insert_default().conditions = Some(conditions);
@@ -153,9 +184,7 @@ impl Loop for NodeLifecycle {
         let timer = if left.is_positive() { left } else { SignedDuration::from_secs(50) };
         Ok(requeue(Some(wait.map_or(timer, |wait| wait.min(timer)))))
     }
-}
 
-impl NodeLifecycle {
     /// Adds or removes the NoExecute taint; returns the time to wait if the zone is rate-limited.
     async fn evict(
         &self,

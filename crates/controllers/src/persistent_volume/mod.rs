@@ -4,6 +4,7 @@
 //! Invariant: a volume is reserved (its reference names the claim by uid) before a claim names it, so two claims
 //! never share one. A single worker prevents races of claims for one volume.
 
+mod counted;
 pub mod plan;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub use self::plan::claim_class;
 use self::plan::{
     BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONED_BY, PROVISIONER, SELECTED_NODE, annotation, name,
 };
+use crate::shared::metrics;
 use crate::shared::pod_facts::claims_of;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -75,6 +77,9 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let classes = ctx.watch::<StorageClass>(move |_| {
         all.all().iter().filter(|claim| is_unbound(claim)).map(|claim| Key::of(&**claim)).collect()
     });
+    if let Some(metrics) = metrics::of(ctx) {
+        counted::show(ctx, &metrics.volumes, &volumes, &claims);
+    }
     Box::new(Binder { claims, volumes, classes, pods: ctx.cache() })
 }
 
@@ -137,12 +142,17 @@ impl Binder {
         if let Some(volume) = plan::best(claim, &volumes, waits) {
             return Ok(bind(volume, claim, ctx).await?);
         }
-        let asks_for_none = claim.spec.as_ref().is_some_and(|spec| spec.storage_class_name.is_none())
+        let has_no_class = claim.spec.as_ref().is_some_and(|spec| spec.storage_class_name.is_none())
             && claim_class(claim).is_empty();
-        if let Some(default) = plan::default_class(&self.classes.all()).filter(|_| asks_for_none) {
+        if let Some(default) = plan::default_class(&self.classes.all()).filter(|_| has_no_class) {
             let mut updated = claim.clone();
             updated.spec.get_or_insert_default().storage_class_name.clone_from(&default.metadata.name);
-            ctx.client.update(&updated).await?;
+            let updated = ctx.client.update(&updated).await;
+            if let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.volumes) {
+                metrics.retroactive.inc();
+                metrics.retroactive_errors.inc_by(u64::from(updated.is_err()));
+            }
+            updated?;
             return Ok(());
         }
         let chosen = annotation(&claim.metadata, SELECTED_NODE).is_some();

@@ -14,7 +14,7 @@ use runtime::{Action, Cache, Change, Context, Expectations, Key, Loop, LoopError
 
 use crate::shared::adoption::{claim, controller_reference, index_orphans};
 use crate::shared::slow_start::slow_start;
-use crate::shared::{pod_facts, selector};
+use crate::shared::{metrics, pod_facts, selector};
 
 pub(crate) use kinds::replicated;
 pub use plan::{Condition, Failure, ObservedReplicas, ReplicasPlan, Status, plan, status};
@@ -133,6 +133,9 @@ impl<R: Replicated> Replicas<R> {
         if plan.delete.is_empty() {
             return None;
         }
+        if let Some(metrics) = metrics::of(ctx) {
+            plan.age_ratios.iter().for_each(|ratio| metrics.others.age_ratio.observe(*ratio));
+        }
         let uids = plan.delete.iter().filter_map(|pod| pod.metadata.uid.as_deref());
         self.expectations.expect_deletions(key, uids);
         let deletions = plan.delete.iter().map(|pod| async {
@@ -223,15 +226,20 @@ mod tests {
         sets.apply(ReplicaSet { metadata: meta("web"), ..ReplicaSet::default() });
         let mine = Arc::new(controlled_by(pod("a", "Pending"), "ReplicaSet", "web"));
         expectations.expect_creations(&key, 1);
-        let heard = |change: Change<Pod>| pod_changed::<ReplicaSet>(&change, &sets, &expectations);
-        assert!(heard(Change::Added(Arc::new(controlled_by(pod("b", "Pending"), "Job", "web")))).is_empty());
+        let keys_of = |change: Change<Pod>| pod_changed::<ReplicaSet>(&change, &sets, &expectations);
+        assert!(
+            keys_of(Change::Added(Arc::new(controlled_by(pod("b", "Pending"), "Job", "web")))).is_empty()
+        );
         assert!(!expectations.satisfied(&key));
-        assert_eq!(heard(Change::Added(Arc::clone(&mine))), std::slice::from_ref(&key));
+        assert_eq!(keys_of(Change::Added(Arc::clone(&mine))), std::slice::from_ref(&key));
         assert!(expectations.satisfied(&key));
         expectations.expect_deletions(&key, ["uid-a"]);
         let mut leaving = (*mine).clone();
         leaving.metadata.deletion_timestamp = Some(time(1));
-        assert_eq!(heard(Change::Updated { old: mine, new: Arc::new(leaving) }), std::slice::from_ref(&key));
+        assert_eq!(
+            keys_of(Change::Updated { old: mine, new: Arc::new(leaving) }),
+            std::slice::from_ref(&key)
+        );
         assert!(expectations.satisfied(&key));
     }
 }

@@ -33,6 +33,8 @@ pub struct ObservedReplicas<'a, R> {
 pub struct ReplicasPlan {
     pub create: usize,
     pub delete: Vec<Arc<Pod>>,
+    /// Ages of the ready pods to delete as multiples of the age of the youngest ready pod.
+    pub age_ratios: Vec<f64>,
 }
 
 /// Status of a set of any kind.
@@ -66,15 +68,27 @@ pub fn plan<R: Replicated>(observed: &ObservedReplicas<'_, R>) -> ReplicasPlan {
         observed.pods.iter().filter(|pod| pod_facts::is_active(pod)).cloned().collect();
     let wanted = usize::try_from(observed.set.replicas()).unwrap_or(0);
     if active.len() <= wanted {
-        return ReplicasPlan { create: (wanted - active.len()).min(BURST), delete: Vec::new() };
+        return ReplicasPlan { create: (wanted - active.len()).min(BURST), ..ReplicasPlan::default() };
     }
     let surplus = (active.len() - wanted).min(BURST);
     if surplus < active.len() {
         let crowds = crowds(&observed.related);
         active.sort_by(|a, b| goes_first(a, b, &crowds, observed.now));
+        let age_ratios = age_ratios(&active, surplus, observed.now);
+        active.truncate(surplus);
+        return ReplicasPlan { create: 0, delete: active, age_ratios };
     }
     active.truncate(surplus);
-    ReplicasPlan { create: 0, delete: active }
+    ReplicasPlan { delete: active, ..ReplicasPlan::default() }
+}
+
+/// Ratios of whole numbers, as in Kubernetes, of the first `surplus` pods.
+fn age_ratios(pods: &[Arc<Pod>], surplus: usize, now: Timestamp) -> Vec<f64> {
+    let age = |pod: &Arc<Pod>| Some(now.duration_since(created(pod)?).as_millis().max(1));
+    let ready = |pod: &&Arc<Pod>| pod_facts::is_ready(pod);
+    let Some(youngest) = pods.iter().filter(ready).filter_map(age).min() else { return Vec::new() };
+    let chosen = pods.iter().take(surplus).filter(ready).filter_map(age);
+    chosen.map(|age| age.checked_div(youngest).unwrap_or(1) as f64).collect()
 }
 
 /// Active related pods by node.
@@ -243,6 +257,21 @@ mod tests {
         // Of two equal pods, the one on the more crowded node is deleted.
         let crowded = vec![ready("a", "n1", 10), ready("b", "n2", 10), ready("c", "n2", 10)];
         assert_ne!(planned(2, crowded).1, ["a"]);
+    }
+
+    #[test]
+    fn age_ratios_are_those_of_ready_pods_to_the_youngest() {
+        let created = |name: &str, since| {
+            let mut pod = ready_at(pod(name, "Running"), since);
+            pod.metadata.creation_timestamp = Some(Time(at(since)));
+            Arc::new(pod)
+        };
+        let mut unready = pod("unready", "Running");
+        unready.metadata.creation_timestamp = Some(Time(at(999)));
+        let pods = [created("old", 0), created("young", 900), Arc::new(unready)];
+        assert_eq!(age_ratios(&pods, 3, at(1000)), [10.0, 1.0]);
+        assert_eq!(age_ratios(&pods, 1, at(1000)), [10.0]);
+        assert!(age_ratios(&pods[2..], 1, at(1000)).is_empty());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The cleaner of legacy tokens. Watches auto-generated token secrets; marks those unused for a year as invalid, and
-//! deletes them after another year without use.
+//! The cleaner of legacy tokens. Watches auto-generated token secrets; marks those unused for a period (a year by default)
+//! as invalid, and deletes them after another one without use.
 
 use async_trait::async_trait;
 use base::clock::time_left;
@@ -11,7 +11,7 @@ use runtime::{Action, Cache, Context, Descriptor, Key, Loop, LoopError};
 use serde_json::json;
 
 use super::{ACCOUNT_UID, account_of, annotation};
-use crate::requeue;
+use crate::{Settings, requeue};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "legacy-serviceaccount-token-cleaner-controller",
@@ -20,7 +20,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     workers: 1,
 };
 
-const UNUSED: SignedDuration = SignedDuration::from_hours(365 * 24);
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 /// Config map with the date since when the server records token use.
@@ -66,7 +65,8 @@ impl Loop for Cleaner {
             return Ok(Action::Done);
         }
         let now = ctx.clock.now();
-        let planned = plan(&secret, now);
+        let unused = Settings::of(ctx).legacy_token_cleanup;
+        let planned = plan(&secret, unused, now);
         match &planned {
             TokenCleanup::Keep => return Ok(Action::Done),
             TokenCleanup::Wait(left) => return Ok(requeue(Some(*left))),
@@ -74,7 +74,7 @@ impl Loop for Cleaner {
             TokenCleanup::Invalidate | TokenCleanup::Delete => {}
         }
         // A token may seem unused only because its use has not been recorded for long enough.
-        let tracked = tracked_since(ctx).await?.map(|since| time_left(UNUSED, since, now));
+        let tracked = tracked_since(ctx).await?.map(|since| time_left(unused, since, now));
         match tracked {
             None => return Ok(requeue(Some(LATER))),
             Some(left) if left.is_positive() => return Ok(requeue(Some(left))),
@@ -156,7 +156,8 @@ fn uses(pod: &Pod, secret: &str) -> bool {
         || spec.init_containers.iter().flatten().chain(&spec.containers).any(in_environment)
 }
 
-fn plan(secret: &Secret, now: Timestamp) -> TokenCleanup {
+/// `unused` is the time without use that is tolerated.
+fn plan(secret: &Secret, unused: SignedDuration, now: Timestamp) -> TokenCleanup {
     let label = |key: &str| secret.metadata.labels.as_ref().and_then(|labels| labels.get(key));
     let created = secret.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
     let used = match label(LAST_USED).map(|text| day(text)) {
@@ -168,14 +169,14 @@ fn plan(secret: &Secret, now: Timestamp) -> TokenCleanup {
     if secret.metadata.deletion_timestamp.is_some() {
         return TokenCleanup::Keep;
     }
-    let left = time_left(UNUSED, used, now);
+    let left = time_left(unused, used, now);
     if left.is_positive() {
         return TokenCleanup::Wait(left);
     }
     match label(INVALID_SINCE).and_then(|text| day(text)) {
         None => TokenCleanup::Invalidate,
         Some(since) => {
-            let left = time_left(UNUSED, since, now);
+            let left = time_left(unused, since, now);
             if left.is_positive() { TokenCleanup::Wait(left) } else { TokenCleanup::Delete }
         }
     }
@@ -196,6 +197,13 @@ mod tests {
             Secret { metadata, ..Secret::default() }
         };
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let year = SignedDuration::from_hours(365 * 24);
+        let month = SignedDuration::from_hours(30 * 24);
+        let short = |labels: &[(&str, &str)]| super::plan(&secret(labels), month, now);
+        assert_eq!(short(&[(LAST_USED, "2025-11-01")]), TokenCleanup::Invalidate);
+        assert_eq!(short(&[(INVALID_SINCE, "2025-11-01")]), TokenCleanup::Delete);
+        assert!(matches!(short(&[(LAST_USED, "2025-12-15")]), TokenCleanup::Wait(_)));
+        let plan = |secret: &Secret, now| super::plan(secret, year, now);
         assert_eq!(plan(&secret(&[]), now), TokenCleanup::Invalidate);
         assert!(matches!(plan(&secret(&[(LAST_USED, "2025-06-01")]), now), TokenCleanup::Wait(_)));
         assert_eq!(plan(&secret(&[(LAST_USED, "yesterday")]), now), TokenCleanup::Keep);

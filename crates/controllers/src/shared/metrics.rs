@@ -1,58 +1,50 @@
 //! Metrics of single controllers, with Kubernetes' names, labels and buckets.
 
-use base::metrics::{Histogram, IntCounter, IntCounterVec, Metrics, MetricsError};
+mod tables;
+
+use base::metrics::{LabelLimit, Metrics, MetricsError};
 use jiff::{SignedDuration, Timestamp};
 use runtime::Context;
+
+use tables::{AutoscalerMetrics, JobMetrics, MirroringMetrics, OtherMetrics, SliceMetrics};
+
+pub(crate) use tables::{NodeMetrics, VolumeMetrics};
+
+/// Namespaces, and managers of jobs, that have series of their own.
+const NAMES: usize = 1000;
 
 /// Metrics of all controllers of a process; a setting of the process.
 #[derive(Clone, Debug)]
 pub struct ControllerMetrics {
-    taint_evictions: IntCounter,
-    taint_eviction_delay: Histogram,
-    ttl_deletion_delay: Histogram,
-    cron_job_skew: Histogram,
-    node_evictions: IntCounterVec,
-}
-
-/// `count` bounds, each twice the one before.
-fn doubled(first: f64, count: usize) -> Vec<f64> {
-    std::iter::successors(Some(first), |last| Some(last * 2.0)).take(count).collect()
+    pub(crate) jobs: JobMetrics,
+    pub(crate) autoscalers: AutoscalerMetrics,
+    pub(crate) slices: SliceMetrics,
+    pub(crate) mirroring: MirroringMetrics,
+    pub(crate) volumes: VolumeMetrics,
+    pub(crate) nodes: NodeMetrics,
+    pub(crate) others: OtherMetrics,
+    /// Limit of the namespaces and managers of jobs.
+    pub(crate) names: LabelLimit,
 }
 
 impl ControllerMetrics {
     pub fn new(metrics: &Metrics) -> Result<Self, MetricsError> {
         Ok(Self {
-            taint_evictions: metrics.counter(
-                "taint_eviction_controller_pod_deletions_total",
-                "Total number of Pods deleted by TaintEvictionController since its start.",
-            )?,
-            taint_eviction_delay: metrics.histogram(
-                "taint_eviction_controller_pod_deletion_duration_seconds",
-                "Latency, in seconds, between the time when a taint effect has been activated for the Pod and its \
-                 deletion via TaintEvictionController.",
-                &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0],
-            )?,
-            ttl_deletion_delay: metrics.histogram(
-                "ttl_after_finished_controller_job_deletion_duration_seconds",
-                "The time it took to delete the job since it became eligible for deletion",
-                &doubled(0.1, 14),
-            )?,
-            cron_job_skew: metrics.histogram(
-                "cronjob_controller_job_creation_skew_duration_seconds",
-                "Time between when a cronjob is scheduled to be run, and when the corresponding job is created",
-                &doubled(1.0, 10),
-            )?,
-            node_evictions: metrics.counters(
-                "node_collector_evictions_total",
-                "Number of Node evictions that happened since current instance of NodeController started.",
-                &["zone"],
-            )?,
+            jobs: JobMetrics::new(metrics)?,
+            autoscalers: AutoscalerMetrics::new(metrics)?,
+            slices: SliceMetrics::new(metrics)?,
+            mirroring: MirroringMetrics::new(metrics)?,
+            volumes: VolumeMetrics::new(metrics)?,
+            nodes: NodeMetrics::new(metrics)?,
+            others: OtherMetrics::new(metrics)?,
+            names: LabelLimit::new(NAMES),
         })
     }
+}
 
-    fn of(ctx: &Context) -> Option<&Self> {
-        ctx.setting()
-    }
+/// Metrics of the process, unless it has none.
+pub(crate) fn of(ctx: &Context) -> Option<&ControllerMetrics> {
+    ctx.setting()
 }
 
 fn seconds(delay: SignedDuration) -> f64 {
@@ -61,30 +53,38 @@ fn seconds(delay: SignedDuration) -> f64 {
 
 /// Records the deletion of a pod that should have left `late` ago.
 pub fn taint_eviction(ctx: &Context, late: SignedDuration) {
-    if let Some(metrics) = ControllerMetrics::of(ctx) {
-        metrics.taint_evictions.inc();
-        metrics.taint_eviction_delay.observe(seconds(late));
+    if let Some(metrics) = of(ctx) {
+        metrics.others.taint_evictions.inc();
+        metrics.others.taint_eviction_delay.observe(seconds(late));
+    }
+}
+
+/// Records the deletion of a pod whose device became unusable `late` ago.
+pub fn device_taint_eviction(ctx: &Context, late: SignedDuration) {
+    if let Some(metrics) = of(ctx) {
+        metrics.others.device_evictions.inc();
+        metrics.others.device_eviction_delay.observe(seconds(late));
     }
 }
 
 /// Records the deletion of a job that expired `late` ago.
 pub fn ttl_deletion(ctx: &Context, late: SignedDuration) {
-    if let Some(metrics) = ControllerMetrics::of(ctx) {
-        metrics.ttl_deletion_delay.observe(seconds(late));
+    if let Some(metrics) = of(ctx) {
+        metrics.others.ttl_deletion_delay.observe(seconds(late));
     }
 }
 
 /// Records the creation of a job that was due.
 pub fn cron_job_created(ctx: &Context, due: Timestamp) {
-    if let Some(metrics) = ControllerMetrics::of(ctx) {
-        metrics.cron_job_skew.observe(seconds(ctx.clock.now().duration_since(due)));
+    if let Some(metrics) = of(ctx) {
+        metrics.others.cron_job_skew.observe(seconds(ctx.clock.now().duration_since(due)));
     }
 }
 
 /// Records a node whose pods begin to be evicted.
 pub fn node_eviction(ctx: &Context, zone: &str) {
-    if let Some(metrics) = ControllerMetrics::of(ctx) {
-        metrics.node_evictions.with_label_values(&[zone]).inc();
+    if let Some(metrics) = of(ctx) {
+        metrics.nodes.evictions.with_label_values(&[zone]).inc();
     }
 }
 
@@ -97,9 +97,9 @@ mod tests {
     fn metric_names_and_buckets_match_kubernetes() {
         let registry = Metrics::new(&Clock::system()).expect("a registry");
         let metrics = ControllerMetrics::new(&registry).expect("registered");
-        metrics.node_evictions.with_label_values(&["z"]).inc();
-        metrics.cron_job_skew.observe(seconds(SignedDuration::from_secs(-3)));
-        metrics.ttl_deletion_delay.observe(seconds(SignedDuration::from_secs(1000)));
+        metrics.nodes.evictions.with_label_values(&["z"]).inc();
+        metrics.others.cron_job_skew.observe(seconds(SignedDuration::from_secs(-3)));
+        metrics.others.ttl_deletion_delay.observe(seconds(SignedDuration::from_secs(1000)));
         let text = String::from_utf8(registry.encode().expect("encoded")).expect("text");
         for line in [
             "taint_eviction_controller_pod_deletions_total 0",

@@ -16,5 +16,6 @@ pub mod select;
 pub mod selector;
 pub mod services;
 pub mod settings;
+pub mod slice_figures;
 pub mod slow_start;
 pub mod trigger_times;

@@ -18,6 +18,11 @@ pub struct Settings {
     pub terminated_pods: Option<usize>,
     /// Maximum lifetime of signed certificates.
     pub signing_duration: SignedDuration,
+    /// Time without use after which a legacy service account token is invalidated, and after which an invalid one is
+    /// deleted.
+    pub legacy_token_cleanup: SignedDuration,
+    /// Maximum number of endpoints in an EndpointSlice.
+    pub endpoints_per_slice: usize,
     pub autoscaler: AutoscalerSettings,
 }
 
@@ -56,6 +61,8 @@ impl Default for Settings {
             node_startup_grace: SignedDuration::from_secs(60),
             terminated_pods: Some(12_500),
             signing_duration: SignedDuration::from_hours(365 * 24),
+            legacy_token_cleanup: SignedDuration::from_hours(365 * 24),
+            endpoints_per_slice: 100,
             autoscaler: AutoscalerSettings::default(),
         }
     }

@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::metrics::GaugeVec;
 use client::{ClientError, delete_options};
 use objects::apps::v1::{ControllerRevision, StatefulSet};
 use objects::core::v1::{PersistentVolumeClaim, Pod};
@@ -21,7 +22,7 @@ use self::identity::{REVISION_LABEL, name, parent_and_ordinal};
 use self::plan::{ObservedStatefulSet, StatefulSetChange};
 use crate::requeue;
 use crate::shared::adoption::{claim, index_orphans};
-use crate::shared::{history, revisions, selector};
+use crate::shared::{history, metrics, revisions, selector};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "statefulset-controller",
@@ -54,7 +55,31 @@ pub fn build(ctx: &Context) -> Box<dyn Loop> {
     let revisions = ctx.cache::<ControllerRevision>();
     index_orphans(&pods);
     index_orphans(&revisions);
+    if let Some(metrics) = metrics::of(ctx).map(|metrics| &metrics.others) {
+        let all = sets.clone();
+        metrics.unavailable.compute(&ctx.tasks, move |rows| {
+            show(&all, rows, |set| {
+                let wanted = set.spec.as_ref()?.replicas.unwrap_or(1);
+                let available = set.status.as_ref()?.available_replicas.unwrap_or(0);
+                Some(wanted.saturating_sub(available).max(0))
+            });
+        });
+        let all = sets.clone();
+        metrics.max_unavailable.compute(&ctx.tasks, move |rows| show(&all, rows, plan::max_unavailable));
+    }
     Box::new(StatefulSets { sets, pods, claims: ctx.cache(), revisions })
+}
+
+/// Sets one row per stateful set.
+fn show(sets: &Cache<StatefulSet>, rows: &GaugeVec, value: impl Fn(&StatefulSet) -> Option<i32>) {
+    for set in sets.all() {
+        let policy = set.spec.as_ref().and_then(|spec| spec.pod_management_policy.as_deref());
+        let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+        let labels = [namespace, name(&set.metadata), policy.unwrap_or("OrderedReady")];
+        if let Some(value) = value(&set) {
+            rows.with_label_values(&labels).set(f64::from(value));
+        }
+    }
 }
 
 fn pod_changed(change: &Seen<Pod>, sets: &Cache<StatefulSet>) -> Vec<Key> {

@@ -14,6 +14,17 @@ use super::identity::{
 use crate::shared::percent::scaled;
 use crate::shared::{history, pod_facts};
 
+/// Maximum number of unavailable pods of a rolling update.
+#[must_use]
+pub fn max_unavailable(set: &StatefulSet) -> Option<i32> {
+    let spec = set.spec.as_ref()?;
+    let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+    let replicas = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
+    let most = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
+    let most = most.map_or(1, |most| scaled(most, replicas, false).max(1));
+    i32::try_from(most).ok()
+}
+
 #[derive(Clone, Debug)]
 pub struct ObservedStatefulSet {
     pub set: Arc<StatefulSet>,
@@ -66,8 +77,8 @@ pub fn plan(observed: &ObservedStatefulSet) -> StatefulSetPlan {
             None => Replica { pod: Arc::new(steps.new_pod(start + place)), created: false },
         });
     }
-    let strangers = observed.pods.iter().filter(|pod| ordinal(pod).is_some() && !in_range(set, pod));
-    let mut condemned: Vec<Arc<Pod>> = strangers.cloned().collect();
+    let out_of_range = observed.pods.iter().filter(|pod| ordinal(pod).is_some() && !in_range(set, pod));
+    let mut condemned: Vec<Arc<Pod>> = out_of_range.cloned().collect();
     condemned.sort_by_key(|pod| std::cmp::Reverse(ordinal(pod)));
 
     steps.plan.status = steps.status(&replicas, &condemned);

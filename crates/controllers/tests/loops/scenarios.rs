@@ -198,7 +198,7 @@ async fn start_competing() -> Result<World> {
     let mut components = Components {
         controllers: loops(),
         cluster_cidrs: vec![PODS_OF_CLUSTER.to_owned()],
-        signing: Some((read("client-ca.crt")?, read("client-ca.key")?)),
+        signing: Some((read("client-ca.crt")?, read("client-ca.key")?).into()),
         legacy_tokens: Some(::cluster::legacy_tokens(&key, authority.clone())?),
         ..Components::default()
     };

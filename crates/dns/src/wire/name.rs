@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_wire() {
+    fn name_is_converted_between_text_and_wire_form() {
         let name = Name::parse("Kubernetes.default.svc.").expect("a name");
         assert_eq!(name.wire(), b"\x0akubernetes\x07default\x03svc\x00");
         assert_eq!(name.to_string(), "kubernetes.default.svc.");

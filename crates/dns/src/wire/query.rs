@@ -33,7 +33,7 @@ pub enum QueryError {
     Ignore,
     #[error("a malformed query")]
     Malformed { id: u16, flags: u16 },
-    #[error("an operation other than a standard query")]
+    #[error("unsupported opcode")]
     Operation { id: u16, flags: u16 },
 }
 
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_with_edns() {
+    fn query_with_edns_is_parsed() {
         let mut message = header(1, 1);
         message.extend(b"\x03WeB\x07default\x00\x00\x01\x00\x01");
         message.extend(b"\x00\x00\x29\x04\xd0\x00\x00\x80\x00\x00\x00");

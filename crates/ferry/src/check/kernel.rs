@@ -15,13 +15,18 @@ use super::Row;
 
 pub fn all(data_dir: &Path) -> Vec<Row> {
     vec![
-        ("control groups", control_groups()),
+        control_groups_row(),
         ("namespaces", namespaces()),
         ("overlay file system", overlay(data_dir)),
         ("pod network", network()),
         ("packet rules", packet_rules()),
         ("seccomp", seccomp()),
     ]
+}
+
+/// Without control groups no node can run pods.
+pub fn control_groups_row() -> Row {
+    ("control groups", control_groups())
 }
 
 /// Runs a test in a thread with its own namespaces.

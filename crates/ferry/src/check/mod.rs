@@ -3,15 +3,27 @@
 mod kernel;
 mod limits;
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
+use clap::Args;
 use rustix::process::geteuid;
 
-use crate::cli::CheckArgs;
+use crate::cli::DataDir;
+use crate::flags::parse_listen;
+
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub data_dir: DataDir,
+
+    /// Address that the API server will listen on.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:6443", value_parser = parse_listen)]
+    pub listen: SocketAddr,
+}
 
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +69,11 @@ pub fn run(arguments: &CheckArgs) -> Result<ExitCode> {
 /// Warnings about scarce resources for the start of a cluster; an error if they are too scarce to start.
 pub fn before_start(data_dir: &Path) -> Result<Vec<String>> {
     let mut notes = Vec::new();
-    for (what, finding) in limits::all(data_dir) {
+    let mut rows = limits::all(data_dir);
+    if geteuid().is_root() {
+        rows.push(kernel::control_groups_row());
+    }
+    for (what, finding) in rows {
         match finding {
             Fine(_) => {}
             Weak(note) => notes.push(format!("{what}: {note}")),

@@ -142,7 +142,7 @@ fn rootless_scenarios_in_network_namespace() {
             .map_err(|error| format!("{error}\n{}{}", up.read("said"), up.read("log")))
     });
     until("all notes are printed", || {
-        let said = up.read("said");
+        let output = up.read("said");
         let words = [
             "Not running as root",
             "sudo ferry up",
@@ -151,9 +151,9 @@ fn rootless_scenarios_in_network_namespace() {
             "ferry server",
             "Ready after",
         ];
-        match words.iter().find(|word| !said.contains(**word)) {
+        match words.iter().find(|word| !output.contains(**word)) {
             None => Ok(()),
-            Some(word) => Err(format!("{word:?} is missing: {said}")),
+            Some(word) => Err(format!("{word:?} is missing: {output}")),
         }
     });
     // The API server as a service of its own cluster.

@@ -243,17 +243,17 @@ fn cluster_dns_yields_to_user_pods(cluster: &Cluster) {
 
 fn pods_are_replaced_without_a_failed_request(cluster: &Cluster) {
     let address = format!("{}:80", cluster_ip(cluster, "web"));
-    let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (stop, requests) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let clients: Vec<_> = (0..4)
         .map(|_| {
-            let (stop, asked, address) = (Arc::clone(&stop), Arc::clone(&asked), address.clone());
+            let (stop, requests, address) = (Arc::clone(&stop), Arc::clone(&requests), address.clone());
             std::thread::spawn(move || {
                 let mut failed = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     if let Err(error) = ask(&address) {
                         failed.push(error);
                     }
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    requests.fetch_add(1, Ordering::Relaxed);
                     // Limits the load.
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -266,10 +266,10 @@ fn pods_are_replaced_without_a_failed_request(cluster: &Cluster) {
     stop.store(true, Ordering::Relaxed);
     let failed: Vec<String> =
         clients.into_iter().flat_map(|client| client.join().expect("a client")).collect();
-    let asked = asked.load(Ordering::Relaxed);
-    assert!(failed.is_empty(), "{} of {asked} failed: {:?}", failed.len(), failed.first());
-    assert!(asked > 100, "only {asked} requests");
-    println!("{asked} requests while all pods were replaced, none failed");
+    let requests = requests.load(Ordering::Relaxed);
+    assert!(failed.is_empty(), "{} of {requests} failed: {:?}", failed.len(), failed.first());
+    assert!(requests > 100, "only {requests} requests");
+    println!("{requests} requests while all pods were replaced, none failed");
 }
 
 /// The second node's link is cut: its endpoints are removed, its pods are replaced, and all requests succeed again.

@@ -31,13 +31,13 @@ spec:
 
 fn outcomes(cluster: &Cluster, name: &str, count: usize) -> Vec<String> {
     let pods = cluster.wait_for_pods(name, count);
-    let said = |(pod, _): &(String, String)| {
+    let name_of = |(pod, _): &(String, String)| {
         until(&format!("{pod} prints its result"), || match cluster.try_kubectl(&["logs", pod]) {
             Ok(text) if !text.is_empty() => Ok(text),
             other => Err(format!("{other:?}")),
         })
     };
-    pods.iter().map(said).collect()
+    pods.iter().map(name_of).collect()
 }
 
 pub fn run(cluster: &Cluster, pods: &[(String, String)]) {

@@ -34,19 +34,23 @@ pub fn run(cgroup: &str) {
 
     // A second cluster in the same data directory is rejected.
     let second = machine.ferry(&["up", "--listen", "127.0.0.1:0"]);
-    let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(!second.status.success() && said.contains("already running in"), "{said}");
+    let output = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success() && output.contains("already running in"), "{output}");
 
     // Ctrl-C leaves containers running, and the next start resumes them.
     let log = machine.stop(Signal::INT);
     assert!(log.contains("containers keep running"), "{log}");
     sleeping(1);
     machine.up(&[]);
-    assert!(machine.said().contains("Resuming the cluster"), "{}", machine.said());
+    assert!(machine.output().contains("Resuming the cluster"), "{}", machine.output());
     machine.wait_for("pod/stays", IDENTITY, &identity);
     until("it prints its pods and the next command", || {
-        let said = machine.said();
-        if said.contains("it runs 1 pods") && said.contains("Try:  kubectl") { Ok(()) } else { Err(said) }
+        let output = machine.output();
+        if output.contains("it runs 1 pods") && output.contains("Try:  kubectl") {
+            Ok(())
+        } else {
+            Err(output)
+        }
     });
 
     // `ferry down` stops it from another process.

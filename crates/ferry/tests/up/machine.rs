@@ -78,7 +78,7 @@ impl Machine {
     }
 
     /// Standard output of `ferry up`.
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         fs::read_to_string(self.directory.path().join("said")).unwrap_or_default()
     }
 
@@ -123,7 +123,7 @@ impl Machine {
         kill_process(pid, signal).expect("it runs");
         let status = child.wait().expect("it ends");
         assert!(status.success(), "{status}: {}", self.log());
-        self.said()
+        self.output()
     }
 
     /// Runs another command of the binary for this cluster.

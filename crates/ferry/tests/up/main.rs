@@ -6,6 +6,7 @@
 
 mod csi;
 mod escapes;
+mod isolation;
 mod kills;
 mod lifecycle;
 mod machine;
@@ -51,159 +52,50 @@ fn inside() -> Option<String> {
     found
 }
 
-#[test]
-fn cluster_stops_resumes_and_resets() {
-    apart("cluster_stops_resumes_and_resets_inside");
+/// Defines a test and the ignored sibling that it runs in namespaces of its own. The body gets the cgroup.
+macro_rules! apart {
+    ($($name:ident, $inside:ident: $body:expr;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                apart(stringify!($inside));
+            }
+
+            #[test]
+            #[ignore = "started by its sibling in namespaces of its own"]
+            fn $inside() {
+                if let Some(cgroup) = inside() {
+                    $body(&cgroup);
+                }
+            }
+        )+
+    };
 }
 
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn cluster_stops_resumes_and_resets_inside() {
-    if let Some(cgroup) = inside() {
-        lifecycle::run(&cgroup);
-    }
+/// Runs a test on a started cluster, and resets the machine.
+fn on_machine(cgroup: &str, test: impl FnOnce(&machine::Machine)) {
+    let machine = machine::Machine::start(cgroup);
+    test(&machine);
+    machine.reset();
 }
 
-#[test]
-fn cluster_survives_repeated_kills() {
-    apart("cluster_survives_repeated_kills_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn cluster_survives_repeated_kills_inside() {
-    if let Some(cgroup) = inside() {
-        kills::run(&cgroup);
-    }
-}
-
-#[test]
-fn workloads_run() {
-    apart("workloads_run_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn workloads_run_inside() {
-    if let Some(cgroup) = inside() {
-        let machine = machine::Machine::start(&cgroup);
-        workloads::run(&machine);
-        machine.reset();
-    }
-}
-
-#[test]
-fn pod_limits_probes_and_eviction_are_enforced() {
-    apart("pod_limits_probes_and_eviction_are_enforced_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn pod_limits_probes_and_eviction_are_enforced_inside() {
-    if let Some(cgroup) = inside() {
-        let machine = machine::Machine::start(&cgroup);
-        pods::run(&machine);
-        machine.reset();
-    }
-}
-
-#[test]
-fn csi_drivers_provide_volumes() {
-    apart("csi_drivers_provide_volumes_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn csi_drivers_provide_volumes_inside() {
-    if let Some(cgroup) = inside() {
-        let machine = machine::Machine::start(&cgroup);
-        csi::run(&machine);
-        machine.reset();
-    }
-}
-
-#[test]
-fn containers_terminate_and_restart() {
-    apart("containers_terminate_and_restart_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn containers_terminate_and_restart_inside() {
-    if let Some(cgroup) = inside() {
-        let machine = machine::Machine::start(&cgroup);
-        restarts::run(&machine);
-        machine.reset();
-    }
-}
-
-#[test]
-fn node_conformance_pods_succeed() {
-    apart("node_conformance_pods_succeed_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn node_conformance_pods_succeed_inside() {
-    if let Some(cgroup) = inside() {
-        let machine = machine::Machine::start(&cgroup);
-        pod_behaviour::run(&machine);
-        machine.reset();
-    }
-}
-
-#[test]
-fn secrets_are_never_on_disk() {
-    apart("secrets_are_never_on_disk_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn secrets_are_never_on_disk_inside() {
-    if let Some(cgroup) = inside() {
-        secrets::run(&cgroup);
-    }
-}
-
-#[test]
-fn baseline_pods_cannot_escape_containers() {
-    apart("baseline_pods_cannot_escape_containers_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn baseline_pods_cannot_escape_containers_inside() {
-    if let Some(cgroup) = inside() {
-        let machine = machine::Machine::start(&cgroup);
-        escapes::run(&machine);
-        machine.reset();
-    }
-}
-
-#[test]
-fn package_installs_starts_stops_and_removes() {
-    apart("package_installs_starts_stops_and_removes_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn package_installs_starts_stops_and_removes_inside() {
-    if let Some(cgroup) = inside() {
-        packages::test(&cgroup);
-    }
-}
-
-#[test]
-fn usage_is_served_and_scales() {
-    apart("usage_is_served_and_scales_inside");
-}
-
-#[test]
-#[ignore = "started by its sibling in namespaces of its own"]
-fn usage_is_served_and_scales_inside() {
-    if let Some(cgroup) = inside() {
-        metrics::run(&cgroup);
-    }
+apart! {
+    cluster_stops_resumes_and_resets, cluster_stops_resumes_and_resets_inside: lifecycle::run;
+    clusters_of_one_machine_are_isolated, clusters_of_one_machine_are_isolated_inside: |_: &str| isolation::run();
+    cluster_survives_repeated_kills, cluster_survives_repeated_kills_inside: kills::run;
+    workloads_run, workloads_run_inside: |cgroup: &str| on_machine(cgroup, workloads::run);
+    pod_limits_probes_and_eviction_are_enforced, pod_limits_probes_and_eviction_are_enforced_inside:
+        |cgroup: &str| on_machine(cgroup, pods::run);
+    csi_drivers_provide_volumes, csi_drivers_provide_volumes_inside: |cgroup: &str| on_machine(cgroup, csi::run);
+    containers_terminate_and_restart, containers_terminate_and_restart_inside:
+        |cgroup: &str| on_machine(cgroup, restarts::run);
+    node_conformance_pods_succeed, node_conformance_pods_succeed_inside:
+        |cgroup: &str| on_machine(cgroup, pod_behaviour::run);
+    secrets_are_never_on_disk, secrets_are_never_on_disk_inside: secrets::run;
+    baseline_pods_cannot_escape_containers, baseline_pods_cannot_escape_containers_inside:
+        |cgroup: &str| on_machine(cgroup, escapes::run);
+    package_installs_starts_stops_and_removes, package_installs_starts_stops_and_removes_inside: packages::test;
+    usage_is_served_and_scales, usage_is_served_and_scales_inside: metrics::run;
 }
 
 #[test]

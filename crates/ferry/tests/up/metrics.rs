@@ -109,6 +109,46 @@ spec:
     command: [/bin/sh, -c, "mkdir /tmp/www && busybox seq 100000 | busybox sed 's/.*/s{l=\"&\"} 1/' > /tmp/www/flood && exec busybox httpd -f -p 8080 -h /tmp/www"]
 "#;
 
+/// A custom resource with a scale, without a controller, that External metrics scale.
+const CUSTOM: &str = r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: fleets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: fleets, singular: fleet, kind: Fleet}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {type: object, properties: {size: {type: integer}}}
+          status: {type: object, properties: {size: {type: integer}, selector: {type: string}}}
+    subresources:
+      status: {}
+      scale: {specReplicasPath: .spec.size, statusReplicasPath: .status.size, labelSelectorPath: .status.selector}
+"#;
+const SCALED_FLEET: &str = r#"
+apiVersion: example.com/v1
+kind: Fleet
+metadata: {name: boats}
+spec: {size: 1}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: boats}
+spec:
+  scaleTargetRef: {apiVersion: example.com/v1, kind: Fleet, name: boats}
+  maxReplicas: 3
+  metrics:
+  - type: External
+    external: {metric: {name: jobs, selector: {matchLabels: {queue: a}}}, target: {type: AverageValue, averageValue: "4"}}
+"#;
+
 const ELSEWHERE: &str = r#"
 apiVersion: apiregistration.k8s.io/v1
 kind: APIService
@@ -257,6 +297,7 @@ fn annotated_pods_scale(machine: &Machine) {
         if events.contains("more than 10000 series") { Ok(()) } else { Err(events) }
     });
     assert!(raw("/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/flood/s").is_err());
+    custom_resource_scales(machine);
     machine.kubectl(&[
         "delete",
         "deployment/worker",
@@ -265,6 +306,20 @@ fn annotated_pods_scale(machine: &Machine) {
         "pod/flood",
         "--wait=false",
     ]);
+}
+
+/// The autoscaler scales a custom resource by its scale subresource.
+fn custom_resource_scales(machine: &Machine) {
+    machine.apply(CUSTOM);
+    machine.kubectl(&["wait", "--for=condition=Established", "crd/fleets.example.com", "--timeout=60s"]);
+    machine.apply(SCALED_FLEET);
+    let status = r#"{"status": {"size": 1, "selector": "app=boats"}}"#;
+    machine.kubectl(&["patch", "fleet/boats", "--subresource=status", "--type=merge", "-p", status]);
+    machine.wait_for("fleet/boats", "{.spec.size}", "3");
+    let able = "{.status.conditions[?(@.type==\"AbleToScale\")].status}";
+    machine.wait_for("hpa/boats", able, "True");
+    machine.kubectl(&["delete", "hpa/boats", "fleet/boats"]);
+    machine.kubectl(&["delete", "crd/fleets.example.com", "--wait=false"]);
 }
 
 /// An APIService that names a server wins over the one in the process, until it is deleted.
@@ -293,9 +348,9 @@ fn serves_alone(machine: &Machine) {
         .stderr(fs::File::create(machine.directory.path().join("metrics-server-log")).expect("a file"))
         .spawn()
         .expect("ferry runs");
-    let said = server.stdout.take().map(BufReader::new).and_then(|lines| lines.lines().next());
-    let said = said.expect("it says where").expect("a line");
-    let url = said.split_whitespace().last().expect("an address").to_owned();
+    let printed = server.stdout.take().map(BufReader::new).and_then(|lines| lines.lines().next());
+    let printed = printed.expect("it says where").expect("a line");
+    let url = printed.split_whitespace().last().expect("an address").to_owned();
     let get = |path: &str, more: &[&str]| {
         let own = ["--server", &url, "--insecure-skip-tls-verify", "get", "--raw", path];
         machine.try_kubectl(&[&own, more].concat())
@@ -349,7 +404,7 @@ fn keys(value: &serde_json::Value) -> Vec<String> {
 /// The real metrics-server, where it is installed, works on these kubelets and has the same objects.
 fn metrics_server_agrees(machine: &Machine) {
     if !programs::has("metrics-server") {
-        println!("partly skipped: no package of Debian has the real metrics-server");
+        println!("partly skipped: the real metrics-server is not here");
         return;
     }
     let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();

@@ -127,19 +127,19 @@ fn manifest_files_are_static_pods(machine: &Machine) {
     fs::create_dir_all(file.parent().expect("a directory")).expect("a directory");
     fs::write(&file, STATIC.replace("WORD", "first")).expect("a file");
     machine.wait_for("pod/file-n1", "{.status.phase}", "Running");
-    let says = |word: &str| {
+    let expect_log = |word: &str| {
         until(&format!("the pod prints {word}"), || {
             let log = machine.try_kubectl(&["logs", "file-n1"])?;
             if log == format!("{word}\n") { Ok(()) } else { Err(log) }
         });
     };
-    says("first");
+    expect_log("first");
     let id = "{.status.containerStatuses[0].containerID}";
     let before = machine.kubectl(&["get", "pod/file-n1", "-o", &format!("jsonpath={id}")]);
     machine.kubectl(&["delete", "pod", "file-n1", "--wait=false"]);
     machine.wait_for("pod/file-n1", id, &before);
     fs::write(&file, STATIC.replace("WORD", "second")).expect("a file");
-    says("second");
+    expect_log("second");
     fs::remove_file(&file).expect("removed");
     until("the static pod is deleted with its file", || {
         match machine.try_kubectl(&["get", "pod", "file-n1"]) {

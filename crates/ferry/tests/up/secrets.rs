@@ -85,8 +85,8 @@ pub fn run(cgroup: &str) {
     // A restarted daemon finds the container, and what commands in it need.
     machine.kill();
     machine.up(&[]);
-    let said = machine.kubectl(&["exec", "reader", "--", "sh", "-c", "echo $ONE"]);
-    assert_eq!(said.trim(), marker);
+    let printed = machine.kubectl(&["exec", "reader", "--", "sh", "-c", "echo $ONE"]);
+    assert_eq!(printed.trim(), marker);
     assert_eq!(
         machine.kubectl(&[
             "get",

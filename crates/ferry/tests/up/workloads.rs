@@ -222,6 +222,6 @@ fn kubectl_run_attaches(machine: &Machine) {
     let mut running = command.spawn().expect("kubectl runs");
     running.stdin.take().expect("its input").write_all(b"once\n").expect("written");
     let output = running.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("said once"), "{said} {}", String::from_utf8_lossy(&output.stderr));
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output_text.contains("said once"), "{output_text} {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -61,7 +61,7 @@ pub static WEBSOCKET: Target = Target {
         let mut reader = Reader::new(input);
         let mut messages = 0;
         loop {
-            let next = now(reader.next()).expect("everything is there").map_err(|error| error.to_string());
+            let next = now(reader.next()).expect("complete input").map_err(|error| error.to_string());
             match next {
                 Ok(Message::Close(_)) => return outcome(&Ok::<_, String>(()), messages),
                 Ok(_) => messages += 1,

@@ -5,7 +5,7 @@ mod images;
 mod observe;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cri::Runtime;
 use cri::v1;
@@ -135,14 +135,16 @@ impl Engine {
 
     pub async fn run_sandbox(&self, config: v1::PodSandboxConfig, handler: &str) -> EngineResult<String> {
         let call = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
+        let begun = Instant::now();
         let answer = self
             .metrics
             .timed(
                 "run_podsandbox",
                 self.calls.runtime.clone().run_pod_sandbox(within(call, SANDBOX_TIMEOUT)),
             )
-            .await?;
-        Ok(answer.into_inner().pod_sandbox_id)
+            .await;
+        self.metrics.sandbox_started(handler, answer.is_ok(), begun);
+        Ok(answer?.into_inner().pod_sandbox_id)
     }
 
     pub async fn stop_sandbox(&self, id: &str) -> EngineResult<()> {

@@ -1,6 +1,7 @@
 //! Image garbage collection: removes unused images when their disk fills up.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -35,13 +36,14 @@ impl ImageGarbage {
         let settings = shared.config.housekeeping.images;
         let Some(candidates) = self.unused(shared).await else { return };
         let (total, available) = file_system(&shared.config.directory);
-        remove(shared, chosen(candidates, &settings, total, available, shared.clock.now())).await;
+        let now = shared.clock.now();
+        remove(shared, chosen(candidates, &settings, total, available, now), settings.max_age).await;
     }
 
     /// Removes all unused images.
     pub async fn remove_unused(&mut self, shared: &Shared) {
         let Some(candidates) = self.unused(shared).await else { return };
-        remove(shared, candidates).await;
+        remove(shared, candidates, None).await;
     }
 
     /// Images that no container uses; `None` if the runtime does not respond.
@@ -76,13 +78,27 @@ impl ImageGarbage {
     }
 }
 
-async fn remove(shared: &Shared, images: Vec<Candidate>) {
+/// Removes images; those that were not used for `max_age` are removed for their age, others for space.
+async fn remove(shared: &Shared, images: Vec<Candidate>, max_age: Option<Duration>) {
+    let now = shared.clock.now();
     for image in images {
         match shared.engine.remove_image(&image.id).await {
-            Ok(()) => tracing::info!(image = image.id, bytes = image.size, "removed unused image"),
+            Ok(()) => {
+                tracing::info!(image = image.id, bytes = image.size, "removed unused image");
+                shared.metrics.pods.image_collected(is_stale(&image, max_age, now));
+            }
             Err(error) => tracing::warn!(image = image.id, %error, "failed to remove unused image"),
         }
     }
+}
+
+fn span(limit: Duration) -> SignedDuration {
+    SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX)
+}
+
+/// Reports whether an image was not used for the maximum age.
+fn is_stale(image: &Candidate, max_age: Option<Duration>, now: Timestamp) -> bool {
+    max_age.is_some_and(|most| now.duration_since(image.used) >= span(most))
 }
 
 /// Images to remove: those over the maximum age, then least recently used ones until enough space is free.
@@ -96,10 +112,9 @@ fn chosen(
     let used = total.saturating_sub(available);
     let full = total > 0 && used.saturating_mul(100) / total >= settings.begin;
     let mut to_free = if full { used.saturating_sub(total / 100 * settings.until) } else { 0 };
-    let span = |limit| SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX);
     candidates.sort_by_key(|image| (image.used, image.first));
     candidates.retain(|image| {
-        let stale = settings.max_age.is_some_and(|most| now.duration_since(image.used) >= span(most));
+        let stale = is_stale(image, settings.max_age, now);
         let old_enough = now.duration_since(image.first) >= span(settings.min_age);
         let goes = stale || (old_enough && to_free > 0);
         if goes {

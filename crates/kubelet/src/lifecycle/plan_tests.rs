@@ -196,8 +196,8 @@ fn durations_format_like_go() {
 fn restart_all_containers_rule_resets_pod() {
     let rule = r#"{"name": "a", "restartPolicy": "Never", "restartPolicyRules": [
         {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]}"#;
-    let asking: Container = serde_json::from_str(rule).expect("a container");
-    let pod = pod("Never", vec![container("i"), sidecar("s")], vec![asking, container("b")]);
+    let with_rule: Container = serde_json::from_str(rule).expect("a container");
+    let pod = pod("Never", vec![container("i"), sidecar("s")], vec![with_rule, container("b")]);
     let all = [
         ("i", RunState::Exited, 0),
         ("s", RunState::Running, 0),

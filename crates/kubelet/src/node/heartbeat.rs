@@ -14,6 +14,7 @@ use super::capacity::{Amounts, allocatable, capacity};
 use super::register::register;
 use super::status::{status, status_patch};
 use crate::events::Kind;
+use crate::server::booted;
 use crate::shared::Shared;
 
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
@@ -42,13 +43,19 @@ pub struct NodeLoop {
     lease: Option<Lease>,
     pod_cidr: Option<String>,
     pressure: Arc<parking_lot::Mutex<Pressure>>,
+    /// Begin of the kubelet, and the end of the registration until the node is ready for the first time.
+    started: Timestamp,
+    registered: Option<Timestamp>,
 }
 
 impl NodeLoop {
     #[must_use]
     pub fn new(shared: Arc<Shared>, port: u16, pressure: Arc<parking_lot::Mutex<Pressure>>) -> Self {
         let capacity = capacity(&shared.config.directory, shared.config.max_pods);
+        let started = shared.clock.now();
         Self {
+            started,
+            registered: None,
             shared,
             port,
             capacity,
@@ -63,7 +70,12 @@ impl NodeLoop {
     /// Registers the node and writes its first status.
     pub async fn begin(&mut self) -> Result<(), ClientError> {
         let first = self.status_now(&NodeStatus::default()).await;
+        let begun = self.shared.clock.now();
         let node = register(&self.shared, first).await?;
+        let registered = self.shared.clock.now();
+        let times = [self.started, begun, registered];
+        self.shared.metrics.node_start.registered(booted(), times);
+        self.registered = Some(registered);
         self.uid = node.metadata.uid.clone().unwrap_or_default();
         if let Err(error) = crate::csi::register_node(&self.shared, &node).await {
             tracing::warn!(%error, "failed to create CSINode, retrying");
@@ -165,6 +177,10 @@ impl NodeLoop {
         let name = &self.shared.config.node_name;
         self.shared.client.patch::<Node>("", name, Some("status"), &patch).await?;
         self.written = Some((status, now));
+        if let Some(registered) = self.registered.filter(|_| self.not_ready().is_none()) {
+            self.registered = None;
+            self.shared.metrics.node_start.ready(booted(), registered, now);
+        }
         Ok(())
     }
 

@@ -68,7 +68,7 @@ impl Cgroups {
     fn set(&self, path: &str, resources: &Resources) -> io::Result<()> {
         let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
         let group =
-            hierarchy.group(path).ok_or_else(|| io::Error::other(format!("{path} is no control group")))?;
+            hierarchy.group(path).ok_or_else(|| io::Error::other(format!("{path} is not a cgroup")))?;
         let begun = Instant::now();
         let operation = if group.exists() { "update" } else { "create" };
         let outcome = group.create().and_then(|()| group.limit(resources));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use client::{DeleteOptions, Preconditions};
 use objects::core::v1::Pod;
 
+use super::kill;
 use super::worker::{Order, Round, Worker};
 use crate::csi;
 use crate::engine::EngineError;
@@ -102,9 +103,28 @@ impl Worker {
                 std::future::pending::<()>().await;
             }
         };
-        tokio::select! {
-            () = self.kill_all_containers(pod, observed, Some(grace)) => true,
-            () = hurried => false,
+        let (shared, progress) = (Arc::clone(&self.shared), Arc::clone(&self.kill_progress));
+        let (ip, news) = (self.pod_ip(pod), Arc::clone(&self.news));
+        let kill = kill::kill_all_containers(&shared, &progress, pod, observed, &ip, grace);
+        tokio::pin!(kill, hurried);
+        loop {
+            tokio::select! {
+                () = &mut kill => return true,
+                () = &mut hurried => return false,
+                () = news.notified(), if !order.gone => {}
+            }
+            tokio::select! {
+                () = &mut kill => return true,
+                () = self.publish_terminating(pod) => {}
+            }
+        }
+    }
+
+    /// Publishes the status while containers end: readiness follows its probes until then.
+    async fn publish_terminating(&mut self, pod: &Arc<Pod>) {
+        match self.observe(pod).await {
+            Ok(observed) => self.publish(pod, &observed, true).await,
+            Err(error) => tracing::debug!(pod = %self.uid, %error, "failed to observe a terminating pod"),
         }
     }
 

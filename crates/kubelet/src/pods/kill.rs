@@ -70,52 +70,57 @@ impl Worker {
         Ok(())
     }
 
-    /// Kills all containers, sidecars after the regular ones and in reverse order, then stops the sandboxes. The
-    /// preStop hooks of sidecars run immediately. `grace` overrides the pod's own.
-    pub(super) async fn kill_all_containers(
-        &mut self,
-        pod: &Arc<Pod>,
-        observed: &ObservedPod,
-        grace: Option<i64>,
-    ) {
-        let of_pod = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30);
-        let grace = grace.unwrap_or(of_pod);
-        let ip = self.pod_ip(pod);
-        let kill_order = kill_order(pod, observed);
-        let done = watch::Sender::new(0_usize);
-        let ends = kill_order.iter().enumerate().map(|(at, wave)| {
-            let (shared, progress, done, ip) = (&self.shared, &self.kill_progress, &done, ip.as_str());
-            async move {
-                let ends = wave.iter().map(|(id, name)| {
-                    let message = format!("Stopping container {name}");
-                    let mut before = done.subscribe();
-                    async move {
-                        let turn = async {
-                            let _ = before.wait_for(|done| *done >= at).await;
-                        };
-                        let request = KillRequest { id, name, message: &message, grace };
-                        end(shared, progress, pod, &request, ip, turn).await;
-                    }
-                });
-                join_all(ends).await;
-                done.send_modify(|done| *done = (*done).max(at + 1));
-            }
-        });
-        join_all(ends).await;
-        for sandbox in observed.sandboxes.iter().filter(|sandbox| sandbox.ready) {
-            if let Err(error) = self.shared.engine.stop_sandbox(&sandbox.id).await {
-                tracing::warn!(pod = %self.uid, sandbox = sandbox.id, %error, "failed to stop sandbox");
-                let text = format!("error killing pod: {error}");
-                self.shared.recorder.pod(pod, Kind::Warning, "FailedKillPod", text);
-            }
-        }
-    }
-
     /// Pod IP, preferably from the last written status: the cache may not have it yet.
-    fn pod_ip(&self, pod: &Pod) -> String {
+    pub(super) fn pod_ip(&self, pod: &Pod) -> String {
         let statuses = self.written.iter().chain(&pod.status);
         statuses.filter_map(|status| status.pod_ip.clone()).next().unwrap_or_default()
     }
+}
+
+/// Kills all containers within `grace` seconds, sidecars after the regular ones and in reverse order, then stops the
+/// sandboxes. The preStop hooks of sidecars run immediately.
+pub(super) async fn kill_all_containers(
+    shared: &Shared,
+    progress: &KillProgress,
+    pod: &Arc<Pod>,
+    observed: &ObservedPod,
+    ip: &str,
+    grace: i64,
+) {
+    let kill_order = kill_order(pod, observed);
+    let done = watch::Sender::new(0_usize);
+    let ends = kill_order.iter().enumerate().map(|(at, wave)| {
+        let done = &done;
+        async move {
+            let ends = wave.iter().map(|(id, name)| {
+                let message = format!("Stopping container {name}");
+                let mut before = done.subscribe();
+                async move {
+                    let turn = async {
+                        let _ = before.wait_for(|done| *done >= at).await;
+                    };
+                    let request = KillRequest { id, name, message: &message, grace };
+                    end(shared, progress, pod, &request, ip, turn).await;
+                }
+            });
+            join_all(ends).await;
+            done.send_modify(|done| *done = (*done).max(at + 1));
+        }
+    });
+    join_all(ends).await;
+    for sandbox in observed.sandboxes.iter().filter(|sandbox| sandbox.ready) {
+        if let Err(error) = shared.engine.stop_sandbox(&sandbox.id).await {
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            tracing::warn!(pod = uid, sandbox = sandbox.id, %error, "failed to stop sandbox");
+            let text = format!("error killing pod: {error}");
+            shared.recorder.pod(pod, Kind::Warning, "FailedKillPod", text);
+        }
+    }
+}
+
+/// Grace period of the pod's own, in seconds.
+pub(super) fn own_grace(pod: &Pod) -> i64 {
+    pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30)
 }
 
 /// Groups of containers killed together, by ID and name: regular ones first, then sidecars in reverse order.

@@ -1,6 +1,9 @@
 //! Writes the status of a pod to the API server when it has changed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use client::Patch;
 use objects::core::v1::{Pod, PodStatus};
@@ -42,22 +45,87 @@ impl Worker {
                 now: self.shared.clock.now(),
             },
         );
-        if shown == self.written_to && current.status.as_ref() == Some(&reported) {
-            self.written = Some(reported);
+        let foreign = self.is_foreign(pod);
+        if !foreign && shown == self.written_to && current.status.as_ref() == Some(&reported) {
+            self.published.fetch_max(revision(pod), Ordering::AcqRel);
+            (self.written, self.status_changed) = (Some(reported), None);
             return;
         }
+        let changed = *self.status_changed.get_or_insert_with(Instant::now);
         let (namespace, name) =
             (pod.metadata.namespace.as_deref().unwrap_or(""), pod.metadata.name.as_deref().unwrap_or(""));
-        let patch = Patch::Strategic(patch(pod, &reported));
+        let mut patch = patch(pod, &reported);
+        if foreign && let Some(status) = patch.get_mut("status").and_then(Value::as_object_mut) {
+            // Omitted fields would keep the foreign value.
+            for field in OWN_TEXTS {
+                status.entry(field).or_insert(Value::Null);
+            }
+        }
+        let patch = Patch::Strategic(patch);
         match self.shared.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {
-            Ok(_) => {
+            Ok(patched) => {
+                self.status_changed = None;
+                self.shared.metrics.pods.status_sync.observe(changed.elapsed().as_secs_f64());
+                self.published.store(revision(&patched), Ordering::Release);
                 self.startup.published(pod, &reported, observed, &self.shared);
                 (self.written, self.written_to) = (Some(reported), shown);
             }
             Err(error) if error.is_not_found() => {}
+            Err(error) if self.is_succeeded_by_another(namespace, name).await => {
+                tracing::debug!(pod = %self.uid, %error, "pod was deleted and then recreated, status not updated");
+            }
             Err(error) => tracing::warn!(pod = %self.uid, %error, "failed to update pod status"),
         }
     }
+
+    /// Returns true if another client changed the status after the last write.
+    fn is_foreign(&self, pod: &Pod) -> bool {
+        revision(pod) > self.published.load(Ordering::Acquire)
+            && self.written.as_ref().zip(pod.status.as_ref()).is_some_and(|(own, now)| differs(own, now))
+            && !crate::static_pods::is_static(pod)
+    }
+
+    /// Returns true if the pod of this name is another one.
+    async fn is_succeeded_by_another(&self, namespace: &str, name: &str) -> bool {
+        match self.shared.client.get::<Pod>(namespace, name).await {
+            // The UID of a static pod is not that of its mirror pod, which the patch does not name.
+            Ok(found) => found.metadata.uid.as_deref() != Some(&self.uid),
+            Err(error) => error.is_not_found(),
+        }
+    }
+}
+
+/// Text fields of the status that the kubelet removes if they do not apply.
+const OWN_TEXTS: [&str; 2] = ["reason", "message"];
+
+/// Revision of an object; 0 if it is unknown.
+pub(super) fn revision(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// Returns true if the parts of the status that only the kubelet writes differ.
+pub(super) fn differs(one: &PodStatus, other: &PodStatus) -> bool {
+    let conditions = |status: &PodStatus| {
+        let all = status.conditions.iter().flatten();
+        let own = all.filter(|condition| conditions::OWNED.contains(&condition.type_.as_str()));
+        own.map(|condition| (condition.type_.clone(), condition.status.clone())).collect::<BTreeMap<_, _>>()
+    };
+    let texts = |status: &PodStatus| {
+        [&status.phase, &status.reason, &status.message, &status.pod_ip, &status.host_ip].map(Option::clone)
+    };
+    let containers = |status: &PodStatus| {
+        let lists = [&status.container_statuses, &status.init_container_statuses];
+        let all = lists.into_iter().flatten().flatten();
+        let states = all.map(|one| {
+            let state = one
+                .state
+                .as_ref()
+                .map(|state| (state.running.is_some(), state.terminated.is_some(), state.waiting.is_some()));
+            (one.name.clone(), one.ready, one.started, one.restart_count, one.container_id.clone(), state)
+        });
+        states.collect::<Vec<_>>()
+    };
+    texts(one) != texts(other) || conditions(one) != conditions(other) || containers(one) != containers(other)
 }
 
 /// Conditions owned by others, with their current values.
@@ -105,4 +173,42 @@ fn patch(pod: &Pod, reported: &PodStatus) -> Value {
         return json!({"status": status});
     }
     json!({"metadata": {"uid": pod.metadata.uid}, "status": status})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_differ_by_what_only_the_kubelet_writes() {
+        let status = |change: Value| -> PodStatus {
+            let mut status = json!({
+                "phase": "Running", "podIP": "10.1.0.2",
+                "conditions": [{"type": "Ready", "status": "True"}, {"type": "example.com/gate", "status": "False"}],
+                "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}],
+            });
+            if let (Value::Object(status), Value::Object(change)) = (&mut status, change) {
+                status.extend(change);
+            }
+            serde_json::from_value(status).expect("a status")
+        };
+        let own = status(json!({}));
+        for same in [
+            json!({}),
+            json!({"qosClass": "Burstable", "nominatedNodeName": "n"}),
+            json!({"conditions": [{"type": "Ready", "status": "True"}, {"type": "example.com/gate", "status": "True"}]}),
+        ] {
+            assert!(!differs(&own, &status(same.clone())), "{same}");
+        }
+        for other in [
+            json!({"phase": "Pending"}),
+            json!({"reason": "Foreign"}),
+            json!({"podIP": "10.1.0.3"}),
+            json!({"conditions": [{"type": "Ready", "status": "False"}]}),
+            json!({"containerStatuses": []}),
+        ] {
+            assert!(differs(&own, &status(other.clone())), "{other}");
+        }
+    }
 }

@@ -74,21 +74,26 @@ pub async fn ensure(
                     "Container image {image:?} already present on machine and can be accessed by the pod"
                 );
                 record(Kind::Normal, "Pulled", message);
+                shared.metrics.pods.image_ensured(policy, Some(true), Some(false));
                 return Ok(found);
             }
             Ok(None) => {}
             Err(error) => {
+                shared.metrics.pods.image_ensured(policy, None, None);
                 let message = format!("Failed to inspect image {image:?}: {error}");
                 record(Kind::Warning, "InspectFailed", message.clone());
                 return Err(no("ImageInspectError", message));
             }
         }
         if policy == "Never" {
+            shared.metrics.pods.image_ensured(policy, Some(false), Some(false));
             let message = format!("Container image {image:?} is not present with pull policy of Never");
             record(Kind::Warning, "ErrImageNeverPull", message.clone());
             return Err(no("ErrImageNeverPull", message));
         }
     }
+    let present = if policy == "Always" { None } else { Some(false) };
+    shared.metrics.pods.image_ensured(policy, present, Some(true));
     pull(shared, pod, container, image, &tagged, sandbox).await
 }
 

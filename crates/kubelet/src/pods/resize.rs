@@ -1,6 +1,7 @@
 //! In-place resize of running containers.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use cri::v1::LinuxContainerResources;
 use objects::core::v1::{Container, Pod, ResourceRequirements};
@@ -84,7 +85,10 @@ impl Worker {
             if sent.memory_limit_in_bytes == 0 && before.memory_limit_in_bytes != 0 {
                 sent.memory_limit_in_bytes = -1;
             }
-            match self.shared.engine.update_resources(&container.id, sent).await {
+            let begun = Instant::now();
+            let updated = self.shared.engine.update_resources(&container.id, sent).await;
+            self.shared.metrics.pods.resized(updated.is_ok(), begun);
+            match updated {
                 Ok(()) => {
                     self.applied.insert(container.id.clone(), applied);
                 }

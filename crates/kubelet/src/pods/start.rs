@@ -112,7 +112,12 @@ impl Worker {
         let made = tokio::fs::create_dir_all(&logs).await;
         made.map_err(|error| events.failed("CreateContainerConfigError", error))?;
 
-        let id = self.create_and_start(&events, &on.id, config, sandbox_config).await?;
+        let created = self.create_and_start(&events, &on.id, config, sandbox_config).await;
+        if !images.volumes.is_empty() {
+            let error = created.as_ref().err().map(|error| error.waiting.message.as_str());
+            shared.metrics.pods.image_volumes(images.volumes.len(), error);
+        }
+        let id = created?;
         tracing::info!(pod = %self.uid, container = name, id, restarts, "container started");
         self.post_start(&events, pod, member, on, id).await
     }

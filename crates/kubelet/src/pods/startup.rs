@@ -27,6 +27,11 @@ impl Startup {
         Self { seen: Instant::now(), pulling: Duration::ZERO, running: seen_before, started: seen_before }
     }
 
+    /// Time since the pod was seen for the first time.
+    pub fn since_seen(&self) -> Duration {
+        self.seen.elapsed()
+    }
+
     pub fn pulled(&mut self, duration: Duration) {
         self.pulling = self.pulling.saturating_add(duration);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cri::v1::PodSandboxConfig;
 use objects::core::v1::Pod;
 
+use super::kill;
 use super::spans;
 use super::start::NotStarted;
 use super::users;
@@ -105,7 +106,9 @@ impl Worker {
             return Ok(ActOutcome::All);
         }
         if next.kill_pod {
-            self.kill_all_containers(pod, observed, None).await;
+            let ip = self.pod_ip(pod);
+            let grace = kill::own_grace(pod);
+            kill::kill_all_containers(&self.shared, &self.kill_progress, pod, observed, &ip, grace).await;
             if next.create_sandbox.is_none() {
                 return Ok(ActOutcome::All);
             }
@@ -127,7 +130,7 @@ impl Worker {
         };
         let Some(sandbox) = sandbox else { return Ok(ActOutcome::Some { retry_at: None }) };
         if !next.start.is_empty() && !self.passes_gate(pod, &sandbox).await {
-            let text = "network is not ready: the network policies of the pod are not in force yet";
+            let text = "network is not ready: the network policies of the pod are not enforced yet";
             self.shared.recorder.pod(pod, Kind::Warning, "NetworkNotReady", text.to_owned());
             return Ok(ActOutcome::Some { retry_at: None });
         }
@@ -160,6 +163,9 @@ impl Worker {
         let span = spans::call(spans::RUN_POD_SANDBOX);
         let made = self.create_calls.run(async move { engine.run_sandbox(config, &handler).await }).await;
         spans::end(span, &made);
+        if users::wanted(pod) {
+            self.shared.metrics.pods.user_namespace(made.is_ok());
+        }
         let id = match made {
             Ok(id) => id,
             Err(error) => {

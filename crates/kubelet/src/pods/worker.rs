@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use base::trace;
@@ -89,8 +90,10 @@ pub struct Worker {
     /// Pod for which the volumes were prepared.
     pub(super) prepared_for: Option<Arc<Pod>>,
     /// Termination progress of containers.
-    pub(super) kill_progress: KillProgress,
+    pub(super) kill_progress: Arc<KillProgress>,
     pub(super) written: Option<PodStatus>,
+    /// Revision of the last status that was written.
+    pub(super) published: Arc<AtomicU64>,
     /// Mirror pod generation that the status was written to.
     pub(super) written_to: u32,
     retry: base::backoff::Backoff,
@@ -107,6 +110,8 @@ pub struct Worker {
     /// Limits of the pod's cgroup.
     pub(super) applied_to_pod: Option<LinuxContainerResources>,
     pub(super) startup: Startup,
+    /// Time at which the status began to differ from the written one.
+    pub(super) status_changed: Option<Instant>,
 }
 
 /// Outcome of a sync.
@@ -120,7 +125,12 @@ pub(super) enum Round {
 }
 
 impl Worker {
-    pub fn new(shared: Arc<Shared>, orders: watch::Receiver<Order>, news: Arc<Notify>) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        orders: watch::Receiver<Order>,
+        news: Arc<Notify>,
+        published: Arc<AtomicU64>,
+    ) -> Self {
         let pod = Arc::clone(&orders.borrow().pod);
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let directories = PodDirectories::of_uid(&shared.config.directory, &uid);
@@ -148,8 +158,9 @@ impl Worker {
             refresh_at: None,
             follower,
             prepared_for: None,
-            kill_progress: KillProgress::default(),
+            kill_progress: Arc::default(),
             written: None,
+            published,
             written_to: 0,
             retry: RETRY,
             verdict: None,
@@ -159,12 +170,14 @@ impl Worker {
             resizing: None,
             applied_to_pod: None,
             startup: Startup::new(seen_before),
+            status_changed: None,
         }
     }
 
     /// Runs until the pod is removed or the kubelet stops; true if the pod is removed.
     pub async fn run(mut self) -> bool {
         let mut operation = "create";
+        self.shared.metrics.pods.worker_start.observe(self.startup.since_seen().as_secs_f64());
         loop {
             let order = self.orders.borrow_and_update().clone();
             let begun = Instant::now();

@@ -2,21 +2,25 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use objects::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::worker::{Order, Worker};
-use super::{admit, sysctls};
+use super::{admit, publish, sysctls};
 use crate::shared::Shared;
 
 struct Entry {
     orders: watch::Sender<Order>,
     news: Arc<Notify>,
+    /// Revision of the last status that the worker wrote.
+    published: Arc<AtomicU64>,
     /// Pod with a deferred resize.
     deferred: Option<Arc<Pod>>,
+    /// The pod was created again while it terminates.
+    recreated: bool,
 }
 
 /// A pod that has a worker.
@@ -39,7 +43,10 @@ impl Workers {
     pub fn put(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let mut entries = self.entries.lock();
-        if entries.contains_key(&uid) {
+        if let Some(entry) = entries.get_mut(&uid) {
+            if entry.orders.borrow().gone && !std::mem::replace(&mut entry.recreated, true) {
+                self.shared.metrics.pods.recreated(&pod);
+            }
             self.change(&mut entries, &uid, pod);
             return;
         }
@@ -57,6 +64,10 @@ impl Workers {
         } else {
             None
         };
+        if new {
+            let reason = rejected.as_ref().map(|(reason, _)| reason.as_str());
+            self.shared.metrics.pods.added(&pod, reason);
+        }
         if let Some((reason, message)) = &rejected {
             tracing::info!(pod = uid, reason, message, "pod rejected");
         }
@@ -95,10 +106,18 @@ impl Workers {
             None
         };
         let Some(entry) = entries.get_mut(uid) else { return };
+        // A pod that waits for resources is checked again with the same resources.
+        let is_checked_again =
+            entry.deferred.as_ref().is_some_and(|waiting| !admit::resources_changed(waiting, &pod));
+        if !is_checked_again {
+            self.shared.metrics.pods.resize_requested(entry.deferred.as_ref().unwrap_or(&before), &pod);
+        }
         entry.deferred = pending.is_some().then(|| Arc::clone(&pod));
         let pod = if pending.is_some() { Arc::new(admit::with_resources_of(&pod, &before)) } else { pod };
+        let published = entry.published.load(Ordering::Acquire);
         entry.orders.send_if_modified(|order| {
-            let matters = !order.gone && (matters(&order.pod, &pod) || order.resize != pending);
+            let is_foreign = is_foreign(&order.pod, &pod, published);
+            let matters = !order.gone && (matters(&order.pod, &pod) || is_foreign || order.resize != pending);
             order.pod = pod;
             order.resize = pending;
             matters
@@ -113,6 +132,9 @@ impl Workers {
             .collect();
         for (uid, pod) in waiting {
             self.change(entries, &uid, pod);
+            if entries.get(&uid).is_some_and(|entry| entry.deferred.is_none()) {
+                self.shared.metrics.pods.resize_accepted();
+            }
         }
     }
 
@@ -181,7 +203,10 @@ impl Workers {
         let (sender, receiver) = watch::channel(order);
         let news = Arc::new(Notify::new());
         // Boxed: the future of a sync is too large to move across thread stacks repeatedly.
-        let run = Box::pin(Worker::new(Arc::clone(&self.shared), receiver, Arc::clone(&news)).run());
+        let published = Arc::new(AtomicU64::new(0));
+        let worker =
+            Worker::new(Arc::clone(&self.shared), receiver, Arc::clone(&news), Arc::clone(&published));
+        let run = Box::pin(worker.run());
         let workers = Arc::clone(self);
         let stopping = self.shared.tasks.stopping();
         self.shared.tasks.spawn(async move {
@@ -194,8 +219,17 @@ impl Workers {
                 () = stopping => {}
             }
         });
-        Entry { orders: sender, news, deferred: None }
+        Entry { orders: sender, news, published, deferred: None, recreated: false }
     }
+}
+
+/// Returns true if another client changed the parts of the status that only the kubelet writes, after the kubelet wrote
+/// the status of revision `published`.
+fn is_foreign(old: &Pod, new: &Pod, published: u64) -> bool {
+    let statuses = old.status.as_ref().zip(new.status.as_ref());
+    published != 0
+        && publish::revision(new) > published
+        && statuses.is_some_and(|(old, new)| publish::differs(old, new))
 }
 
 /// Returns true if the change is more than the kubelet's own status write.

@@ -11,10 +11,12 @@ use crate::engine::Engine;
 /// Maximum length of a failure message.
 const MAX_TEXT: usize = 10 * 1024;
 
-/// Probe result, with the message of a failure.
+/// Probe result, with the message of a failure or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeOutcome {
     Success,
+    /// A success that is reported by an event.
+    Warning(String),
     Failure(String),
 }
 

@@ -25,7 +25,7 @@ const SERVING: i32 = 1;
 
 pub async fn check(host: &str, port: u16, service: String, limit: Duration) -> ProbeOutcome {
     let joined = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let asking = async {
+    let call = async {
         let endpoint =
             Endpoint::from_shared(format!("http://{joined}")).map_err(|error| error.to_string())?;
         let channel = endpoint.connect().await.map_err(|error| {
@@ -49,7 +49,7 @@ pub async fn check(host: &str, port: u16, service: String, limit: Duration) -> P
             Err(status) => Err(format!("error: health rpc failed: {}", status.message())),
         }
     };
-    match tokio::time::timeout(limit, asking).await {
+    match tokio::time::timeout(limit, call).await {
         Ok(Ok(())) => ProbeOutcome::Success,
         Ok(Err(text)) => ProbeOutcome::Failure(text),
         Err(_) => {

@@ -40,38 +40,78 @@ pub enum HttpError {
     Redirects,
 }
 
-/// Sends the request; a status below 400 is a success.
+/// Target of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Address {
+    tls: bool,
+    host: String,
+    port: u16,
+    path: String,
+}
+
+impl Address {
+    /// Target of a redirect; `None` if it is another host, or not a valid URL.
+    fn redirected(&self, location: &str) -> Option<Self> {
+        let (tls, rest) = match location.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, Some(rest)),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, Some(rest)),
+            Some((scheme, _)) if !scheme.contains(['/', '?', '#']) => return None,
+            _ => (self.tls, location.strip_prefix("//")),
+        };
+        let Some(rest) = rest else {
+            // A relative path replaces the last segment.
+            let own = self.path.split(['?', '#']).next().unwrap_or_default();
+            let parent = own.rfind('/').and_then(|at| own.get(..=at)).unwrap_or("/");
+            let path =
+                if location.starts_with('/') { location.to_owned() } else { format!("{parent}{location}") };
+            return Some(Self { path: without_fragment(&path), ..self.clone() });
+        };
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let authority: http::uri::Authority = authority.parse().ok()?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if !host.eq_ignore_ascii_case(&self.host) {
+            return None;
+        }
+        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let path = without_fragment(path);
+        let path = if path.starts_with('/') { path } else { format!("/{path}") };
+        Some(Self { tls, host: self.host.clone(), port, path })
+    }
+}
+
+fn without_fragment(path: &str) -> String {
+    path.split('#').next().unwrap_or_default().to_owned()
+}
+
+/// Sends the request; a status below 400 is a success, a redirect to another host one with a warning.
 pub async fn get(action: &HTTPGetAction, host: &str, port: u16, limit: Duration) -> ProbeOutcome {
     let scheme = action.scheme.as_deref().unwrap_or("HTTP").to_ascii_lowercase();
     let joined = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let path = action.path.as_deref().unwrap_or("/");
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     let url = format!("{scheme}://{joined}{path}");
-    match tokio::time::timeout(limit, fetch(action, scheme == "https", host, port, path)).await {
-        Ok(Ok(code)) if (200..400).contains(&code) => ProbeOutcome::Success,
-        Ok(Ok(code)) => ProbeOutcome::Failure(format!("HTTP probe failed with statuscode: {code}")),
+    let address = Address { tls: scheme == "https", host: host.to_owned(), port, path };
+    match tokio::time::timeout(limit, fetch(action, address)).await {
+        Ok(Ok((code, _))) if (200..300).contains(&code) => ProbeOutcome::Success,
+        Ok(Ok((code, body))) if (300..400).contains(&code) => {
+            ProbeOutcome::Warning(format!("Probe terminated redirects, Response body: {body}"))
+        }
+        Ok(Ok((code, _))) => ProbeOutcome::Failure(format!("HTTP probe failed with statuscode: {code}")),
         Ok(Err(error)) => ProbeOutcome::Failure(format!("Get {url:?}: {error}")),
         Err(_) => ProbeOutcome::Failure(format!("Get {url:?}: {}", HttpError::Timeout)),
     }
 }
 
-/// Returns the status code of the response; follows redirects within the same host.
-async fn fetch(
-    action: &HTTPGetAction,
-    tls: bool,
-    host: &str,
-    port: u16,
-    mut path: String,
-) -> Result<u16, HttpError> {
+/// Returns status code and body of the response; follows redirects within the same host.
+async fn fetch(action: &HTTPGetAction, mut address: Address) -> Result<(u16, String), HttpError> {
     for _ in 0..MAX_REDIRECTS {
-        let (code, location) = once(action, tls, host, port, &path).await?;
-        if !(300..400).contains(&code) {
-            return Ok(code);
-        }
-        match location {
-            Some(location) if location.starts_with('/') => path = location,
+        let (code, location, body) =
+            once(action, address.tls, &address.host, address.port, &address.path).await?;
+        let is_redirect = matches!(code, 301 | 302 | 303 | 307 | 308);
+        match location.filter(|_| is_redirect).and_then(|location| address.redirected(&location)) {
+            Some(next) => address = next,
             // Redirects to other hosts are not followed.
-            _ => return Ok(code),
+            None => return Ok((code, body)),
         }
     }
     Err(HttpError::Redirects)
@@ -83,7 +123,7 @@ async fn once(
     host: &str,
     port: u16,
     path: &str,
-) -> Result<(u16, Option<String>), HttpError> {
+) -> Result<(u16, Option<String>, String), HttpError> {
     let origin = if tls { unverified(host, port)? } else { Origin::plain(host, port) };
     let mut request = http::Request::builder().uri(path);
     let mut named_host = false;
@@ -104,8 +144,8 @@ async fn once(
     let code = response.status.as_u16();
     let location = response.header(http::header::LOCATION).map(str::to_owned);
     // The status decides. The start of the body is read, so that the server can finish the response.
-    let _ = response.bytes(MAX_BODY).await;
-    Ok((code, location))
+    let body = response.bytes(MAX_BODY).await.unwrap_or_default();
+    Ok((code, location, String::from_utf8_lossy(&body).into_owned()))
 }
 
 fn failure(error: base::http::HttpError) -> HttpError {
@@ -161,8 +201,8 @@ mod tests {
         for (text, want) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", ProbeOutcome::Success),
             (
-                "HTTP/1.1 302 Found\r\nlocation: http://elsewhere/\r\ncontent-length: 0\r\n\r\n",
-                ProbeOutcome::Success,
+                "HTTP/1.1 302 Found\r\nlocation: http://elsewhere/\r\ncontent-length: 4\r\n\r\nbody",
+                ProbeOutcome::Warning("Probe terminated redirects, Response body: body".to_owned()),
             ),
             (
                 "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n",
@@ -172,5 +212,44 @@ mod tests {
             let port = answer(text).await;
             assert_eq!(get(&action, "127.0.0.1", port, Duration::from_secs(5)).await, want);
         }
+    }
+
+    #[test]
+    fn redirects_stay_on_the_host_of_the_probe() {
+        let from = Address { tls: false, host: "10.1.0.2".into(), port: 8080, path: "/a/b?q=1".into() };
+        let to = |tls: bool, port: u16, path: &str| {
+            Some(Address { tls, host: "10.1.0.2".into(), port, path: path.into() })
+        };
+        for (location, want) in [
+            ("/other", to(false, 8080, "/other")),
+            ("other?x=1#part", to(false, 8080, "/a/other?x=1")),
+            ("http://10.1.0.2:9090/x", to(false, 9090, "/x")),
+            ("https://10.1.0.2", to(true, 443, "/")),
+            ("//10.1.0.2/y", to(false, 80, "/y")),
+            ("http://10.1.0.2?q", to(false, 80, "/?q")),
+            ("http://10.1.0.3/x", None),
+            ("//elsewhere/x", None),
+            ("ftp://10.1.0.2/x", None),
+            ("http://[/x", None),
+        ] {
+            assert_eq!(from.redirected(location), want, "{location}");
+        }
+    }
+
+    #[tokio::test]
+    async fn http_probe_redirect_to_the_same_host_is_followed() {
+        let end = answer("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n").await;
+        let text =
+            format!("HTTP/1.1 301 Moved\r\nlocation: http://127.0.0.1:{end}/\r\ncontent-length: 0\r\n\r\n");
+        let begin = answer(text.leak()).await;
+        let action = HTTPGetAction { port: IntOrString::Int(1), ..HTTPGetAction::default() };
+        let outcome = get(&action, "127.0.0.1", begin, Duration::from_secs(5)).await;
+        assert_eq!(outcome, ProbeOutcome::Failure("HTTP probe failed with statuscode: 500".to_owned()));
+        let again = answer("HTTP/1.1 302 Found\r\nlocation: /again\r\ncontent-length: 0\r\n\r\n").await;
+        let outcome = get(&action, "127.0.0.1", again, Duration::from_secs(5)).await;
+        assert!(
+            matches!(&outcome, ProbeOutcome::Failure(text) if text.ends_with("stopped after 10 redirects")),
+            "{outcome:?}"
+        );
     }
 }

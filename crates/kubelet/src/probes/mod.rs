@@ -8,4 +8,4 @@ mod tally;
 
 pub use check::{ProbeOutcome, Target, check};
 pub use run::{ProbeResults, ProbeSet};
-pub use tally::{Counted, Tally};
+pub use tally::{BUCKETS, Counted, Durations, Tally};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::clock::Clock;
 use base::tasks::TaskGroup;
@@ -196,13 +196,19 @@ impl ProbeRunner {
         let (mut last, mut run) = (None, 0);
         loop {
             ticks.tick().await;
+            let begun = Instant::now();
             let outcome = check(&self.probe, &self.target).await;
-            let good = outcome == ProbeOutcome::Success;
-            self.count(good);
-            if let ProbeOutcome::Failure(text) = &outcome {
-                let message = format!("{} probe failed: {text}", self.probe_type.name());
+            let good = !matches!(outcome, ProbeOutcome::Failure(_));
+            self.count(good, begun.elapsed());
+            let event = match &outcome {
+                ProbeOutcome::Success => None,
+                ProbeOutcome::Warning(text) => Some(("ProbeWarning", "warning", text)),
+                ProbeOutcome::Failure(text) => Some(("Unhealthy", "failed", text)),
+            };
+            if let Some((reason, what, text)) = event {
+                let message = format!("{} probe {what}: {text}", self.probe_type.name());
                 let name = &self.target.container.name;
-                self.recorder.container(&self.pod, name, Kind::Warning, "Unhealthy", message);
+                self.recorder.container(&self.pod, name, Kind::Warning, reason, message);
             }
             run = if last == Some(good) { run + 1 } else { 1 };
             last = Some(good);
@@ -213,16 +219,17 @@ impl ProbeRunner {
         }
     }
 
-    fn count(&self, good: bool) {
+    fn count(&self, good: bool, took: Duration) {
         let (meta, text) = (&self.pod.metadata, |text: &Option<String>| text.clone().unwrap_or_default());
-        self.tally.count(Counted {
+        let answer = Counted {
             namespace: text(&meta.namespace),
             pod: text(&meta.name),
             uid: text(&meta.uid),
             container: self.target.container.name.clone(),
             probe_type: self.probe_type.name(),
             good,
-        });
+        };
+        self.tally.count(answer, took);
     }
 
     async fn wait_until_started(&self) {

@@ -208,7 +208,7 @@ impl Server {
             let message = if options.previous {
                 format!("previous terminated container {container:?} in pod {pod_name:?} not found")
             } else {
-                format!("container {container:?} in pod {pod_name:?} is waiting to start: ContainerCreating")
+                without_log(&pod, container)
             };
             return text(StatusCode::BAD_REQUEST, message);
         };
@@ -244,6 +244,30 @@ impl Server {
         let mut reply = Response::new(StreamBody::new(pieces.boxed()).boxed_unsync());
         reply.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
         reply
+    }
+}
+
+/// Message about a container without a log, by its status.
+fn without_log(pod: &Pod, container: &str) -> String {
+    let what =
+        format!("container {container:?} in pod {:?}", pod.metadata.name.as_deref().unwrap_or_default());
+    let lists = pod.status.iter().flat_map(|status| {
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses]
+    });
+    let Some(status) = lists.flatten().flatten().find(|status| status.name == container) else {
+        return format!("{what} is not available");
+    };
+    let state = status.state.as_ref();
+    if state.is_some_and(|state| state.terminated.is_some()) {
+        return format!("{what} is terminated");
+    }
+    match state.and_then(|state| state.waiting.as_ref()).map(|waiting| waiting.reason.as_deref()) {
+        Some(Some("ErrImagePull")) => format!("{what} is waiting to start: image can't be pulled"),
+        Some(Some("ImagePullBackOff")) => {
+            format!("{what} is waiting to start: trying and failing to pull image")
+        }
+        Some(reason) => format!("{what} is waiting to start: {}", reason.unwrap_or_default()),
+        None => format!("{what} is waiting to start - no logs yet"),
     }
 }
 
@@ -289,5 +313,26 @@ mod tests {
         let options = log_options(&query, jiff::Timestamp::UNIX_EPOCH).expect("options");
         assert!(options.follow && options.tail == Some(5));
         assert!(log_options(&parameters(Some("tailLines=x")), jiff::Timestamp::UNIX_EPOCH).is_err());
+    }
+
+    #[test]
+    fn container_without_log_is_reported_by_its_status() {
+        let message = |state: Value| {
+            let status = json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+            let pod = json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [status]}});
+            without_log(&serde_json::from_value(pod).expect("a pod"), "c")
+        };
+        let waiting = |reason: &str| message(json!({"waiting": {"reason": reason}}));
+        let begin = "container \"c\" in pod \"p\" is";
+        assert_eq!(waiting("ErrImagePull"), format!("{begin} waiting to start: image can't be pulled"));
+        assert_eq!(
+            waiting("ImagePullBackOff"),
+            format!("{begin} waiting to start: trying and failing to pull image")
+        );
+        assert_eq!(waiting("ContainerCreating"), format!("{begin} waiting to start: ContainerCreating"));
+        assert_eq!(waiting("InvalidImageName"), format!("{begin} waiting to start: InvalidImageName"));
+        assert_eq!(message(json!({})), format!("{begin} waiting to start - no logs yet"));
+        assert_eq!(message(json!({"terminated": {"exitCode": 1}})), format!("{begin} terminated"));
+        assert_eq!(without_log(&Pod::default(), "c"), "container \"c\" in pod \"\" is not available");
     }
 }

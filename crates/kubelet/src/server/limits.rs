@@ -49,13 +49,13 @@ mod tests {
             let _ = tokio::time::timeout(Duration::from_secs(3600), serving).await;
             begin.elapsed()
         };
-        let asking = async move {
+        let requests = async move {
             client.write_all(sent).await.expect("sent");
             let mut text = String::new();
             let _ = client.read_to_string(&mut text).await;
             text
         };
-        let (lived, text) = tokio::join!(serving, asking);
+        let (lived, text) = tokio::join!(serving, requests);
         (text, lived)
     }
 

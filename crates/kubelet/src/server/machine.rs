@@ -76,6 +76,17 @@ pub fn memory() -> Memory {
     }
 }
 
+/// Swap of the machine that is in use, in bytes.
+#[must_use]
+pub fn swap_usage() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    kilobytes("SwapTotal").saturating_sub(kilobytes("SwapFree")).saturating_mul(1024)
+}
+
 /// Boot time of the machine.
 #[must_use]
 pub fn booted() -> Option<Timestamp> {

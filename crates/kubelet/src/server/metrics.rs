@@ -2,15 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
+use std::path::Path;
 use std::sync::Arc;
 
 use http::StatusCode;
+use objects::core::v1::Pod;
 
 use super::usage::{self, Usage};
 use super::{Reply, Serving, machine, summary, text, typed};
+use crate::lifecycle::phase::has_ended;
+use crate::metrics::static_label;
 use crate::pods::Workers;
-use crate::probes::Tally;
+use crate::probes::{BUCKETS, Tally};
 use crate::shared::Shared;
+use crate::static_pods::is_static;
 use crate::volumes::{Amounts, plugin_name, plugin_of_claim, use_of};
 
 const CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -67,6 +72,18 @@ const CPU: OfContainer = (
     "Cumulative cpu time consumed by the container in core-seconds",
     |usage| usage.cpu.map(|cpu| in_seconds(cpu.value.nanoseconds)),
 );
+const SWAP_USAGE: OfContainer = (
+    "container_swap_usage_bytes",
+    "gauge",
+    "Current amount of the container swap usage in bytes. Reported only on non-windows systems",
+    |usage| usage.swap.map(|swap| swap.value.usage.to_string()),
+);
+const SWAP_LIMIT: OfContainer = (
+    "container_swap_limit_bytes",
+    "gauge",
+    "Current amount of the container swap limit in bytes. Reported only on non-windows systems",
+    |usage| usage.swap.map(|swap| swap.value.available.saturating_add(swap.value.usage).to_string()),
+);
 const WORKING_SET: OfContainer = (
     "container_memory_working_set_bytes",
     "gauge",
@@ -75,7 +92,6 @@ const WORKING_SET: OfContainer = (
 );
 fn of_containers(page: &mut Page, all: &[Usage], (name, kind, help, value): OfContainer) {
     page.metric(name, kind, help);
-    let is_memory = name.starts_with("container_memory_");
     for usage in all {
         let Some(value) = value(usage) else { continue };
         let labels = [
@@ -83,7 +99,11 @@ fn of_containers(page: &mut Page, all: &[Usage], (name, kind, help, value): OfCo
             ("namespace", usage.namespace.as_str()),
             ("pod", usage.pod.as_str()),
         ];
-        let at = if is_memory { usage.memory.map(|one| one.at) } else { usage.cpu.map(|one| one.at) };
+        let at = match name {
+            name if name.starts_with("container_memory_") => usage.memory.map(|one| one.at),
+            name if name.starts_with("container_swap_") => usage.swap.map(|one| one.at),
+            _ => usage.cpu.map(|one| one.at),
+        };
         match at.filter(|at| *at > 0) {
             Some(at) => page.timed(name, &labels, value, at),
             None => page.row(name, &labels, value),
@@ -93,13 +113,16 @@ fn of_containers(page: &mut Page, all: &[Usage], (name, kind, help, value): OfCo
 
 /// `/metrics/resource`, scraped by metrics-server.
 pub async fn of_resources(shared: &Shared, workers: &Arc<Workers>) -> Reply {
-    let all = match usage::of_containers(shared).await {
-        Ok(all) => all,
-        Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    };
+    // Without the runtime, the page has the usage of the node and reports the error.
+    let found = usage::of_containers(shared).await;
+    let has_failed = found.as_ref().err().map(|error| {
+        tracing::warn!(%error, "failed to get container metrics");
+    });
+    let all = found.unwrap_or_default();
     let mut page = Page::default();
-    of_containers(&mut page, &all, CPU);
-    of_containers(&mut page, &all, WORKING_SET);
+    for metric in [CPU, WORKING_SET, SWAP_LIMIT, SWAP_USAGE] {
+        of_containers(&mut page, &all, metric);
+    }
     let pods = workers.pods();
     let name = "container_start_time_seconds";
     page.metric(name, "gauge", "Start time of the container since unix epoch in seconds");
@@ -135,13 +158,44 @@ pub async fn of_resources(shared: &Shared, workers: &Arc<Workers>) -> Reply {
         let labels = [("namespace", usage.namespace.as_str()), ("pod", &usage.pod)];
         page.timed(name, &labels, memory.working_set, usage.memory.map_or(now, |memory| memory.at));
     }
+    let swapped: Vec<_> = usage::by_pod(&all)
+        .into_values()
+        .filter_map(|own| {
+            let at = own.iter().find_map(|usage| usage.swap)?.at;
+            Some((
+                own[0],
+                own.iter().filter_map(|usage| usage.swap).map(|swap| swap.value.usage).sum::<u64>(),
+                at,
+            ))
+        })
+        .collect();
+    let name = "pod_swap_usage_bytes";
+    let help = "Current amount of the pod swap usage in bytes. Reported only on non-windows systems";
+    page.metric(name, "gauge", help);
+    for (usage, swap, at) in swapped {
+        let labels = [("namespace", usage.namespace.as_str()), ("pod", &usage.pod)];
+        page.timed(name, &labels, swap, at);
+    }
+    let name = "node_swap_usage_bytes";
+    page.metric(
+        name,
+        "gauge",
+        "Current swap usage of the node in bytes. Reported only on non-windows systems",
+    );
+    page.timed(name, &[], machine::swap_usage(), now);
     let help = "1 if there was an error while getting container metrics, 0 otherwise";
-    page.single("resource_scrape_error", "gauge", help, 0);
+    for name in ["resource_scrape_error", "scrape_error"] {
+        page.single(name, "gauge", help, u8::from(has_failed.is_some()));
+    }
     page.reply()
 }
 
 /// `/metrics/probes`.
 pub fn of_probes(tally: &Tally) -> Reply {
+    probes(tally).reply()
+}
+
+fn probes(tally: &Tally) -> Page {
     let mut page = Page::default();
     let name = "prober_probe_total";
     let help = "Cumulative number of a liveness, readiness or startup probe for a container by result.";
@@ -157,7 +211,26 @@ pub fn of_probes(tally: &Tally) -> Reply {
         ];
         page.row(name, &labels, count);
     }
-    page.reply()
+    let name = "prober_probe_duration_seconds";
+    page.metric(name, "histogram", "Duration in seconds for a probe response.");
+    let (bucket, sum, count) = (format!("{name}_bucket"), format!("{name}_sum"), format!("{name}_count"));
+    for (probe, durations) in tally.durations() {
+        let labels = [
+            ("container", probe.container.as_str()),
+            ("namespace", &probe.namespace),
+            ("pod", &probe.pod),
+            ("probe_type", probe.probe_type),
+        ];
+        let mut up_to = 0;
+        for (own, bound) in durations.buckets.iter().zip(BUCKETS) {
+            up_to += own;
+            page.row(&bucket, &[&labels[..], &[("le", &bound.to_string())]].concat(), up_to);
+        }
+        page.row(&bucket, &[&labels[..], &[("le", "+Inf")]].concat(), durations.count);
+        page.row(&sum, &labels, durations.sum);
+        page.row(&count, &labels, durations.count);
+    }
+    page
 }
 
 /// `/metrics`: the kubelet's own metrics.
@@ -176,12 +249,7 @@ pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
         "Number of pods that have a running pod sandbox",
         phase("Running"),
     );
-    page.single(
-        "kubelet_desired_pods",
-        "gauge",
-        "The number of pods the kubelet is being instructed to run.",
-        pods.len(),
-    );
+    counts(&mut page, &pods);
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
     for container in shared.engine.all_containers().await.unwrap_or_default() {
         let state = match container.state() {
@@ -207,6 +275,66 @@ pub async fn of_kubelet(shared: &Shared, workers: &Arc<Workers>) -> Reply {
         Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
     page.reply()
+}
+
+/// Condition of the pods that a family counts.
+type Predicate = fn(&Pod) -> bool;
+
+/// Numbers of pods by what they are and what happens to them.
+fn counts(page: &mut Page, pods: &[Arc<Pod>]) {
+    let number = |is: &dyn Fn(&Pod) -> bool| pods.iter().filter(|pod| is(pod)).count();
+    let families: [(&str, &str, Predicate); 2] = [
+        (
+            "kubelet_desired_pods",
+            "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
+            |_| true,
+        ),
+        (
+            "kubelet_active_pods",
+            "The number of pods the kubelet considers active and which are being considered when admitting new pods. \
+             static is true if the pod is not from the apiserver.",
+            |pod| !has_ended(pod),
+        ),
+    ];
+    for (name, help, is) in families {
+        page.metric(name, "gauge", help);
+        for wanted in [false, true] {
+            let count = number(&|pod| is_static(pod) == wanted && is(pod));
+            page.row(name, &[("static", static_label(wanted))], count);
+        }
+    }
+    let help = "The number of mirror pods the kubelet will try to create (one per admitted static pod)";
+    page.single("kubelet_mirror_pods", "gauge", help, number(&is_static));
+    let ephemeral = |pod: &Arc<Pod>| {
+        pod.spec.as_ref().and_then(|spec| spec.ephemeral_containers.as_ref()).map_or(0, Vec::len)
+    };
+    let help = "Current number of ephemeral containers in pods managed by this kubelet.";
+    page.single(
+        "kubelet_managed_ephemeral_containers",
+        "gauge",
+        help,
+        pods.iter().map(ephemeral).sum::<usize>(),
+    );
+    let condition = |pod: &Pod, wanted: &str| {
+        let mut all = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        all.find(|one| one.type_ == wanted).map(|one| one.reason.clone().unwrap_or_default())
+    };
+    let help = "Number of in-progress resizes for pods.";
+    let in_progress = number(&|pod| condition(pod, "PodResizeInProgress").is_some());
+    page.single("kubelet_pod_in_progress_resizes", "gauge", help, in_progress);
+    let name = "kubelet_pod_pending_resizes";
+    page.metric(name, "gauge", "Number of pending resizes for pods.");
+    for (reason, label) in [("Deferred", "deferred"), ("Infeasible", "infeasible")] {
+        let count = number(&|pod| condition(pod, "PodResizePending").as_deref() == Some(reason));
+        page.row(name, &[("reason", label)], count);
+    }
+    let version = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { 2 } else { 1 };
+    page.single("kubelet_cgroup_version", "gauge", "cgroup version on the hosts.", version);
+    let name = "kubelet_metrics_provider";
+    let help =
+        "Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'";
+    page.metric(name, "gauge", help);
+    page.row(name, &[("provider", "cri")], 1);
 }
 
 /// Volumes by plugin: those of pods, and those that are mounted.
@@ -272,10 +400,11 @@ const OF_VOLUMES: [OfVolume; 6] = [
 /// Usage of the volumes of claims; a claim used by several pods is reported once.
 async fn volumes_of(page: &mut Page, shared: &Shared, pods: &[Arc<objects::core::v1::Pod>]) {
     let now = shared.clock.now();
+    let record = |source: &'static str, begun| shared.metrics.pods.volume_measured(source, begun);
     let mut claims: BTreeMap<(String, String), Amounts> = BTreeMap::new();
     for pod in pods {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        for volume in shared.volumes.measure(uid, &shared.drivers, now).await.iter() {
+        for volume in shared.volumes.measure(uid, &shared.drivers, now, &record).await.iter() {
             let namespace = pod.metadata.namespace.clone().unwrap_or_default();
             if let Some(claim) = &volume.claim {
                 claims.entry((namespace, claim.clone())).or_insert(volume.amounts);
@@ -297,6 +426,63 @@ async fn volumes_of(page: &mut Page, shared: &Shared, pods: &[Arc<objects::core:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pods_are_counted_by_kind_and_state() {
+        let pod = |text: &str| Arc::new(serde_json::from_str::<Pod>(text).expect("a pod"));
+        let pods = [
+            pod(
+                r#"{"status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]}}"#,
+            ),
+            pod(r#"{"status": {"phase": "Failed", "containerStatuses": []}}"#),
+            pod(
+                r#"{"metadata": {"annotations": {"kubernetes.io/config.source": "file"}}, "status": {"phase": "Running"}}"#,
+            ),
+        ];
+        let mut page = Page::default();
+        counts(&mut page, &pods);
+        for row in [
+            "kubelet_desired_pods{static=\"\"} 2",
+            "kubelet_desired_pods{static=\"true\"} 1",
+            "kubelet_active_pods{static=\"\"} 1",
+            "kubelet_mirror_pods 1",
+            "kubelet_pod_pending_resizes{reason=\"deferred\"} 1",
+            "kubelet_pod_pending_resizes{reason=\"infeasible\"} 0",
+            "kubelet_pod_in_progress_resizes 0",
+        ] {
+            assert!(page.0.contains(&format!("{row}\n")), "{row}: {}", page.0);
+        }
+    }
+
+    #[test]
+    fn durations_of_probes_are_a_histogram() {
+        let tally = Tally::default();
+        let probe = |good| crate::probes::Counted {
+            namespace: "n".to_owned(),
+            pod: "p".to_owned(),
+            uid: "u".to_owned(),
+            container: "c".to_owned(),
+            probe_type: "Readiness",
+            good,
+        };
+        tally.count(probe(true), std::time::Duration::from_millis(3));
+        tally.count(probe(false), std::time::Duration::from_millis(300));
+        tally.count(probe(false), std::time::Duration::from_secs(60));
+        let text = probes(&tally).0;
+        let labels = "container=\"c\",namespace=\"n\",pod=\"p\",probe_type=\"Readiness\"";
+        for row in [
+            format!("prober_probe_duration_seconds_bucket{{{labels},le=\"0.005\"}} 1"),
+            format!("prober_probe_duration_seconds_bucket{{{labels},le=\"0.25\"}} 1"),
+            format!("prober_probe_duration_seconds_bucket{{{labels},le=\"0.5\"}} 2"),
+            format!("prober_probe_duration_seconds_bucket{{{labels},le=\"10\"}} 2"),
+            format!("prober_probe_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 3"),
+            format!("prober_probe_duration_seconds_sum{{{labels}}} 60.303"),
+        ] {
+            assert!(text.contains(&format!("{row}\n")), "{row}: {text}");
+        }
+        tally.forget("u");
+        assert!(tally.durations().is_empty());
+    }
 
     #[test]
     fn metric_labels_are_quoted() {

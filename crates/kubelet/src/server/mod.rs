@@ -17,7 +17,6 @@ mod usage;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::peers::Peers;
 use base::tasks::TaskGroup;
@@ -38,6 +37,7 @@ pub use base::zpages::PageSettings;
 use client_authorities::AcceptedChain;
 pub use client_authorities::ClientAuthorities;
 use limits::{CONNECTIONS, CONNECTIONS_PER_ADDRESS, HANDSHAKE};
+pub use machine::booted;
 pub use tls::{ServeError, Serving};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -82,25 +82,19 @@ impl Server {
         let slots = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS));
         let peers = Peers::new(CONNECTIONS_PER_ADDRESS);
         let accepting = async {
+            let mut acceptor = base::accept::Acceptor::new(&listener);
             loop {
                 let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-                match listener.accept().await {
-                    Ok((stream, peer)) => {
-                        let Some(counted) = peers.enter(peer.ip()) else {
-                            tracing::debug!(%peer, "connection rejected, too many from this address");
-                            continue;
-                        };
-                        let server = Arc::clone(&server);
-                        tasks.spawn_until_stopped(async move {
-                            let _counted = (slot, counted);
-                            server.connection(stream).await;
-                        });
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "failed to accept connection");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
-                }
+                let (stream, peer) = acceptor.accept().await;
+                let Some(counted) = peers.enter(peer.ip()) else {
+                    tracing::debug!(%peer, "connection rejected, too many from this address");
+                    continue;
+                };
+                let server = Arc::clone(&server);
+                tasks.spawn_until_stopped(async move {
+                    let _counted = (slot, counted);
+                    server.connection(stream).await;
+                });
             }
         };
         tasks.until_stopped(accepting).await;

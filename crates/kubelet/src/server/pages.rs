@@ -33,7 +33,7 @@ pub fn pages(shared: &Arc<Shared>) -> Result<Arc<ComponentPages>, MetricsError> 
 
 fn sync_loop(age: i64) -> Result<(), String> {
     if age > STUCK_SECONDS {
-        return Err(format!("sync Loop took longer than expected: no state of the runtime for {age}s"));
+        return Err(format!("sync Loop took longer than expected: last relist {age}s ago"));
     }
     Ok(())
 }

@@ -288,7 +288,8 @@ pub async fn summary(shared: &Shared, workers: &Arc<Workers>, rate: &Rate, only_
             .zip(&logs)
             .map(|(one, &logs)| container(one, &pod, Some(&Files { disks: &disks, logs }), now))
             .collect();
-        let volumes = shared.volumes.measure(uid, &shared.drivers, now).await;
+        let record = |source: &'static str, begun| shared.metrics.pods.volume_measured(source, begun);
+        let volumes = shared.volumes.measure(uid, &shared.drivers, now, &record).await;
         let layers = own.iter().filter_map(|one| one.disk.map(|disk| written(disk.value)));
         let local = volumes.iter().filter(|one| is_local(&pod, &one.name));
         let total = ephemeral(layers.chain(logs.iter().copied()), local);

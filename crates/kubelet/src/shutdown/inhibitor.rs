@@ -82,7 +82,7 @@ impl Inhibitor {
             match message.kind {
                 ANSWER if message.reply_serial == self.serial => return Ok(descriptor),
                 ERROR if message.reply_serial == self.serial => {
-                    return Err(io::Error::other(format!("{} was refused", method.member)));
+                    return Err(io::Error::other(format!("D-Bus call {} failed", method.member)));
                 }
                 _ => {}
             }

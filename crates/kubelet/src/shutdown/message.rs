@@ -103,7 +103,7 @@ pub fn rest_length(fixed: &[u8; FIXED]) -> io::Result<usize> {
         |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]) as usize;
     let (body, fields) = (at(4), at(12));
     if body > MAX_LENGTH || fields > MAX_LENGTH {
-        return Err(malformed("a message too long"));
+        return Err(malformed("message too long"));
     }
     Ok(fields.next_multiple_of(8) + body)
 }
@@ -111,40 +111,41 @@ pub fn rest_length(fixed: &[u8; FIXED]) -> io::Result<usize> {
 /// Parses a message from its first bytes and the rest.
 pub fn parse(fixed: &[u8; FIXED], rest: &[u8]) -> io::Result<Message> {
     let length = u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]) as usize;
-    let fields = rest.get(..length).ok_or_else(|| malformed("a short header"))?;
-    let body = rest.get(length.next_multiple_of(8)..).ok_or_else(|| malformed("a short message"))?;
+    let fields = rest.get(..length).ok_or_else(|| malformed("truncated header"))?;
+    let body = rest.get(length.next_multiple_of(8)..).ok_or_else(|| malformed("truncated message"))?;
     let mut message = Message { kind: fixed[1], body: body.to_vec(), ..Message::default() };
     let mut at = 0_usize;
     // Each field: its code, a one-letter signature, a value. The header is padded to 8 bytes.
     while at < fields.len() {
-        let head = fields.get(at..at + 4).ok_or_else(|| malformed("a short field"))?;
+        let head = fields.get(at..at + 4).ok_or_else(|| malformed("truncated field"))?;
         let (code, kind) = (head[0], head[2]);
         if head[1] != 1 {
-            return Err(malformed("a field that is no plain value"));
+            return Err(malformed("unsupported field type"));
         }
         at += 4;
         match kind {
             b's' | b'o' => {
-                let length = fields.get(at..at + 4).ok_or_else(|| malformed("a short text"))?;
+                let length = fields.get(at..at + 4).ok_or_else(|| malformed("truncated string"))?;
                 let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
-                let value = fields.get(at + 4..at + 4 + length).ok_or_else(|| malformed("a short text"))?;
+                let value =
+                    fields.get(at + 4..at + 4 + length).ok_or_else(|| malformed("truncated string"))?;
                 if code == MEMBER {
                     message.member = String::from_utf8_lossy(value).into_owned();
                 }
                 at += 4 + length + 1;
             }
             b'g' => {
-                let length = usize::from(*fields.get(at).ok_or_else(|| malformed("a short signature"))?);
+                let length = usize::from(*fields.get(at).ok_or_else(|| malformed("truncated signature"))?);
                 at += 1 + length + 1;
             }
             b'u' => {
-                let value = fields.get(at..at + 4).ok_or_else(|| malformed("a short number"))?;
+                let value = fields.get(at..at + 4).ok_or_else(|| malformed("truncated number"))?;
                 if code == REPLY_SERIAL {
                     message.reply_serial = u32::from_le_bytes([value[0], value[1], value[2], value[3]]);
                 }
                 at += 4;
             }
-            _ => return Err(malformed("a field of another kind")),
+            _ => return Err(malformed("unexpected field type")),
         }
         at = at.next_multiple_of(8);
     }

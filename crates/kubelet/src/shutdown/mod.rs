@@ -93,6 +93,7 @@ pub async fn follow(shared: Arc<Shared>, workers: Arc<Workers>) {
 /// Terminates all pods in order of priority, lowest first.
 async fn end(shared: &Arc<Shared>, workers: &Arc<Workers>, grace: &Grace) {
     tracing::info!(seconds = grace.total().as_secs(), "node is shutting down, terminating pods");
+    shared.metrics.node_start.shutdown_begins(shared.clock.now());
     workers.reject_new();
     shared.shutting_down.store(true, std::sync::atomic::Ordering::Relaxed);
     shared.node_news.notify_one();
@@ -115,6 +116,7 @@ async fn end(shared: &Arc<Shared>, workers: &Arc<Workers>, grace: &Grace) {
             }
         }
     }
+    shared.metrics.node_start.shutdown_ends(shared.clock.now());
 }
 
 #[cfg(test)]

@@ -86,8 +86,8 @@ fn page_size(medium: &str, spec: &PodSpec) -> io::Result<i64> {
     }
     match requested.iter().collect::<Vec<_>>()[..] {
         [one] => Ok(*one),
-        [] => Err(wrong("medium \"HugePages\" needs a container that asks for huge pages".to_owned())),
-        _ => Err(wrong("medium \"HugePages\" is for pods that ask for one size of huge pages".to_owned())),
+        [] => Err(wrong("medium \"HugePages\" requires a container with a huge page request".to_owned())),
+        _ => Err(wrong("medium \"HugePages\" requires huge pages of exactly one size".to_owned())),
     }
 }
 

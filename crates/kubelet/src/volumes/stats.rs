@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
+use super::directories::plugin_of_claim;
 use super::disk_usage::disk_usage;
 use super::prepare::{Prepared, PreparedVolume};
 use crate::csi::{self, Drivers};
@@ -89,8 +90,15 @@ impl PodVolumes {
         self.0.lock().remove(uid);
     }
 
-    /// Usage of the volumes of a pod.
-    pub async fn measure(&self, uid: &str, drivers: &Drivers, now: Timestamp) -> Arc<[VolumeStats]> {
+    /// Usage of the volumes of a pod. `record` is called with the plugin of each volume that is measured now, and the begin
+    /// of its measurement.
+    pub async fn measure(
+        &self,
+        uid: &str,
+        drivers: &Drivers,
+        now: Timestamp,
+        record: &(dyn Fn(&'static str, Instant) + Sync),
+    ) -> Arc<[VolumeStats]> {
         let prepared = match self.0.lock().get(uid) {
             None => return Arc::default(),
             Some(Entry { measured: Some((at, known)), .. }) if now.duration_since(*at) < CACHE_LIFETIME => {
@@ -99,7 +107,9 @@ impl PodVolumes {
             Some(entry) => Arc::clone(&entry.prepared),
         };
         let all = prepared.iter().map(|(name, volume)| async move {
+            let begun = Instant::now();
             let amounts = measure(volume, drivers).await?;
+            record(plugin_of_claim(&volume.measure), begun);
             Some(VolumeStats { name: name.clone(), claim: volume.claim.clone(), at: now, amounts })
         });
         let found: Arc<[VolumeStats]> =
@@ -180,19 +190,23 @@ mod tests {
         ]));
         let (volumes, drivers) = (PodVolumes::default(), Drivers::default());
         let at = |seconds: i64| Timestamp::from_second(seconds).expect("a time");
-        assert!(volumes.measure("uid", &drivers, at(0)).await.is_empty());
+        let recorded = Mutex::new(Vec::new());
+        let record = |plugin: &'static str, _: Instant| recorded.lock().push(plugin);
+        let measure = |seconds: i64| volumes.measure("uid", &drivers, at(seconds), &record);
+        assert!(measure(0).await.is_empty());
         volumes.set("uid", &prepared);
-        let found = volumes.measure("uid", &drivers, at(1)).await;
+        let found = measure(1).await;
         let names: Vec<&str> = found.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["files", "whole"]);
         assert!(found[0].amounts.capacity > 0 && found[0].amounts.inodes_used == 1, "{found:?}");
         std::fs::write(directory.path().join("f"), [0; 10_000]).expect("a file");
-        assert_eq!(volumes.measure("uid", &drivers, at(2)).await, found, "cached");
-        let later = volumes.measure("uid", &drivers, at(60)).await;
+        assert_eq!(measure(2).await, found, "cached");
+        assert_eq!(recorded.lock().len(), 2, "only measurements are recorded");
+        let later = measure(60).await;
         assert_eq!(later[0].amounts.inodes_used, 2);
         assert!(later[0].amounts.used >= 10_000);
         volumes.forget("uid");
-        assert!(volumes.measure("uid", &drivers, at(61)).await.is_empty());
+        assert!(measure(61).await.is_empty());
     }
 
     #[test]

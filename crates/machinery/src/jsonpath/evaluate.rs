@@ -1,6 +1,7 @@
 //! Evaluation of templates.
 
 use super::{EvaluateError, Filter, Found, Missing, Node, Operator, Slice};
+use crate::codec::typed::go_type;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -214,7 +215,7 @@ fn elements(values: Values<'_>, slice: Slice) -> Result<Values<'_>, EvaluateErro
             continue;
         }
         let Value::Array(items) = value.as_ref() else {
-            return fail(format!("{} is not array or slice", type_name(&value)));
+            return fail(format!("{} is not array or slice", go_type(&value)));
         };
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
         let specified = slice.start.unwrap_or(0);
@@ -245,18 +246,6 @@ fn elements(values: Values<'_>, slice: Slice) -> Result<Values<'_>, EvaluateErro
         found.extend(taken);
     }
     Ok(found)
-}
-
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_i64() => "int64",
-        Value::Number(_) => "float64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
 }
 
 const NO_COMPARISON: &str = "invalid type for comparison";

@@ -7,12 +7,14 @@ mod dns;
 mod ip;
 mod object_meta;
 mod qualified;
+mod semver;
 mod text;
 
 pub use dns::*;
 pub use ip::*;
 pub use object_meta::*;
 pub use qualified::*;
+pub use semver::SemanticVersion;
 pub use text::*;
 
 /// `must be no more than N characters`, the text of older checks (which count bytes too).

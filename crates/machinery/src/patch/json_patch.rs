@@ -3,6 +3,7 @@
 
 use super::{PatchError, depth};
 use crate::codec::budget::{Budget, footprint};
+use crate::codec::typed::kind_of;
 use serde_json::Value;
 
 /// Limit of operations in one patch.
@@ -68,7 +69,7 @@ pub fn validate(patch: &Value) -> Result<Vec<String>, PatchError> {
                 "op" | "path" | "from" if !value.is_string() && !value.is_null() => {
                     return Err(PatchError::BadRequest(format!(
                         "{prefix}json: cannot unmarshal {} into Go struct field jsonPatchOp.{member} of type string",
-                        kind_name(value)
+                        kind_of(value)
                     )));
                 }
                 "op" | "path" | "from" | "value" => {}
@@ -79,20 +80,9 @@ pub fn validate(patch: &Value) -> Result<Vec<String>, PatchError> {
     Ok(errors)
 }
 
-fn kind_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 fn operations<'a>(patch: &'a Value, list: &str, item: &str, prefix: &str) -> Result<&'a [Value], PatchError> {
     let refuse = |value: &Value, kind: &str| {
-        let what = kind_name(value);
+        let what = kind_of(value);
         PatchError::BadRequest(format!("{prefix}json: cannot unmarshal {what} into Go value of type {kind}"))
     };
     let operations = match patch {

@@ -111,16 +111,6 @@ impl LabelSelector {
         Ok(Self::All(requirements))
     }
 
-    /// The selector of a plain map of labels (Services, replication controllers).
-    pub fn from_map(labels: &Map<String, Value>) -> Self {
-        let requirement = |(key, value): (&String, &Value)| Requirement {
-            key: key.clone(),
-            operator: Operator::Equals,
-            values: vec![value.as_str().unwrap_or("").to_owned()],
-        };
-        Self::All(labels.iter().map(requirement).collect())
-    }
-
     pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
         match self {
             Self::All(requirements) => requirements.iter().all(|r| r.matches(labels)),

@@ -13,9 +13,11 @@ use base::http::{Authorities, Client, HttpError, Limits, Origin, OriginError, Tr
 use base::tasks::TaskGroup;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http::{Method, Request, StatusCode, Uri, header};
 use http_body_util::Full;
 use parking_lot::Mutex;
+use rand::seq::SliceRandom as _;
 use runtime::Recorder;
 use rustls::ClientConfig;
 use std::collections::{HashMap, HashSet};
@@ -24,15 +26,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
-/// Pods that are scraped at once.
+/// Pods that are scraped at once; those that failed or were slow have a share of their own.
 const AT_ONCE: usize = 64;
+const SLOW_AT_ONCE: usize = 16;
+/// Of these, pods of one namespace.
+const AT_ONCE_OF_NAMESPACE: usize = 16;
+/// Time of a scrape beyond which a pod is slow.
+const SLOW: Duration = Duration::from_secs(1);
 /// Length of a page, at most.
 const LONGEST_PAGE: usize = 16 << 20;
 /// Memory that the values of any page may take while it is read; larger ones wait for one of few places.
 const SMALL_PAGE: usize = 64 << 10;
 const LARGE_PAGES: usize = 4;
+/// Of these, pages of one namespace.
+const LARGE_PAGES_OF_NAMESPACE: usize = 1;
+/// Bytes of a page that are read ahead.
+const READ_BUFFER: usize = 64 << 10;
 const ACCEPT: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
 
 /// Settings of the adapter.
@@ -117,6 +128,23 @@ pub struct Adapter {
     leads: Arc<AtomicBool>,
     /// Pods whose last scrape failed, with the reason of the event.
     failing: Mutex<HashMap<(String, String), &'static str>>,
+    /// Pods whose last scrape was slow.
+    slow: Mutex<HashSet<(String, String)>>,
+}
+
+/// The time that is left of a request. Waits for a permit are not part of it.
+struct TimeLeft {
+    whole: Duration,
+    left: Duration,
+}
+
+impl TimeLeft {
+    async fn within<T>(&mut self, work: impl Future<Output = T>) -> Result<T, PodError> {
+        let begun = Instant::now();
+        let outcome = tokio::time::timeout(self.left, work).await;
+        self.left = self.left.saturating_sub(begun.elapsed());
+        outcome.map_err(|_| PodError::Timeout(self.whole))
+    }
 }
 
 impl Adapter {
@@ -143,7 +171,13 @@ impl Adapter {
         tasks: &TaskGroup,
     ) -> Arc<Self> {
         let timeout = config.request_timeout.min(config.interval);
-        let limits = Limits { connect: timeout, response: timeout, silence: timeout, ..Limits::default() };
+        let limits = Limits {
+            connect: timeout,
+            response: timeout,
+            silence: timeout,
+            read_buffer: READ_BUFFER,
+            ..Limits::default()
+        };
         // Pods have certificates of their own making; nothing secret is sent to them.
         let trust = Trust { authorities: Authorities::Unverified, ..Trust::default() };
         let memory = MemoryLimits { total: config.max_bytes, namespace: config.max_bytes_of_namespace };
@@ -159,6 +193,7 @@ impl Adapter {
             recorder,
             leads,
             failing: Mutex::default(),
+            slow: Mutex::default(),
         });
         let (running, group) = (Arc::clone(&adapter), tasks.clone());
         tasks.supervise("metrics-adapter", move || {
@@ -191,33 +226,59 @@ impl Adapter {
         let names: HashSet<(&str, &str)> = pods.iter().map(|pod| key(pod)).collect();
         self.values.retain(|namespace, name| names.contains(&(namespace, name)));
         self.failing.lock().retain(|(namespace, name), _| names.contains(&(namespace, name)));
-        let is_failing = |pod: &&Arc<PodRecord>| {
+        self.slow.lock().retain(|(namespace, name)| names.contains(&(namespace, name)));
+        let is_slow = |pod: &Arc<PodRecord>| {
             let (namespace, name) = key(pod);
-            self.failing.lock().contains_key(&(namespace.to_owned(), name.to_owned()))
+            let key = (namespace.to_owned(), name.to_owned());
+            self.failing.lock().contains_key(&key) || self.slow.lock().contains(&key)
         };
-        // Pods that failed come last and share one interval: many that hang do not delay the others.
-        let (failing, sound): (Vec<_>, Vec<_>) = pods.iter().partition(is_failing);
-        self.scrape_all(&sound).await;
-        let _ = tokio::time::timeout(self.config.interval, self.scrape_all(&failing)).await;
+        let (slow, sound): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| is_slow(pod));
+        // Pods that were not reached in an interval wait for the next one.
+        let all =
+            async { tokio::join!(self.scrape_all(&sound, AT_ONCE), self.scrape_all(&slow, SLOW_AT_ONCE)) };
+        let _ = tokio::time::timeout(self.config.interval, all).await;
     }
 
-    async fn scrape_all(&self, pods: &[&Arc<PodRecord>]) {
-        futures_util::stream::iter(pods).for_each_concurrent(AT_ONCE, |pod| self.scrape(pod)).await;
+    /// Scrapes pods in a random order, `at_once` of all and a share of them of each namespace. Permits are granted in the
+    /// order of requests, so each namespace with waiting pods gets its turn.
+    async fn scrape_all(&self, pods: &[&Arc<PodRecord>], at_once: usize) {
+        let mut by_namespace: HashMap<&str, Vec<&Arc<PodRecord>>> = HashMap::new();
+        for pod in pods {
+            by_namespace.entry(key(pod).0).or_default().push(pod);
+        }
+        let permits = &Semaphore::new(at_once);
+        let of_namespace = by_namespace.into_values().map(|mut pods| async move {
+            pods.shuffle(&mut rand::rng());
+            let large = &Semaphore::new(LARGE_PAGES_OF_NAMESPACE);
+            let scrapes = futures_util::stream::iter(pods);
+            let scrape = |pod: &Arc<PodRecord>| {
+                let pod = Arc::clone(pod);
+                async move {
+                    let _permit = permits.acquire().await;
+                    self.scrape(&pod, large).await;
+                }
+            };
+            scrapes.for_each_concurrent(AT_ONCE_OF_NAMESPACE, scrape).await;
+        });
+        of_namespace.collect::<FuturesUnordered<_>>().collect::<()>().await;
     }
 
-    async fn scrape(&self, pod: &PodRecord) {
+    async fn scrape(&self, pod: &PodRecord, large: &Semaphore) {
         let Some(target) = self.target(pod) else { return };
         let timeout = self.config.request_timeout.min(self.config.interval);
-        let outcome = match tokio::time::timeout(timeout, self.fetch(pod, target)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(PodError::Timeout(timeout)),
-        };
+        let mut time = TimeLeft { whole: timeout, left: timeout };
+        let outcome = self.fetch(pod, target, &mut time, large).await;
         let (namespace, name) = key(pod);
         let outcome = outcome.and_then(|page| {
             let at = self.clock.now().as_millisecond();
             Ok(self.values.store(namespace, name, at, page)?)
         });
         let known = (namespace.to_owned(), name.to_owned());
+        if time.whole.saturating_sub(time.left) > SLOW {
+            self.slow.lock().insert(known.clone());
+        } else {
+            self.slow.lock().remove(&known);
+        }
         let Err(error) = outcome else {
             self.failing.lock().remove(&known);
             return;
@@ -235,7 +296,13 @@ impl Adapter {
         }
     }
 
-    async fn fetch(&self, pod: &PodRecord, target: &ScrapeTarget) -> Result<Series, PodError> {
+    async fn fetch(
+        &self,
+        pod: &PodRecord,
+        target: &ScrapeTarget,
+        time: &mut TimeLeft,
+        large: &Semaphore,
+    ) -> Result<Series, PodError> {
         let ip: IpAddr = pod.ip.parse().map_err(|_| PodError::Address)?;
         if !(self.is_allowed)(ip) {
             return Err(PodError::Address);
@@ -246,7 +313,7 @@ impl Adapter {
         };
         let request =
             Request::get(&target.path).header(header::ACCEPT, ACCEPT).body(Full::<Bytes>::default())?;
-        let mut response = self.http.send(&origin, request).await?;
+        let mut response = time.within(self.http.send(&origin, request)).await??;
         if response.status != StatusCode::OK {
             return Err(PodError::Status(response.status));
         }
@@ -254,14 +321,16 @@ impl Adapter {
         let limits =
             PageLimits { series: self.config.max_series_of_pod, bytes: self.config.max_bytes_of_pod };
         let (mut decoder, mut length, mut place) = (PageDecoder::new(format, limits), 0_usize, None);
-        while let Some(piece) = response.piece().await? {
+        while let Some(piece) = time.within(response.piece()).await?? {
             length = length.saturating_add(piece.len());
             if length > LONGEST_PAGE {
                 return Err(PodError::TooLong);
             }
             decoder.push(&piece)?;
             if place.is_none() && decoder.bytes() > SMALL_PAGE {
-                place = self.large_pages.acquire().await.ok();
+                place = Some((large.acquire().await.ok(), self.large_pages.acquire().await.ok()));
+                // Others wait for the permit.
+                time.left = time.left.min(time.whole / 2);
             }
         }
         Ok(decoder.finish()?)

@@ -269,7 +269,7 @@ impl PodPages {
         #[expect(clippy::cast_precision_loss, reason = "a span of milliseconds is far below 2^52")]
         let seconds = milliseconds as f64 / 1000.0;
         let rate = |(labels, value): &'_ (Labels, f64)| {
-            // A counter that began anew counts from zero.
+            // A counter that was reset counts from zero.
             let before = old.get(labels)?;
             let grown = if value < before { *value } else { value - before };
             Some(grown / seconds)
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(rate(), None);
         store(20_000, 150.0);
         assert_eq!(rate(), Some(MetricValue { value: 5.0, at: 20_000, window: Some(10) }));
-        // The process of the pod began anew.
+        // The process of the pod was restarted.
         store(30_000, 20.0);
         assert_eq!(rate().map(|found| found.value), Some(2.0));
         assert_eq!(values.names().into_iter().collect::<Vec<_>>(), ["r_per_second", "r_total"]);

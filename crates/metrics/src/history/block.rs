@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn points_come_back() {
+    fn encoded_points_decode_unchanged() {
         let point = |at, cpu, memory| HistoryPoint { at, cpu, memory };
         round_trip(&[]);
         round_trip(&[point(1_767_225_600, 5, 1 << 30)]);

@@ -68,6 +68,15 @@ impl SeriesKey {
 pub struct History {
     config: HistoryConfig,
     open: Mutex<Open>,
+    /// The segment that is appended to; held while a frame is written.
+    segment: Mutex<Option<Segment>>,
+}
+
+/// A segment whose frames are all valid.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    start: i64,
+    length: u64,
 }
 
 #[derive(Debug, Default)]
@@ -81,7 +90,54 @@ impl History {
     /// Opens the history in its directory, which is created if it is missing.
     pub fn open(config: HistoryConfig) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.directory)?;
-        Ok(Self { config, open: Mutex::default() })
+        let history = Self { config, open: Mutex::default(), segment: Mutex::default() };
+        if let Some((start, ..)) = history.segments()?.pop() {
+            *history.segment.lock() = Some(history.repair(start)?);
+        }
+        Ok(history)
+    }
+
+    fn path(&self, start: i64) -> PathBuf {
+        self.config.directory.join(format!("{start:020}{SUFFIX}"))
+    }
+
+    /// Truncates a segment to its last valid frame: frames behind a damaged one are never read.
+    fn repair(&self, start: i64) -> io::Result<Segment> {
+        let path = self.path(start);
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Segment { start, length: 0 }),
+            read => read?,
+        };
+        let mut rest = Cursor(&bytes);
+        let mut valid = 0;
+        while rest.frame().is_some() {
+            valid = bytes.len().saturating_sub(rest.0.len());
+        }
+        let length = u64::try_from(valid).unwrap_or(u64::MAX);
+        if valid < bytes.len() {
+            let lost = bytes.len().saturating_sub(valid);
+            tracing::warn!(segment = %path.display(), bytes = lost, "truncating a damaged segment of the history");
+            OpenOptions::new().write(true).open(&path)?.set_len(length)?;
+        }
+        Ok(Segment { start, length })
+    }
+
+    /// Appends a frame to the segment that begins at `start`. One that is not written to its end is removed again.
+    fn append(&self, start: i64, frame: &[u8]) -> io::Result<()> {
+        let mut segment = self.segment.lock();
+        let mut current = match segment.take() {
+            Some(current) if current.start == start => current,
+            _ => self.repair(start)?,
+        };
+        let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(self.path(start))?;
+        if let Err(error) = file.write_all(frame).and_then(|()| file.sync_data()) {
+            // Without success, the segment is repaired before the next frame.
+            let _ = file.set_len(current.length);
+            return Err(error);
+        }
+        current.length = current.length.saturating_add(u64::try_from(frame.len()).unwrap_or(0));
+        *segment = Some(current);
+        Ok(())
     }
 
     /// Adds points of one moment. Returns whether blocks are due to be appended by [`History::flush`].
@@ -120,10 +176,7 @@ impl History {
             frame.extend_from_slice(&length.to_be_bytes());
             frame.extend_from_slice(&crc32c::crc32c(&payload).to_be_bytes());
             frame.append(&mut payload);
-            let start = now.div_euclid(SEGMENT).saturating_mul(SEGMENT);
-            let path = self.config.directory.join(format!("{start:020}{SUFFIX}"));
-            let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-            file.write_all(&frame)?;
+            self.append(now.div_euclid(SEGMENT).saturating_mul(SEGMENT), &frame)?;
         }
         self.prune(now)
     }
@@ -299,6 +352,64 @@ mod tests {
         assert!(left > 0 && left < all, "{left} of {all}");
         fs::write(&path, b"no segment").expect("writes");
         assert_eq!(count(&open()), 0);
+    }
+
+    #[test]
+    fn points_after_a_torn_write_are_not_lost() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = || History::open(HistoryConfig::new(directory.path())).expect("opens");
+        let times = |history: &History| {
+            let mut times = Vec::new();
+            history.read(0, |_, point| times.push(point.at)).expect("reads");
+            times
+        };
+        let write = |history: &History, at: i64| {
+            history.record(at, [(pod(1), HistoryPoint { at, cpu: 1, memory: 1 })]);
+            history.flush(at).expect("appends");
+        };
+        let history = open();
+        write(&history, START);
+        write(&history, START + 600);
+        let (_, path, size) = history.segments().expect("segments").remove(0);
+        let tear = |length: u64| {
+            OpenOptions::new().write(true).open(&path).expect("opens").set_len(length).expect("truncates");
+        };
+        tear(size - 5);
+        let history = open();
+        write(&history, START + 1200);
+        assert_eq!(times(&history), [START, START + 1200], "after a crash in the middle of a frame");
+        // Bytes of a write that failed and could not be removed either.
+        OpenOptions::new().append(true).open(&path).expect("opens").write_all(&[7; 100]).expect("writes");
+        *history.segment.lock() = None;
+        write(&history, START + 1800);
+        assert_eq!(times(&history), [START, START + 1200, START + 1800], "after a failed write");
+        fs::write(&path, b"no segment").expect("writes");
+        let history = open();
+        write(&history, START + 2400);
+        assert_eq!(times(&open()), [START + 2400]);
+    }
+
+    #[test]
+    fn failed_write_leaves_whole_frames() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let history = History::open(HistoryConfig::new(directory.path())).expect("opens");
+        let write = |at: i64| {
+            history.record(at, [(pod(1), HistoryPoint { at, cpu: 1, memory: 1 })]);
+            history.flush(at)
+        };
+        write(START).expect("appends");
+        // Root may write to files without write permission, so the segment becomes a directory.
+        let (_, path, _) = history.segments().expect("segments").remove(0);
+        let aside = directory.path().join("aside");
+        fs::rename(&path, &aside).expect("renames");
+        fs::create_dir(&path).expect("a directory");
+        assert!(write(START + 600).is_err());
+        fs::remove_dir(&path).expect("removes");
+        fs::rename(&aside, &path).expect("renames");
+        write(START + 1200).expect("appends");
+        let mut times = Vec::new();
+        history.read(0, |_, point| times.push(point.at)).expect("reads");
+        assert_eq!(times, [START, START + 1200]);
     }
 
     #[test]

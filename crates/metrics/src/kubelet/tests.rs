@@ -60,24 +60,24 @@ fn page(body: &str) -> Vec<u8> {
 async fn page_is_fetched_with_the_credential() {
     let node =
         node(page("node_cpu_usage_seconds_total 2 1000\nnode_memory_working_set_bytes 3 1000\n")).await;
-    let batch = kubelets(Duration::from_secs(10)).scrape(&node, &|_, _| true).await.expect("a batch");
+    let batch = kubelets(Duration::from_secs(10)).scrape(&node, &|_, _| None).await.expect("a batch");
     assert_eq!(batch.node.map(|point| (point.cpu, point.memory)), Some((2_000_000_000, 3)));
 }
 
 #[tokio::test]
 async fn kubelet_that_hangs_refuses_or_lies_is_an_error() {
     let soon = kubelets(Duration::from_millis(200));
-    let hung = soon.scrape(&node(Vec::new()).await, &|_, _| true).await;
+    let hung = soon.scrape(&node(Vec::new()).await, &|_, _| None).await;
     assert!(matches!(hung, Err(ScrapeError::Timeout(_) | ScrapeError::Http(_))), "{hung:?}");
     let kubelets = kubelets(Duration::from_secs(20));
     let refused = kubelets
-        .scrape(&node(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n".to_vec()).await, &|_, _| true)
+        .scrape(&node(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n".to_vec()).await, &|_, _| None)
         .await;
     assert!(matches!(refused, Err(ScrapeError::Status(StatusCode::FORBIDDEN))), "{refused:?}");
-    let wrong = kubelets.scrape(&node(page("node_cpu_usage_seconds_total{ 1\n")).await, &|_, _| true).await;
+    let wrong = kubelets.scrape(&node(page("node_cpu_usage_seconds_total{ 1\n")).await, &|_, _| None).await;
     assert!(matches!(wrong, Err(ScrapeError::Decode(_))), "{wrong:?}");
     let long = "# a comment\n".repeat((LONGEST_PAGE / 12) + 2);
-    let long = kubelets.scrape(&node(page(&long)).await, &|_, _| true).await;
+    let long = kubelets.scrape(&node(page(&long)).await, &|_, _| None).await;
     assert!(matches!(long, Err(ScrapeError::TooLong)), "{long:?}");
 }
 
@@ -85,8 +85,8 @@ async fn kubelet_that_hangs_refuses_or_lies_is_an_error() {
 async fn node_without_address_or_port_is_an_error() {
     let kubelets = kubelets(Duration::from_secs(10));
     let nowhere = NodeRecord::default();
-    assert!(matches!(kubelets.scrape(&nowhere, &|_, _| true).await, Err(ScrapeError::NoAddress)));
+    assert!(matches!(kubelets.scrape(&nowhere, &|_, _| None).await, Err(ScrapeError::NoAddress)));
     let addresses = vec![("InternalIP".to_owned(), "127.0.0.1".to_owned())];
     let node = NodeRecord { addresses, ..NodeRecord::default() };
-    assert!(matches!(kubelets.scrape(&node, &|_, _| true).await, Err(ScrapeError::NoPort)));
+    assert!(matches!(kubelets.scrape(&node, &|_, _| None).await, Err(ScrapeError::NoPort)));
 }

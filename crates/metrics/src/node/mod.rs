@@ -1,5 +1,6 @@
 //! The machine's own metrics with the names of node-exporter, read from `/proc` at each scrape.
 
+mod arrays;
 mod disks;
 mod memory;
 mod networks;
@@ -39,12 +40,15 @@ impl Default for NodeMetrics {
 /// The part of a page that one source provides. A source that the kernel does not have provides nothing.
 type Collector = fn(&Path, &mut Page);
 
-const COLLECTORS: [Collector; 12] = [
+const COLLECTORS: [Collector; 15] = [
     processor::of_cores,
     processor::of_load,
     processor::of_pressure,
     memory::of_memory,
     memory::of_paging,
+    arrays::of_disks,
+    arrays::of_bonds,
+    arrays::of_text_files,
     disks::of_devices,
     disks::of_file_systems,
     networks::of_interfaces,

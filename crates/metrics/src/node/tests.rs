@@ -36,6 +36,11 @@ fn series_have_the_names_and_units_of_node_exporter() {
         ("1/net/netstat", "TcpExt: TCPSynRetrans\nTcpExt: 8\nMPTcpExt: X\nMPTcpExt: 1\n"),
         ("../sys/class/net/eth0/operstate", "up\n"),
         ("../sys/class/net/lo/operstate", "unknown\n"),
+        ("mdstat", "md0 : active raid1 sdb[1] sda[0](F)\n      8 blocks [2/1] [_U]\n"),
+        ("../sys/class/net/bonding_masters", "bond0\n"),
+        ("../sys/class/net/bond0/bonding/slaves", "eth0 eth1\n"),
+        ("../sys/class/net/bond0/lower_eth0/bonding_slave/mii_status", "up\n"),
+        ("../sys/class/net/bond0/slave_eth1/bonding_slave/mii_status", "down\n"),
         ("sys/kernel/hostname", "n\n"),
         ("sys/fs/file-nr", "100\t0\t9000\n"),
     ]);
@@ -60,6 +65,12 @@ fn series_have_the_names_and_units_of_node_exporter() {
         "node_network_up{device=\"lo\"} 0",
         "node_timex_offset_seconds -0.5",
         "node_timex_sync_status 0",
+        "node_md_disks{device=\"md0\",state=\"failed\"} 1",
+        "node_md_state{device=\"md0\",state=\"active\"} 1",
+        "node_md_disks_required{device=\"md0\"} 2",
+        "node_bonding_slaves{master=\"bond0\"} 2",
+        "node_bonding_active{master=\"bond0\"} 1",
+        "node_textfile_scrape_error 0",
     ] {
         assert!(page.lines().any(|own| own == line), "{line} is not in\n{page}");
     }

@@ -3,7 +3,7 @@
 use super::snapshot::{Facts, Measure, Row, Scope, Snapshot, Values};
 use crate::record::{Amount, NodeRecord, PodRecord, RecordLabels};
 use crate::serve::Api;
-use crate::stats::{ObjectStats, Stats};
+use crate::stats::{Filesystem, ObjectStats, Stats};
 use objects::core::v1::Namespace;
 use runtime::Cache;
 use std::sync::Arc;
@@ -41,21 +41,24 @@ fn insert_stats(values: &mut Values, stats: &ObjectStats, now: i64) {
     }
 }
 
+/// The row of a file system.
+fn filesystem(scope: &Scope, facts: &Arc<Facts>, name: &str, one: &Filesystem) -> Row {
+    let all = [
+        (Measure::FilesystemUsage, one.used),
+        (Measure::FilesystemLimit, one.capacity),
+        (Measure::FilesystemAvailable, one.available),
+    ];
+    let values = all.into_iter().filter_map(|(measure, value)| Some((measure, float(value?))));
+    Row { resource: Some(name.into()), ..Row::new(scope.clone(), facts, values.collect()) }
+}
+
 /// Rows of the file systems of an object.
 fn filesystems<'a>(
     scope: &'a Scope,
     facts: &'a Arc<Facts>,
     stats: &'a ObjectStats,
 ) -> impl Iterator<Item = Row> + 'a {
-    stats.filesystems.iter().map(move |(name, one)| {
-        let all = [
-            (Measure::FilesystemUsage, one.used),
-            (Measure::FilesystemLimit, one.capacity),
-            (Measure::FilesystemAvailable, one.available),
-        ];
-        let values = all.into_iter().filter_map(|(measure, value)| Some((measure, float(value?))));
-        Row { resource: Some(name.clone()), ..Row::new(scope.clone(), facts, values.collect()) }
-    })
+    stats.filesystems.iter().map(move |(name, one)| filesystem(scope, facts, name, one))
 }
 
 /// Labels as Heapster writes them.
@@ -111,6 +114,7 @@ pub fn snapshot(api: &Api, stats: &Stats, namespaces: &Cache<Namespace>) -> Snap
         let shared = Arc::new(facts.clone());
         let (node, namespace, name): (Box<str>, Box<str>, Box<str>) =
             (pod.node.as_str().into(), namespace.as_str().into(), name.as_str().into());
+        let own = stats.pod(&node, &namespace, &name);
         for (container, used) in used.containers {
             let record = pod.containers.iter().find(|record| record.name == container);
             let mut values: Values =
@@ -123,10 +127,12 @@ pub fn snapshot(api: &Api, stats: &Stats, namespaces: &Cache<Namespace>) -> Snap
                 image = record.image.clone();
             }
             let facts = Arc::new(Facts { image, ..facts.clone() });
+            let of_container = own.containers.iter().filter(|(name, ..)| *name == container);
             let (node, namespace, pod) = (node.clone(), namespace.clone(), name.clone());
-            containers.push(Row::new(Scope::Container { node, namespace, pod, container }, &facts, values));
+            let scope = Scope::Container { node, namespace, pod, container: container.clone() };
+            others.extend(of_container.map(|(_, what, one)| filesystem(&scope, &facts, what, one)));
+            containers.push(Row::new(scope, &facts, values));
         }
-        let own = stats.pod(&node, &namespace, &name);
         let mut values = Values::new();
         insert_stats(&mut values, &own, now);
         let scope = Scope::Pod { node, namespace, pod: name };

@@ -1,5 +1,65 @@
 //! Writes protobuf messages and Snappy blocks, as far as remote write needs them.
 
+/// The sum and message of a partial success in a response of OTLP, `ExportMetricsServiceResponse`; `None` if all was
+/// accepted.
+pub fn rejected_points(response: &[u8]) -> Option<(u64, String)> {
+    let partial =
+        Fields(response).find_map(|field| matches!(field, (1, FieldValue::Bytes(_))).then_some(field.1))?;
+    let FieldValue::Bytes(partial) = partial else { return None };
+    let (mut rejected, mut message) = (0, String::new());
+    for field in Fields(partial) {
+        match field {
+            (1, FieldValue::Number(number)) => rejected = number,
+            (2, FieldValue::Bytes(text)) => message = String::from_utf8_lossy(text).into_owned(),
+            _ => {}
+        }
+    }
+    (rejected > 0).then_some((rejected, message))
+}
+
+/// The value of a field.
+enum FieldValue<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+/// Fields of a message, up to one that is damaged or has another type.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (u64, FieldValue<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let tag = self.varint()?;
+        let value = match tag & 7 {
+            0 => FieldValue::Number(self.varint()?),
+            2 => {
+                let length = usize::try_from(self.varint()?).ok()?;
+                let (bytes, rest) = self.0.split_at_checked(length)?;
+                self.0 = rest;
+                FieldValue::Bytes(bytes)
+            }
+            _ => return None,
+        };
+        Some((tag >> 3, value))
+    }
+}
+
 /// A message being written.
 #[derive(Clone, Debug, Default)]
 pub struct Message(pub Vec<u8>);
@@ -35,6 +95,12 @@ impl Message {
     pub fn integer(&mut self, field: u64, value: i64) {
         self.tag(field, 0);
         Self::varint(&mut self.0, value.cast_unsigned());
+    }
+
+    /// A number of eight bytes.
+    pub fn fixed(&mut self, field: u64, value: u64) {
+        self.tag(field, 1);
+        self.0.extend_from_slice(&value.to_le_bytes());
     }
 
     /// A packed list of unsigned numbers.
@@ -135,6 +201,19 @@ pub mod tests {
             }
         }
         (out.len() == length).then_some(out)
+    }
+
+    #[test]
+    fn partial_success_is_read_and_damage_is_not() {
+        let mut partial = Message::default();
+        partial.integer(1, 300);
+        partial.bytes(2, b"too old");
+        let mut response = Message::default();
+        response.message(1, &partial);
+        assert_eq!(rejected_points(&response.0), Some((300, "too old".to_owned())));
+        for damaged in [&b""[..], &[0x0a], &[0x0a, 0xff], &[0xff; 20], b"{\"partialSuccess\":{}}"] {
+            assert_eq!(rejected_points(damaged), None);
+        }
     }
 
     #[test]

@@ -193,9 +193,9 @@ mod tests {
             // Values of every cycle differ, so cycles have similar sizes: a few stand for all 240 of an hour.
             let mut size = 0;
             for cycle in 0..2 {
-                for part in large_example(1000, 1_767_225_600_000 + cycle * 15_000).parts(super::super::BATCH)
-                {
-                    size += compress(&encode(&kind, &part)).expect("compresses").len();
+                let cycle = large_example(1000, 1_767_225_600_000 + cycle * 15_000);
+                for part in cycle.parts(super::super::BATCH) {
+                    size += compress(&encode(&kind, part)).expect("compresses").len();
                 }
             }
             let hour = u64::try_from(size).expect("a number") * 120;

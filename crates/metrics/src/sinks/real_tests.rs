@@ -65,7 +65,7 @@ fn push(sink: &str, directory: &Path, tasks: &TaskGroup) -> Sinks {
         Sinks::start(vec![SinkConfig::parse(sink).expect("a sink")], directory, 1 << 20, &metrics, tasks);
     let sinks = sinks.expect("starts");
     let at = Clock::system().now().as_millisecond();
-    sinks.push(&Snapshot { at, ..example() });
+    sinks.push(Snapshot { at, ..example() });
     sinks
 }
 

@@ -174,8 +174,7 @@ impl Row {
     /// Attributes of OpenTelemetry's semantic conventions for resources.
     pub fn attributes(&self) -> Vec<(&'static str, &str)> {
         let facts = &*self.facts;
-        let service = if facts.service.is_empty() { "ferry" } else { &*facts.service };
-        let mut attributes = vec![("service.name", service)];
+        let mut attributes = vec![("service.name", &*facts.service)];
         match &self.scope {
             Scope::Cluster => {}
             Scope::Node { node } => {
@@ -196,9 +195,17 @@ impl Row {
         }
         if let Some(volume) = self.volume() {
             attributes.push(("k8s.volume.name", volume));
+        } else if let (Scope::Container { .. }, Some(filesystem)) = (&self.scope, &self.resource) {
+            attributes.push(("ferry.filesystem", filesystem));
         }
         attributes.retain(|(_, value)| !value.is_empty());
         attributes
+    }
+
+    /// Milliseconds since the epoch of the start of what counters count from, if it is known.
+    pub fn start(&self, at: i64) -> Option<i64> {
+        #[expect(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
+        self.values.get(&Measure::Uptime).map(|uptime| at.saturating_sub(*uptime as i64))
     }
 
     /// The name of the volume that the row is about.
@@ -312,16 +319,40 @@ impl Snapshot {
         Self { at, rows }
     }
 
-    /// The same in parts of so many rows at most.
-    pub fn parts(&self, rows: usize) -> impl Iterator<Item = Self> {
-        self.rows.chunks(rows.max(1)).map(|rows| Self { at: self.at, rows: rows.to_vec() })
+    /// Memory that the rows take, approximately.
+    pub fn size(&self) -> usize {
+        let of_row = |row: &Row| size_of::<Row>() + 2 * row.values.len() * size_of::<(Measure, f64)>();
+        // Names, and the facts of pods, which rows share.
+        self.rows.iter().map(|row| of_row(row) + 256).sum()
     }
 
+    /// All rows, in parts of so many rows at most.
+    pub fn parts(&self, rows: usize) -> impl Iterator<Item = Rows<'_>> {
+        self.rows.chunks(rows.max(1)).map(|rows| Rows { at: self.at, rows })
+    }
+}
+
+/// Rows of a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Milliseconds since the epoch.
+    pub at: i64,
+    pub rows: &'a [Row],
+}
+
+impl<'a> Rows<'a> {
     /// Every value with its row and its names.
-    pub fn each(&self) -> impl Iterator<Item = (&Row, Named, f64)> {
+    pub fn each(self) -> impl Iterator<Item = (&'a Row, Named, f64)> {
         self.rows
             .iter()
             .flat_map(|row| row.values.iter().map(move |(measure, value)| (row, measure.named(), *value)))
+    }
+}
+
+#[cfg(test)]
+impl Snapshot {
+    pub fn whole(&self) -> Rows<'_> {
+        Rows { at: self.at, rows: &self.rows }
     }
 }
 
@@ -336,16 +367,23 @@ pub fn example() -> Snapshot {
             (Measure::MemoryUsage, f64::from(1 << 30)),
             (Measure::CpuNodeAllocatable, 2000.0),
             (Measure::NetworkReceived, 12.0),
+            (Measure::Uptime, 60_000.0),
         ]
         .into(),
     );
     let facts = Arc::new(Facts { pod_id: "u".into(), labels: "app:web".into(), ..Facts::default() });
     let scope = Scope::Pod { node: node.clone(), namespace: namespace.clone(), pod: pod.clone() };
     let of_pod = Row::new(scope.clone(), &facts, [(Measure::Uptime, 5000.0)].into());
-    let volume = Row {
-        resource: Some("Volume:data".into()),
-        ..Row::new(scope, &facts, [(Measure::FilesystemUsage, 5.0)].into())
+    let container = Scope::Container {
+        node: node.clone(),
+        namespace: namespace.clone(),
+        pod: pod.clone(),
+        container: "a".into(),
     };
+    let others = [(container, "logs"), (scope, "Volume:data")].map(|(scope, resource)| Row {
+        resource: Some(resource.into()),
+        ..Row::new(scope, &facts, [(Measure::FilesystemUsage, 5.0)].into())
+    });
     let container = |name: &str, cpu: f64| {
         let (node, namespace, pod) = (node.clone(), namespace.clone(), pod.clone());
         Row::new(
@@ -355,7 +393,7 @@ pub fn example() -> Snapshot {
         )
     };
     let containers = vec![container("a", 10.0), container("b b", 20.0)];
-    Snapshot::new(1_767_225_600_000, vec![of_node], vec![of_pod], containers, vec![volume])
+    Snapshot::new(1_767_225_600_000, vec![of_node], vec![of_pod], containers, others.into())
 }
 
 /// Pods with a container and a volume each on nodes of a hundred pods, with values that differ by time and pod.
@@ -429,8 +467,8 @@ mod tests {
         assert_eq!(find("node")(Measure::CpuNodeUtilization), Some(0.45));
         assert_eq!(find("node")(Measure::CpuNodeReservation), Some(0.1));
         assert_eq!(find("pod_container")(Measure::CpuRequestUtilization), Some(0.1));
-        assert_eq!(find("node")(Measure::Uptime), None);
-        assert_eq!(snapshot.rows.len(), 7);
+        assert_eq!(find("cluster")(Measure::Uptime), None);
+        assert_eq!(snapshot.rows.len(), 8);
         let volume = snapshot.rows.last().expect("a row");
         assert!(volume.labels().contains(&("resource_id", "Volume:data")) && volume.labels().is_sorted());
         assert!(volume.attributes().contains(&("k8s.volume.name", "data")));

@@ -1,10 +1,11 @@
 //! Sends payloads.
 
 use super::config::{SinkConfig, SinkKind};
+use super::protobuf::rejected_points;
 use base::errors::chain;
 use base::http::{Authorities, Client, Limits, Origin, Trust};
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{Request, StatusCode, Uri};
 use http_body_util::Full;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -22,13 +23,29 @@ const DATAGRAM: usize = 1400;
 /// Size at which a file is renamed.
 const ROTATE: u64 = 64 << 20;
 
+/// The longest delay that a server may demand with `Retry-After`.
+const LONGEST_RETRY_AFTER: u64 = 300;
+
 /// Reason why a payload was not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// It may be accepted later.
-    Later(String),
+    /// It may be accepted later: after this time, if the server names one.
+    Later(String, Duration),
     /// It never will be.
     Never(String),
+}
+
+/// Extent to which a server accepted a payload.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Accepted {
+    Whole,
+    /// A part was rejected, with this message.
+    Part(String),
+}
+
+/// A way to a server.
+pub trait Deliver: Send + Sync + 'static {
+    fn send(&self, payload: &[u8]) -> impl Future<Output = Result<Accepted, SendError>> + Send;
 }
 
 /// Sends to one sink.
@@ -47,22 +64,6 @@ impl Transport {
             ..Limits::default()
         };
         Self { config, http: Client::new(limits) }
-    }
-
-    pub async fn send(&self, payload: &[u8]) -> Result<(), SendError> {
-        let later = |error: io::Error| SendError::Later(error.to_string());
-        let sending = async {
-            match self.config.kind {
-                SinkKind::File => append(&self.config.path, payload).map_err(later),
-                SinkKind::StatsD => self.datagrams(payload).await.map_err(later),
-                SinkKind::Graphite => self.stream(payload).await.map_err(later),
-                _ => self.post(payload).await,
-            }
-        };
-        match tokio::time::timeout(TIMEOUT, sending).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(SendError::Later(format!("not accepted within {TIMEOUT:?}"))),
-        }
     }
 
     async fn datagrams(&self, payload: &[u8]) -> io::Result<()> {
@@ -112,7 +113,7 @@ impl Transport {
         use base64::Engine as _;
         if let Some(file) = &self.config.token_file {
             let token = std::fs::read_to_string(file);
-            let token = token.map_err(|error| SendError::Later(format!("{}: {error}", file.display())))?;
+            let token = token.map_err(|error| later(format!("{}: {error}", file.display())))?;
             let scheme =
                 if matches!(self.config.kind, SinkKind::InfluxV2 { .. }) { "Token" } else { "Bearer" };
             return Ok(Some(format!("{scheme} {}", token.trim())));
@@ -125,12 +126,11 @@ impl Transport {
             .map(|(user, password)| format!("Basic {}", encode(format!("{user}:{password}")))))
     }
 
-    async fn post(&self, payload: &[u8]) -> Result<(), SendError> {
+    async fn post(&self, payload: &[u8]) -> Result<Accepted, SendError> {
         let never = |error: &dyn std::error::Error| SendError::Never(chain(error));
         let authorities = if self.config.insecure { Authorities::Unverified } else { Authorities::System };
         let trust = Trust { authorities, ..Trust::default() };
-        let origin =
-            Origin::of_url(&self.config.url, &trust).map_err(|error| SendError::Later(chain(&error)))?;
+        let origin = Origin::of_url(&self.config.url, &trust).map_err(|error| later(chain(&error)))?;
         let uri: Uri = self.config.url.parse().map_err(|error: http::uri::InvalidUri| never(&error))?;
         let mut request = Request::post(self.target(&uri));
         for (name, value) in self.headers() {
@@ -141,13 +141,21 @@ impl Transport {
         }
         let request =
             request.body(Full::new(Bytes::copy_from_slice(payload))).map_err(|error| never(&error))?;
-        let response =
-            self.http.send(&origin, request).await.map_err(|error| SendError::Later(chain(&error)))?;
+        let response = self.http.send(&origin, request).await.map_err(|error| later(chain(&error)))?;
         let status = response.status;
         if status.is_success() {
-            let _ = response.bytes(64 << 10).await;
-            return Ok(());
+            let body = response.bytes(64 << 10).await.unwrap_or_default();
+            let is_otlp = matches!(self.config.kind, SinkKind::Otlp);
+            return Ok(match rejected_points(&body).filter(|_| is_otlp) {
+                Some((number, text)) => {
+                    let text: String = text.chars().take(300).collect();
+                    Accepted::Part(format!("{number} data points rejected: {text}"))
+                }
+                None => Accepted::Whole,
+            });
         }
+        let after = response.header(RETRY_AFTER).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+        let after = Duration::from_secs(after.min(LONGEST_RETRY_AFTER));
         let text = response.bytes(64 << 10).await.unwrap_or_default();
         let text = String::from_utf8_lossy(&text).chars().take(300).collect::<String>();
         let message = format!("status {status}: {text}");
@@ -160,7 +168,7 @@ impl Transport {
                     | StatusCode::FORBIDDEN
                     | StatusCode::NOT_FOUND
             );
-        Err(if is_final { SendError::Never(message) } else { SendError::Later(message) })
+        Err(if is_final { SendError::Never(message) } else { SendError::Later(message, after) })
     }
 
     fn headers(&self) -> Vec<(http::HeaderName, &'static str)> {
@@ -176,10 +184,35 @@ impl Transport {
                 (CONTENT_ENCODING, "snappy"),
                 (version, "2.0.0"),
             ],
-            SinkKind::Otlp => vec![(CONTENT_TYPE, "application/json")],
+            SinkKind::Otlp => vec![(CONTENT_TYPE, "application/x-protobuf")],
             _ => vec![(CONTENT_TYPE, "text/plain; charset=utf-8")],
         }
     }
+}
+
+impl Deliver for Transport {
+    async fn send(&self, payload: &[u8]) -> Result<Accepted, SendError> {
+        let whole = |outcome: io::Result<()>| match outcome {
+            Ok(()) => Ok(Accepted::Whole),
+            Err(error) => Err(later(error.to_string())),
+        };
+        let sending = async {
+            match self.config.kind {
+                SinkKind::File => whole(append(&self.config.path, payload)),
+                SinkKind::StatsD => whole(self.datagrams(payload).await),
+                SinkKind::Graphite => whole(self.stream(payload).await),
+                _ => self.post(payload).await,
+            }
+        };
+        match tokio::time::timeout(TIMEOUT, sending).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(later(format!("not accepted within {TIMEOUT:?}"))),
+        }
+    }
+}
+
+fn later(reason: String) -> SendError {
+    SendError::Later(reason, Duration::ZERO)
 }
 
 /// Appends to a file; a large one is renamed first, over the one renamed before.

@@ -1,11 +1,11 @@
 //! The task of each sink.
 
 use super::BATCH;
-use super::config::SinkConfig;
+use super::config::{SinkConfig, SinkKind};
 use super::encode::encode;
 use super::queue::DiskQueue;
 use super::snapshot::Snapshot;
-use super::transport::{SendError, Transport};
+use super::transport::{Accepted, Deliver, SendError, Transport};
 use base::backoff::Backoff;
 use base::clock::deadline_after;
 use base::metrics::{Metrics, MetricsError};
@@ -15,13 +15,15 @@ use prometheus::IntCounterVec;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Payloads between the scraper and a worker: more than the cycles of one attempt to send give.
-const BACKLOG: usize = 256;
+/// Snapshots between the scraper and a worker: more than the cycles of one attempt to send give.
+const BACKLOG: usize = 64;
+/// Memory of these snapshots, at most, unless there is only one.
+const BACKLOG_SIZE: usize = 4 << 20;
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300)).with_jitter(0.8, 1.2);
 
 /// All sinks.
@@ -29,9 +31,36 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 pub struct Sinks(Arc<[Sink]>);
 
 struct Sink {
-    config: SinkConfig,
-    sender: mpsc::Sender<Vec<u8>>,
+    sender: mpsc::Sender<Waiting>,
+    /// Memory of the snapshots that wait.
+    backlog: Arc<AtomicUsize>,
     dropped: Dropped,
+}
+
+/// A snapshot that waits for a worker.
+struct Waiting {
+    snapshot: Arc<Snapshot>,
+    size: usize,
+    backlog: Arc<AtomicUsize>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.backlog.fetch_sub(self.size, Ordering::Relaxed);
+    }
+}
+
+impl Sink {
+    /// Hands a snapshot to the worker. One that is behind by too much misses it.
+    fn push(&self, snapshot: &Arc<Snapshot>, size: usize) {
+        let before = self.backlog.fetch_add(size, Ordering::Relaxed);
+        let backlog = Arc::clone(&self.backlog);
+        let waiting = Waiting { snapshot: Arc::clone(snapshot), size, backlog };
+        let fits = before == 0 || before.saturating_add(size) <= BACKLOG_SIZE;
+        if !fits || self.sender.try_send(waiting).is_err() {
+            self.dropped.add(snapshot.parts(BATCH).count(), "the sink is behind");
+        }
+    }
 }
 
 /// Counts payloads that are given up; the first of a row is logged.
@@ -50,13 +79,13 @@ impl Dropped {
         let counter = self.counters.with_label_values(&[&*self.name, "dropped"]);
         counter.inc_by(u64::try_from(number).unwrap_or(0));
         if !self.is_dropping.swap(true, Ordering::Relaxed) {
-            tracing::warn!(sink = &*self.name, payloads = number, reason, "dropping payloads of a sink");
+            tracing::warn!(sink = &*self.name, payloads = number, reason, "dropping sink payloads");
         }
     }
 
     fn ended(&self) {
         if self.is_dropping.swap(false, Ordering::Relaxed) {
-            tracing::info!(sink = &*self.name, "payloads of a sink are no longer dropped");
+            tracing::info!(sink = &*self.name, "sink payloads are accepted again");
         }
     }
 }
@@ -72,68 +101,78 @@ impl Sinks {
     ) -> Result<Self, MetricsError> {
         let counters = metrics.counters(
             "ferry_metrics_sink_payloads_total",
-            "Payloads by sink and outcome: sent, queued, dropped, rejected.",
+            "Payloads by sink and outcome: sent, queued, dropped, rejected, partly_rejected.",
             &["sink", "outcome"],
         )?;
         let sinks = configs.into_iter().map(|config| {
-            let (sender, receiver) = mpsc::channel(BACKLOG);
-            let (queue, name) = (directory.join(config.name()), Arc::<str>::from(config.name()));
-            let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
-            let dropped =
-                Dropped { name: Arc::clone(&name), counters: counters.clone(), is_dropping: Arc::default() };
-            let (own, given_up, group) = (config.clone(), dropped.clone(), tasks.clone());
-            tasks.supervise(format!("metrics-sink {name}"), move || {
-                let (own, queue, given_up) = (own.clone(), queue.clone(), given_up.clone());
-                let (receiver, group) = (Arc::clone(&receiver), group.clone());
-                async move {
-                    let name = Arc::clone(&given_up.name);
-                    let mut receiver = receiver.lock().await;
-                    match Worker::new(own, &queue, limit, given_up) {
-                        Ok(mut worker) => tokio::select! {
-                            () = worker.run(&mut receiver) => {}
-                            () = group.stopping() => worker.save(&mut receiver).await,
-                        },
-                        Err(error) => {
-                            tracing::error!(sink = &*name, %error, "failed to open the queue of a sink")
-                        }
-                    }
-                }
-            });
-            Sink { config, sender, dropped }
+            let name = Arc::<str>::from(config.name());
+            let dropped = Dropped { name, counters: counters.clone(), is_dropping: Arc::default() };
+            let kind = config.kind.clone();
+            start_worker(kind, move || Transport::new(config.clone()), directory, limit, dropped, tasks)
         });
         Ok(Self(sinks.collect()))
     }
 
-    /// Hands a snapshot to all sinks. One that is behind by many payloads misses it.
-    pub fn push(&self, snapshot: &Snapshot) {
-        for part in snapshot.parts(BATCH) {
-            for sink in self.0.iter() {
-                if sink.sender.try_send(encode(&sink.config.kind, &part)).is_err() {
-                    sink.dropped.add(1, "the sink is behind");
-                }
-            }
-        }
+    /// Hands a snapshot to all sinks.
+    pub fn push(&self, snapshot: Snapshot) {
+        let (size, snapshot) = (snapshot.size(), Arc::new(snapshot));
+        self.0.iter().for_each(|sink| sink.push(&snapshot, size));
     }
 }
 
-struct Worker {
+/// Starts the worker of a sink, whose queue is below `directory`.
+fn start_worker<T: Deliver>(
+    kind: SinkKind,
+    transport: impl Fn() -> T + Send + Sync + 'static,
+    directory: &Path,
+    limit: u64,
+    dropped: Dropped,
+    tasks: &TaskGroup,
+) -> Sink {
+    let (sender, receiver) = mpsc::channel(BACKLOG);
+    let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
+    let queue = directory.join(&*dropped.name);
+    let (given_up, group, transport) = (dropped.clone(), tasks.clone(), Arc::new(transport));
+    tasks.supervise(format!("metrics-sink {}", dropped.name), move || {
+        let (kind, queue, given_up) = (kind.clone(), queue.clone(), given_up.clone());
+        let (receiver, group, transport) = (Arc::clone(&receiver), group.clone(), Arc::clone(&transport));
+        async move {
+            let name = Arc::clone(&given_up.name);
+            let mut receiver = receiver.lock().await;
+            match Worker::new(kind, transport(), &queue, limit, given_up) {
+                Ok(mut worker) => tokio::select! {
+                    () = worker.run(&mut receiver) => {}
+                    () = group.stopping() => worker.save(&mut receiver).await,
+                },
+                Err(error) => {
+                    tracing::error!(sink = &*name, %error, "failed to open the queue of a sink")
+                }
+            }
+        }
+    });
+    Sink { sender, backlog: Arc::default(), dropped }
+}
+
+struct Worker<T> {
     name: Arc<str>,
-    transport: Transport,
+    kind: SinkKind,
+    transport: T,
     /// Shared with threads that wait for the disk.
     queue: Arc<Mutex<DiskQueue>>,
     dropped: Dropped,
     /// Delay before the next attempt; zero while payloads are accepted.
     retry: Backoff,
     next: Instant,
-    /// The payload that is being sent and is not in the queue: a stop must not lose it.
-    in_flight: Option<Vec<u8>>,
+    /// The snapshot that is being sent, and the number of its parts that are sent or in the queue: a stop must not lose
+    /// the others.
+    current: Option<(Waiting, usize)>,
 }
 
-impl Worker {
-    fn new(config: SinkConfig, queue: &Path, limit: u64, dropped: Dropped) -> io::Result<Self> {
+impl<T: Deliver> Worker<T> {
+    fn new(kind: SinkKind, transport: T, queue: &Path, limit: u64, dropped: Dropped) -> io::Result<Self> {
         let queue = Arc::new(Mutex::new(DiskQueue::open(queue.to_owned(), limit)?));
-        let (name, transport) = (Arc::clone(&dropped.name), Transport::new(config));
-        Ok(Self { name, transport, queue, dropped, retry: RETRY, next: Instant::now(), in_flight: None })
+        let (name, next) = (Arc::clone(&dropped.name), Instant::now());
+        Ok(Self { name, kind, transport, queue, dropped, retry: RETRY, next, current: None })
     }
 
     fn count(&self, outcome: &str) {
@@ -149,30 +188,50 @@ impl Worker {
         tokio::task::spawn_blocking(move || act(&mut queue.lock())).await.ok()
     }
 
-    async fn run(&mut self, receiver: &mut mpsc::Receiver<Vec<u8>>) {
+    async fn run(&mut self, receiver: &mut mpsc::Receiver<Waiting>) {
         loop {
             let is_waiting = !self.queue.lock().is_empty();
             tokio::select! {
-                payload = receiver.recv() => {
-                    let Some(payload) = payload else { return };
-                    self.in_flight = Some(payload.clone());
-                    if is_waiting || !self.attempt(&payload).await {
-                        self.keep(payload).await;
+                waiting = receiver.recv() => {
+                    let Some(waiting) = waiting else { return };
+                    self.current = Some((waiting, 0));
+                    while let Some(payload) = self.next_part() {
+                        if !self.queue.lock().is_empty() || !self.attempt(&payload).await {
+                            self.keep(payload).await;
+                        }
+                        self.part_is_done();
                     }
-                    self.in_flight = None;
                 },
                 () = tokio::time::sleep_until(self.next), if is_waiting => self.drain_one().await,
             }
         }
     }
 
-    /// Writes what has not been sent to the queue.
-    async fn save(&mut self, receiver: &mut mpsc::Receiver<Vec<u8>>) {
-        if let Some(payload) = self.in_flight.take() {
-            self.keep(payload).await;
+    /// Encodes the next part of the snapshot; `None` after the last one.
+    fn next_part(&mut self) -> Option<Vec<u8>> {
+        let (waiting, done) = self.current.as_ref()?;
+        let encoded = waiting.snapshot.parts(BATCH).nth(*done).map(|part| encode(&self.kind, part));
+        if encoded.is_none() {
+            self.current = None;
         }
-        while let Ok(payload) = receiver.try_recv() {
-            self.keep(payload).await;
+        encoded
+    }
+
+    fn part_is_done(&mut self) {
+        if let Some((_, done)) = &mut self.current {
+            *done = done.saturating_add(1);
+        }
+    }
+
+    /// Writes what has not been sent to the queue.
+    async fn save(&mut self, receiver: &mut mpsc::Receiver<Waiting>) {
+        loop {
+            while let Some(payload) = self.next_part() {
+                self.keep(payload).await;
+                self.part_is_done();
+            }
+            let Ok(waiting) = receiver.try_recv() else { return };
+            self.current = Some((waiting, 0));
         }
     }
 
@@ -183,7 +242,7 @@ impl Worker {
                 self.dropped.add(dropped, "the queue is full");
             }
             Some(Err(error)) => {
-                self.dropped.add(1, "the queue cannot be written");
+                self.dropped.add(1, "failed to write the sink queue");
                 tracing::warn!(sink = &*self.name, %error, "failed to queue a payload");
             }
             None => self.dropped.add(1, "the process ends"),
@@ -192,7 +251,7 @@ impl Worker {
 
     async fn drain_one(&mut self) {
         let Some((payload, dropped)) = self.on_disk(DiskQueue::front).await else { return };
-        self.dropped.add(dropped, "a queued payload cannot be read");
+        self.dropped.add(dropped, "failed to read a queued payload");
         let Some(payload) = payload else { return };
         if self.attempt(&payload).await {
             match self.on_disk(DiskQueue::pop).await {
@@ -211,13 +270,17 @@ impl Worker {
     /// Sends a payload. Returns whether it is done with: sent, or refused once and for all.
     async fn attempt(&mut self, payload: &[u8]) -> bool {
         match self.transport.send(payload).await {
-            Ok(()) => {
+            Ok(accepted) => {
+                if let Accepted::Part(message) = accepted {
+                    tracing::warn!(sink = &*self.name, message, "the sink rejected a part of a payload");
+                    self.count("partly_rejected");
+                }
                 if !self.retry.is_reset() {
                     tracing::info!(
                         sink = &*self.name,
                         waiting = self.queue.lock().len(),
                         bytes = self.queue.lock().size(),
-                        "the sink accepts payloads again"
+                        "sink is available again"
                     );
                 }
                 self.retry.reset();
@@ -230,7 +293,7 @@ impl Worker {
                 self.count("rejected");
                 true
             }
-            Err(SendError::Later(error)) => {
+            Err(SendError::Later(error, after)) => {
                 if self.retry.is_reset() {
                     tracing::warn!(
                         sink = &*self.name,
@@ -238,7 +301,7 @@ impl Worker {
                         "failed to send to a sink; payloads wait on disk"
                     );
                 }
-                self.next = deadline_after(self.retry.next_delay());
+                self.next = deadline_after(self.retry.next_delay().max(after));
                 false
             }
         }
@@ -248,8 +311,10 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::super::snapshot::example;
+    use super::super::wire;
     use super::*;
     use base::clock::Clock;
+    use prost::Message as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, UdpSocket};
 
@@ -335,13 +400,13 @@ mod tests {
             (
                 "otlp:http://127.0.0.1:PORT".to_owned(),
                 "post /v1/metrics ",
-                "application/json",
+                "application/x-protobuf",
                 "k8s.node.cpu.usage",
             ),
         ] {
             let (port, mut requests) = server(&[204]).await;
             let sinks = start(&[sink.replace("PORT", &port.to_string())], directory.path(), &tasks);
-            sinks.push(&example());
+            sinks.push(example());
             let (head, body) = next(&mut requests).await;
             assert!(head.starts_with(path) && head.contains(header), "{sink}: {head}");
             assert!(String::from_utf8_lossy(&body).contains(wanted), "{sink}");
@@ -357,9 +422,9 @@ mod tests {
         let tasks = TaskGroup::new();
         let sinks = start(&sink, directory.path(), &tasks);
         let at = |at: i64| Snapshot { at, ..example() };
-        sinks.push(&at(1));
+        sinks.push(at(1));
         next(&mut requests).await;
-        sinks.push(&at(2));
+        sinks.push(at(2));
         // A restart before the server has recovered.
         let _ = tasks.drain(Duration::from_secs(5)).await;
         let tasks = TaskGroup::new();
@@ -376,7 +441,7 @@ mod tests {
             );
         }
         assert!(order.is_sorted() && order.contains(&1), "{order:?}");
-        sinks.push(&at(3));
+        sinks.push(at(3));
         assert!(String::from_utf8_lossy(&next(&mut requests).await.1).contains(" 3\n"));
         let _ = tasks.drain(Duration::from_secs(5)).await;
     }
@@ -387,10 +452,13 @@ mod tests {
         let (port, mut requests) = server(&[400, 204]).await;
         let tasks = TaskGroup::new();
         let sinks = start(&[format!("otlp:http://127.0.0.1:{port}")], directory.path(), &tasks);
-        sinks.push(&Snapshot { at: 1000, ..example() });
-        sinks.push(&Snapshot { at: 2000, ..example() });
-        assert!(String::from_utf8_lossy(&next(&mut requests).await.1).contains("\"1000000000\""));
-        assert!(String::from_utf8_lossy(&next(&mut requests).await.1).contains("\"2000000000\""));
+        sinks.push(Snapshot { at: 1000, ..example() });
+        sinks.push(Snapshot { at: 2000, ..example() });
+        for time in [1_000_000_000, 2_000_000_000] {
+            let request = wire::MetricsRequest::decode(&*next(&mut requests).await.1).expect("decodes");
+            let gauge = request.resources[0].scopes[0].metrics[0].gauge.clone().expect("a gauge");
+            assert_eq!(gauge.points[0].time, time);
+        }
         let _ = tasks.drain(Duration::from_secs(5)).await;
     }
 
@@ -413,7 +481,7 @@ mod tests {
             directory.path(),
             &tasks,
         );
-        sinks.push(&example());
+        sinks.push(example());
         let mut datagram = vec![0; 2000];
         let length = datagrams.recv(&mut datagram).await.expect("a datagram");
         assert!(length <= 1400 && String::from_utf8_lossy(&datagram[..length]).contains("|g\n"));
@@ -428,5 +496,103 @@ mod tests {
         }
         assert!(std::fs::read_to_string(&file).expect("a file").contains("nodename=n1,type=node value=900i"));
         let _ = tasks.drain(Duration::from_secs(5)).await;
+    }
+
+    /// A server that is down until a moment, and then notes the times of payloads.
+    #[derive(Clone)]
+    struct Down {
+        until: Instant,
+        attempts: Arc<AtomicUsize>,
+        received: Arc<Mutex<Vec<i64>>>,
+    }
+
+    impl Deliver for Down {
+        async fn send(&self, payload: &[u8]) -> Result<Accepted, SendError> {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if Instant::now() < self.until {
+                self.attempts.fetch_add(1, Ordering::Relaxed);
+                return Err(SendError::Later("down".to_owned(), Duration::ZERO));
+            }
+            let text = String::from_utf8_lossy(payload);
+            let time = text.lines().next().and_then(|line| line.rsplit(' ').next()?.parse().ok());
+            self.received.lock().push(time.expect("a time"));
+            Ok(Accepted::Whole)
+        }
+    }
+
+    /// Pushes the cycles of 90 minutes to a server that is down for the first hour, with a restart after half of it.
+    /// Returns the server, and the number of payloads that were dropped.
+    async fn hour_without_a_server(limit: u64) -> (Down, u64) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let until = Instant::now() + Duration::from_secs(3600);
+        let server = Down { until, attempts: Arc::default(), received: Arc::default() };
+        let counters =
+            IntCounterVec::new(prometheus::Opts::new("payloads", "Payloads."), &["sink", "outcome"]);
+        let counters = counters.expect("counters");
+        let begin = |tasks: &TaskGroup| {
+            let (server, name) = (server.clone(), "down".into());
+            let dropped = Dropped { name, counters: counters.clone(), is_dropping: Arc::default() };
+            start_worker(SinkKind::File, move || server.clone(), directory.path(), limit, dropped, tasks)
+        };
+        let mut tasks = TaskGroup::new();
+        let mut sink = begin(&tasks);
+        for cycle in 0..360 {
+            if cycle == 120 {
+                let _ = tasks.drain(Duration::from_secs(5)).await;
+                tasks = TaskGroup::new();
+                sink = begin(&tasks);
+            }
+            sink.push(&Arc::new(Snapshot { at: cycle, ..example() }), 1000);
+            tokio::time::sleep(Duration::from_secs(15)).await;
+        }
+        let _ = tasks.drain(Duration::from_secs(5)).await;
+        let dropped = counters.with_label_values(&["down", "dropped"]).get();
+        (server, dropped)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cycles_of_an_hour_without_a_server_arrive_in_order() {
+        let (server, dropped) = hour_without_a_server(1 << 20).await;
+        assert_eq!(*server.received.lock(), (0..360).collect::<Vec<i64>>());
+        assert_eq!(dropped, 0);
+        let attempts = server.attempts.load(Ordering::Relaxed);
+        assert!((10..60).contains(&attempts), "the delay between attempts grows to minutes: {attempts}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn oldest_cycles_are_dropped_beyond_the_size_of_the_queue() {
+        let (server, dropped) = hour_without_a_server(30_000).await;
+        let received = server.received.lock().clone();
+        assert!(received.is_sorted() && received.last() == Some(&359), "{received:?}");
+        assert!(dropped > 0 && received.len() > 120, "{dropped} dropped, {} received", received.len());
+        assert_eq!(u64::try_from(received.len()).expect("a number") + dropped, 360);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn backlog_of_a_sink_is_bounded() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let counters =
+            IntCounterVec::new(prometheus::Opts::new("payloads", "Payloads."), &["sink", "outcome"]);
+        let counters = counters.expect("counters");
+        let dropped =
+            Dropped { name: "hung".into(), counters: counters.clone(), is_dropping: Arc::default() };
+        let tasks = TaskGroup::new();
+        struct Hung;
+        impl Deliver for Hung {
+            async fn send(&self, _: &[u8]) -> Result<Accepted, SendError> {
+                std::future::pending().await
+            }
+        }
+        let sink = start_worker(SinkKind::File, || Hung, directory.path(), 1 << 20, dropped, &tasks);
+        let snapshot = Arc::new(example());
+        let before = Arc::strong_count(&snapshot);
+        for _ in 0..20 {
+            sink.push(&snapshot, BACKLOG_SIZE / 4);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(Arc::strong_count(&snapshot) - before, 4);
+        assert_eq!(counters.with_label_values(&["hung", "dropped"]).get(), 16);
+        let _ = tasks.drain(Duration::from_secs(5)).await;
+        assert_eq!(sink.backlog.load(Ordering::Relaxed), 0, "a stop writes what waits to the queue");
     }
 }

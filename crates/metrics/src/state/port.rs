@@ -33,17 +33,11 @@ impl StateMetrics {
     pub async fn serve(self: Arc<Self>, listener: Arc<TcpListener>, tasks: TaskGroup) {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let accepting = async {
+            let mut acceptor = base::accept::Acceptor::new(&*listener);
             while let Ok(permit) = Arc::clone(&connections).acquire_owned().await {
-                let stream = match listener.accept().await {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        tracing::debug!(%error, "failed to accept a connection");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                        continue;
-                    }
-                };
-                let (component, stopping) = (Arc::clone(&self), tasks.stopping());
-                tasks.spawn(async move {
+                let (stream, _) = acceptor.accept().await;
+                let component = Arc::clone(&self);
+                tasks.spawn_until_stopped(async move {
                     let handler = service_fn(move |request: Request<Incoming>| {
                         let component = Arc::clone(&component);
                         async move { Ok::<_, Infallible>(component.answer(&request).await) }
@@ -54,22 +48,14 @@ impl StateMetrics {
                         .header_read_timeout(HEAD_TIMEOUT)
                         .keep_alive(false)
                         .serve_connection(TokioIo::new(stream), handler);
-                    tokio::select! {
-                        outcome = tokio::time::timeout(CONNECTION_TIMEOUT, serving) => {
-                            if let Ok(Err(error)) = outcome {
-                                tracing::trace!(%error, "a connection ended");
-                            }
-                        }
-                        () = stopping => {}
+                    if let Ok(Err(error)) = tokio::time::timeout(CONNECTION_TIMEOUT, serving).await {
+                        tracing::trace!(%error, "connection failed");
                     }
                     drop(permit);
                 });
             }
         };
-        tokio::select! {
-            () = accepting => {}
-            () = tasks.stopping() => {}
-        }
+        tasks.until_stopped(accepting).await;
     }
 
     async fn answer<B>(self: &Arc<Self>, request: &Request<B>) -> Response<PageBody> {

@@ -45,12 +45,12 @@ fn node_usage_needs_two_points() {
     // The node repeats its last point: the window stays.
     store(160, 40);
     assert_eq!(storage.node("n").map(|used| used.window), Some(60 * SECOND));
-    // A clock that was set back beyond both points begins anew.
+    // A clock that was set back beyond both points resets the usage.
     store(50, 41);
     assert_eq!(storage.node("n"), None);
     store(110, 41);
     assert_eq!(storage.node("n").map(|used| used.cpu), Some(0));
-    // A counter that began anew: no usage until two points of it.
+    // A counter that was reset: no usage until two points of it.
     store(170, 3);
     assert_eq!(storage.node("n"), None);
     store(230, 6);
@@ -74,7 +74,7 @@ fn pod_is_served_when_all_containers_have_two_points() {
 }
 
 #[test]
-fn restarted_container_begins_anew() {
+fn restarted_container_has_no_usage_until_second_point() {
     let storage = storage();
     storage.store("n", Some(batch(&[("a", point(0, 100, 50))])));
     storage.store("n", Some(batch(&[("a", point(0, 160, 80))])));

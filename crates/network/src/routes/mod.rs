@@ -14,16 +14,20 @@ use base::tasks::TaskGroup;
 use ipnet::IpNet;
 use objects::core::v1::Node;
 use objects::networking::v1::ServiceCIDR;
-use runtime::{Batching, Cache, ExternalState, Informers, reconcile};
-use sys::netlink::{Netlink, Peer, Route, Way};
+use runtime::{Batching, Cache, Disturbances, ExternalState, Informers, reconcile};
+use sys::instance::{Instance, fingerprint};
+use sys::netlink::{Changes, Netlink, Peer, Route, RouteOwner, Way, notifications};
 use tokio::sync::Notify;
 
 pub use plan::{Machine, RoutePlan, View, hardware, peer, plan};
 
-/// Routing protocol number that marks Ferry's routes.
-const OWNER: u8 = 176;
+/// Routing protocol number that marks Ferry's routes; the metric marks those of an instance.
+const PROTOCOL: u8 = 176;
+/// Name of the tunnel of the main instance, and prefix for others.
 const TUNNEL: &str = "ferry-vxlan";
-const TUNNEL_NETWORK: u32 = 1;
+const SHORT: &str = "fvxlan-";
+/// Name of the object with the service ranges of the cluster. Its UID identifies the cluster on every node.
+const DEFAULT_RANGES: &str = "kubernetes";
 const TUNNEL_PORT: u16 = 4789;
 /// Overhead of the tunnel headers per packet.
 const TUNNEL_HEADERS: u32 = 50;
@@ -45,8 +49,36 @@ pub enum RouteError {
     Peer(IpAddr, #[source] io::Error),
 }
 
+/// Names of an instance's routes and links.
+#[derive(Clone, Copy, Debug)]
+struct Names {
+    instance: Instance,
+    /// VXLAN network identifier, the same on all nodes of a cluster.
+    network: u32,
+}
+
+impl Names {
+    fn owner(self) -> RouteOwner {
+        RouteOwner { protocol: PROTOCOL, metric: self.instance.route_metric() }
+    }
+
+    fn tunnel(self) -> String {
+        self.instance.link(TUNNEL, SHORT)
+    }
+}
+
+/// VXLAN network identifier of the cluster whose default service ranges have this UID: 24 bits, not 0.
+fn tunnel_network(uid: &str) -> u32 {
+    (fingerprint(uid.as_bytes()) & 0xff_ffff).max(1)
+}
+
 /// Maintains the routes of the node `name` until `tasks` stop.
-pub fn run(name: String, informers: Informers, tasks: TaskGroup) -> BoxFuture<'static, ()> {
+pub fn run(
+    name: String,
+    instance: Instance,
+    informers: Informers,
+    tasks: TaskGroup,
+) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let (nodes, ranges) = (informers.of::<Node>(), informers.of::<ServiceCIDR>());
         let changed = Arc::new(Notify::new());
@@ -59,16 +91,20 @@ pub fn run(name: String, informers: Informers, tasks: TaskGroup) -> BoxFuture<'s
         });
         let notify = Arc::clone(&changed);
         ranges.on_event(move |_| notify.notify_one());
-        reconcile(Routes { name, nodes, ranges, changed, peers: BTreeSet::new() }, &tasks).await;
+        let disturbances = Disturbances::new(notifications(Changes::Routes));
+        let peers = BTreeSet::new();
+        reconcile(Routes { name, instance, nodes, ranges, changed, disturbances, peers }, &tasks).await;
     })
 }
 
 /// Routes of a node.
 struct Routes {
     name: String,
+    instance: Instance,
     nodes: Cache<Node>,
     ranges: Cache<ServiceCIDR>,
     changed: Arc<Notify>,
+    disturbances: Disturbances,
     /// Peers of the tunnel.
     peers: BTreeSet<Peer>,
 }
@@ -86,28 +122,52 @@ impl ExternalState for Routes {
     }
 
     fn apply(&mut self, _: bool) -> Result<(), RouteError> {
+        self.set().map(drop)
+    }
+
+    /// The routes are compared with the kernel's whenever they are applied, so that repairs them at once.
+    fn is_intact(&mut self) -> Result<bool, RouteError> {
+        let repaired = self.set()?;
+        if repaired > 0 {
+            tracing::warn!(routes = repaired, "another process changed routes to other nodes, repaired");
+        }
+        Ok(true)
+    }
+
+    async fn changed(&mut self) -> Batching {
+        tokio::select! {
+            () = self.changed.notified() => Batching::None,
+            () = self.disturbances.next() => Batching::Disturbed,
+        }
+    }
+}
+
+impl Routes {
+    /// Sets the routes and returns the number of those that were missing or different.
+    fn set(&mut self) -> Result<usize, RouteError> {
         let views: Vec<View> = self.nodes.all().iter().map(|node| View::of(node)).collect();
         let ranges = self.ranges.all();
         let texts =
             ranges.iter().flat_map(|one| one.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten()));
         let services: Vec<IpNet> = texts.filter_map(|text| text.trim().parse().ok()).collect();
         let own = views.iter().find(|view| view.name == self.name);
-        own.map_or(Ok(()), |own| apply(own, &views, &services, &mut self.peers))
-    }
-
-    async fn changed(&mut self) -> Batching {
-        self.changed.notified().await;
-        Batching::None
+        let default = self.ranges.get("", DEFAULT_RANGES).and_then(|one| one.metadata.uid.clone());
+        let network = tunnel_network(&default.unwrap_or_default());
+        let names = Names { instance: self.instance, network };
+        own.map_or(Ok(0), |own| apply(own, &views, &services, names, &mut self.peers))
     }
 }
 
-/// Removes the routes and the tunnel.
-pub fn remove() -> Result<(), RouteError> {
+/// Removes the routes and the tunnel of an instance.
+pub fn remove(instance: Instance) -> Result<(), RouteError> {
+    let names = Names { instance, network: 0 };
     let mut netlink = Netlink::open().map_err(RouteError::Open)?;
-    for route in netlink.routes(Some(OWNER)).map_err(RouteError::List)? {
-        netlink.remove_route(&route, OWNER).map_err(|error| RouteError::Remove(route.destination, error))?;
+    for route in netlink.routes(Some(names.owner())).map_err(RouteError::List)? {
+        netlink
+            .remove_route(&route, names.owner())
+            .map_err(|error| RouteError::Remove(route.destination, error))?;
     }
-    netlink.remove(TUNNEL).map_err(RouteError::Tunnel)
+    netlink.remove(&names.tunnel()).map_err(RouteError::Tunnel)
 }
 
 struct Kernel {
@@ -130,7 +190,14 @@ impl Machine for Kernel {
     }
 }
 
-fn apply(own: &View, all: &[View], services: &[IpNet], peers: &mut BTreeSet<Peer>) -> Result<(), RouteError> {
+fn apply(
+    own: &View,
+    all: &[View],
+    services: &[IpNet],
+    names: Names,
+    peers: &mut BTreeSet<Peer>,
+) -> Result<usize, RouteError> {
+    let owner = names.owner();
     let mut netlink = Netlink::open().map_err(RouteError::Open)?;
     let present = netlink.routes(None).map_err(RouteError::List)?;
     let default = |ipv4| {
@@ -144,8 +211,8 @@ fn apply(own: &View, all: &[View], services: &[IpNet], peers: &mut BTreeSet<Peer
     let mut netlink = kernel.netlink;
     let mut wanted: BTreeMap<IpNet, Route> =
         plan.routes.iter().map(|route| (route.destination, route.clone())).collect();
-    tunnels(&mut netlink, &plan, peers, &mut wanted)?;
-    for route in netlink.routes(Some(OWNER)).map_err(RouteError::List)? {
+    tunnels(&mut netlink, &plan, names, peers, &mut wanted)?;
+    for route in netlink.routes(Some(owner)).map_err(RouteError::List)? {
         match wanted.get(&route.destination) {
             Some(same) if *same == route => {
                 wanted.remove(&route.destination);
@@ -153,26 +220,29 @@ fn apply(own: &View, all: &[View], services: &[IpNet], peers: &mut BTreeSet<Peer
             // Replaced below.
             Some(_) => {}
             None => netlink
-                .remove_route(&route, OWNER)
+                .remove_route(&route, owner)
                 .map_err(|error| RouteError::Remove(route.destination, error))?,
         }
     }
+    let changed = wanted.len();
     for (destination, route) in wanted {
-        netlink.set_route(&route, OWNER).map_err(|error| RouteError::Set(destination, error))?;
+        netlink.set_route(&route, owner).map_err(|error| RouteError::Set(destination, error))?;
     }
-    Ok(())
+    Ok(changed)
 }
 
 /// Creates the tunnel with its peers, if there are any; routes to their pods use it.
 fn tunnels(
     netlink: &mut Netlink,
     plan: &RoutePlan,
+    names: Names,
     peers: &mut BTreeSet<Peer>,
     wanted: &mut BTreeMap<IpNet, Route>,
 ) -> Result<(), RouteError> {
+    let tunnel = names.tunnel();
     let Some((local, inside)) = &plan.tunnel_from else {
         if !peers.is_empty() {
-            netlink.remove(TUNNEL).map_err(RouteError::Tunnel)?;
+            netlink.remove(&tunnel).map_err(RouteError::Tunnel)?;
             peers.clear();
         }
         return Ok(());
@@ -184,14 +254,14 @@ fn tunnels(
     let link = links.iter().find(|link| outer.is_some_and(|way| way.interface == link.index));
     let mtu = link.map_or(1500, |link| link.mtu).saturating_sub(TUNNEL_HEADERS);
     netlink
-        .add_vxlan(TUNNEL, TUNNEL_NETWORK, *local, TUNNEL_PORT, mtu, hardware(*local))
+        .add_vxlan(&tunnel, names.network, *local, TUNNEL_PORT, mtu, hardware(*local))
         .map_err(RouteError::Tunnel)?;
     for address in inside {
         let prefix = if address.is_ipv4() { 32 } else { 128 };
-        netlink.add_address(TUNNEL, *address, prefix).map_err(RouteError::Tunnel)?;
+        netlink.add_address(&tunnel, *address, prefix).map_err(RouteError::Tunnel)?;
     }
-    netlink.set_up(TUNNEL).map_err(RouteError::Tunnel)?;
-    let interface = netlink.link(TUNNEL).map_err(RouteError::Tunnel)?.map_or(0, |link| link.index);
+    netlink.set_up(&tunnel).map_err(RouteError::Tunnel)?;
+    let interface = netlink.link(&tunnel).map_err(RouteError::Tunnel)?.map_or(0, |link| link.index);
     let now: BTreeSet<Peer> = plan.tunnels.iter().map(|(_, peer)| *peer).collect();
     for gone in peers.difference(&now) {
         netlink.remove_peer(interface, gone).map_err(|error| RouteError::Peer(gone.machine, error))?;

@@ -20,6 +20,8 @@ fn view(number: u8, address: &str) -> View {
     View { name: format!("node-{number}"), addresses: vec![ip(address)], ranges }
 }
 
+const NAMES: Names = Names { instance: Instance::MAIN, network: 1 };
+
 /// A node with a link to `other`, an address, and pods behind a bridge.
 fn connect(
     node: &NetworkNamespace,
@@ -74,15 +76,17 @@ fn nodes_on_one_link_get_routes() {
             let mut peers = BTreeSet::new();
             // Idempotent.
             for _ in 0..2 {
-                apply(&all[number], &all, &services, &mut peers).expect("routes");
+                apply(&all[number], &all, &services, NAMES, &mut peers).expect("routes");
             }
-            assert_eq!(netlink.routes(Some(OWNER)).expect("routes").len(), 2, "pods and services");
+            assert_eq!(netlink.routes(Some(NAMES.owner())).expect("routes").len(), 2, "pods and services");
         });
     }
     reaches(&one, &two);
     one.within(|netlink| {
-        remove().expect("removed");
-        assert!(netlink.routes(Some(OWNER)).expect("routes").is_empty());
+        remove(Instance::new(7)).expect("another instance's are left");
+        assert_eq!(netlink.routes(Some(NAMES.owner())).expect("routes").len(), 2);
+        remove(Instance::MAIN).expect("removed");
+        assert!(netlink.routes(Some(NAMES.owner())).expect("routes").is_empty());
     });
 }
 
@@ -107,7 +111,7 @@ fn nodes_behind_a_router_get_a_tunnel() {
             netlink.add_route(None, Some(ip(gateway)), "eth0").expect("a way out");
             let mut peers = BTreeSet::new();
             for _ in 0..2 {
-                apply(&all[number], &all, &[], &mut peers).expect("a tunnel");
+                apply(&all[number], &all, &[], NAMES, &mut peers).expect("a tunnel");
             }
             assert_eq!(peers.len(), 1);
         });
@@ -116,7 +120,7 @@ fn nodes_behind_a_router_get_a_tunnel() {
     // The tunnel is removed with the other node.
     one.within(move |netlink| {
         let mut peers = BTreeSet::from([peer(ip("192.168.2.2"), ip("10.244.2.0"))]);
-        apply(&all[0], &all[..1], &[], &mut peers).expect("no tunnel");
-        assert!(netlink.link(TUNNEL).expect("links").is_none());
+        apply(&all[0], &all[..1], &[], NAMES, &mut peers).expect("no tunnel");
+        assert!(netlink.link(&NAMES.tunnel()).expect("links").is_none());
     });
 }

@@ -8,13 +8,14 @@
 mod rules;
 mod sets;
 
+use sys::instance::Instance;
 use sys::netlink::octets;
 use sys::nftables::{Batch, Element, Family, NftError, Tables, Verdict};
 
 use crate::model::Direction;
 use crate::state::{Difference, Dispatch};
 
-/// The table, one per family.
+/// The table of the main instance, one per family.
 pub const TABLE: &str = "ferry-policy";
 
 /// Applies plans to the kernel.
@@ -25,8 +26,8 @@ pub struct Nftables {
 
 impl Nftables {
     /// Rules in the network namespace of the caller.
-    pub fn open() -> Result<Self, NftError> {
-        Ok(Self { tables: Tables::open(TABLE)? })
+    pub fn open(instance: Instance) -> Result<Self, NftError> {
+        Ok(Self { tables: Tables::open(instance.table(TABLE))? })
     }
 
     /// Replaces all rules by those of `whole`.
@@ -40,6 +41,11 @@ impl Nftables {
 
     pub fn apply(&self, difference: &Difference) -> Result<(), NftError> {
         self.tables.apply(|batch, family| change(batch, family, difference))
+    }
+
+    /// Returns false if another process changed the rules.
+    pub fn is_intact(&self) -> Result<bool, NftError> {
+        self.tables.are_intact()
     }
 
     pub fn remove(&self) -> Result<(), NftError> {

@@ -42,7 +42,7 @@ struct Known {
 
 /// Kernel state of a pod of this node.
 #[derive(Clone, Debug)]
-struct Settled {
+struct Enforced {
     addresses: BTreeSet<IpAddr>,
     groups: [Option<Id>; 2],
 }
@@ -56,7 +56,7 @@ pub struct State {
     versions: u64,
     /// Pods of this node whose policies or addresses may have changed.
     unsettled: BTreeSet<Name>,
-    settled: HashMap<Name, Settled>,
+    enforced: HashMap<Name, Enforced>,
     sets: Counted<SetKey, Members<Entry>>,
     changed_sets: BTreeSet<Id>,
     chains: Counted<ChainKey, Vec<Step>>,
@@ -252,16 +252,16 @@ impl State {
         let [ingress, egress] = wanted;
         // New references first, so that retained items are never unreferenced.
         let groups = [self.use_group(ingress), self.use_group(egress)];
-        if let Some(old) = self.settled.remove(name) {
+        if let Some(old) = self.enforced.remove(name) {
             self.redirect(name, &old, false);
             for group in old.groups.into_iter().flatten() {
                 self.release_group(group);
             }
         }
         if groups.iter().any(Option::is_some) {
-            let settled = Settled { addresses, groups };
-            self.redirect(name, &settled, true);
-            self.settled.insert(name.clone(), settled);
+            let enforced = Enforced { addresses, groups };
+            self.redirect(name, &enforced, true);
+            self.enforced.insert(name.clone(), enforced);
         }
     }
 
@@ -284,14 +284,14 @@ impl State {
         selected.filter_map(chain).collect()
     }
 
-    fn redirect(&mut self, name: &Name, settled: &Settled, there: bool) {
-        for address in &settled.addresses {
+    fn redirect(&mut self, name: &Name, enforced: &Enforced, there: bool) {
+        for address in &enforced.addresses {
             if there {
                 self.selves.add(*address);
             } else {
                 self.selves.remove(address);
             }
-            for (direction, group) in DIRECTIONS.into_iter().zip(settled.groups) {
+            for (direction, group) in DIRECTIONS.into_iter().zip(enforced.groups) {
                 let (Some(group), claim_key) = (group, (direction, *address)) else { continue };
                 let now = self.in_force(direction, *address);
                 self.redispatched.entry(claim_key).or_insert(now);

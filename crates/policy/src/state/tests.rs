@@ -137,7 +137,7 @@ fn namespaces_are_selected_by_labels() {
 }
 
 #[test]
-fn named_ports_blocks_and_both_directions() {
+fn policy_with_named_ports_and_blocks_applies_in_both_directions() {
     let mut state = world();
     let made = set(
         &mut state,

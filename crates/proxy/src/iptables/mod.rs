@@ -6,6 +6,8 @@ mod rules;
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
+use parking_lot::Mutex;
+
 use crate::backend::{Backend, BackendError, Mode};
 use crate::model::Node;
 use crate::state::{Difference, State};
@@ -13,9 +15,9 @@ use crate::state::{Difference, State};
 /// Error of iptables.
 #[derive(Debug, thiserror::Error)]
 pub enum IptablesError {
-    #[error("running {program}")]
+    #[error("failed to run {program}")]
     Run { program: &'static str, source: io::Error },
-    #[error("{program} refused the rules: {message}")]
+    #[error("{program} rejected the rules: {message}")]
     Refused { program: &'static str, message: String },
 }
 
@@ -23,7 +25,11 @@ pub enum IptablesError {
 #[derive(Debug)]
 pub struct Iptables {
     node: Node,
+    /// Prefix of the instance's chains.
+    prefix: String,
     families: Vec<(bool, &'static str)>,
+    /// Own lines of each family after the last change.
+    applied: Mutex<Vec<Vec<String>>>,
 }
 
 /// Timeout of the iptables lock, in seconds.
@@ -42,14 +48,42 @@ impl Iptables {
         if there("ip6tables-restore").is_ok() {
             families.push((false, "ip6tables-restore"));
         }
-        Ok(Self { node, families })
+        let prefix = node.instance.chain_prefix();
+        Ok(Self { node, prefix, families, applied: Mutex::default() })
+    }
+}
+
+impl Iptables {
+    /// Rules of the main instance with the names of this one.
+    fn named(&self, rules: &str) -> String {
+        rules.replace(rules::PREFIX, &self.prefix)
+    }
+
+    fn all_own_lines(&self) -> Vec<Vec<String>> {
+        self.families.iter().map(|(_, program)| self.own_lines(program)).collect()
+    }
+
+    /// The lines with this instance's chains, as the kernel has them.
+    fn own_lines(&self, program: &'static str) -> Vec<String> {
+        let text = save(program);
+        text.lines()
+            .filter(|line| !line.starts_with('#') && line.contains(&self.prefix))
+            // Chains have counters.
+            .map(|line| if line.starts_with(':') { line.split(" [").next().unwrap_or(line) } else { line })
+            .map(str::to_owned)
+            .collect()
     }
 }
 
 fn restore(program: &'static str, text: &str) -> Result<(), IptablesError> {
+    restore_with(program, &[], text)
+}
+
+fn restore_with(program: &'static str, options: &[&str], text: &str) -> Result<(), IptablesError> {
     let failed = |source| IptablesError::Run { program, source };
     let mut child = Command::new(program)
         .args(["--noflush", "--wait", WAIT])
+        .args(options)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -72,13 +106,26 @@ impl Backend for Iptables {
         Mode::Iptables
     }
 
+    fn probe(&self) -> Result<(), BackendError> {
+        for (ipv4, program) in &self.families {
+            let rules = rules::render(&[], &self.node, *ipv4, &[]);
+            restore_with(program, &["--test"], &self.named(&rules))?;
+        }
+        Ok(())
+    }
+
+    fn is_intact(&self) -> Result<bool, BackendError> {
+        Ok(*self.applied.lock() == self.all_own_lines())
+    }
+
     fn replace(&self, state: &State) -> Result<(), BackendError> {
         let entries = state.whole().added;
         for (ipv4, program) in &self.families {
             // Chains of removed services can be deleted only when no rule refers to them.
-            let old = present(program);
-            restore(program, &rules::render(&entries, &self.node, *ipv4, &old))?;
+            let old = present(program, &self.prefix);
+            restore(program, &self.named(&rules::render(&entries, &self.node, *ipv4, &old)))?;
         }
+        *self.applied.lock() = self.all_own_lines();
         Ok(())
     }
 
@@ -88,29 +135,33 @@ impl Backend for Iptables {
 
     fn remove(&self) -> Result<(), BackendError> {
         for (_, program) in &self.families {
-            let old = present(program);
+            let old = present(program, &self.prefix);
             if !old.is_empty() {
-                restore(program, &rules::detach(&old))?;
+                restore(program, &self.named(&rules::detach(&old)))?;
             }
         }
         Ok(())
     }
 }
 
-/// Ferry's existing chains, as `table chain`.
-fn present(restore: &'static str) -> Vec<(String, String)> {
+fn save(restore: &'static str) -> String {
     let save = if restore.starts_with("ip6") { "ip6tables-save" } else { "iptables-save" };
     let output = Command::new(save).stderr(Stdio::null()).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+/// The instance's existing chains, as `table chain`, with the names of the main instance.
+fn present(restore: &'static str, prefix: &str) -> Vec<(String, String)> {
+    let text = save(restore);
     let mut table = String::new();
     let mut found = Vec::new();
     for line in text.lines() {
         if let Some(name) = line.strip_prefix('*') {
             table = name.to_owned();
         } else if let Some(chain) = line.strip_prefix(':').and_then(|rest| rest.split(' ').next())
-            && chain.starts_with(rules::PREFIX)
+            && let Some(name) = chain.strip_prefix(prefix)
         {
-            found.push((table.clone(), chain.to_owned()));
+            found.push((table.clone(), format!("{}{name}", rules::PREFIX)));
         }
     }
     found

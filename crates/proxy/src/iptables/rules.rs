@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::model::{Node, Protocol};
-use crate::plan::{Closed, Entry, Front, List, Pick, Source};
+use crate::plan::{Closed, Entry, Frontend, List, Pick, Source};
 
-/// Prefix of Ferry's chains.
+/// Prefix of the chains of the main instance; those of another have its prefix of at most ten characters instead.
 pub const PREFIX: &str = "FERRY-";
 const SERVICES: &str = "FERRY-SERVICES";
 const NODE_PORTS: &str = "FERRY-NODEPORTS";
@@ -48,11 +48,12 @@ struct Of {
 fn hash(kind: &str, of: impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
-    format!("{PREFIX}{kind}-{:016x}", hasher.finish())
+    // The kernel allows 28 characters, with the longest prefix.
+    format!("{PREFIX}{kind}-{:014x}", hasher.finish() >> 8)
 }
 
 /// Matches of packets to a frontend.
-fn to(front: &Front) -> String {
+fn to(front: &Frontend) -> String {
     let name = front.protocol.lower_name();
     if front.is_node_port() {
         return format!("-p {name} -m {name} --dport {}", front.port);
@@ -79,19 +80,19 @@ impl Text {
 
 /// All rules of a family, replacing the existing ones; `old` are Ferry's chains that exist.
 pub fn render(entries: &[Entry], node: &Node, ipv4: bool, old: &[(String, String)]) -> String {
-    let mut fronts: BTreeMap<Front, Of> = BTreeMap::new();
+    let mut frontends: BTreeMap<Frontend, Of> = BTreeMap::new();
     let mut virtuals = BTreeSet::new();
     for entry in entries.iter().filter(|entry| entry.is_ipv4() == ipv4) {
         match entry {
-            Entry::Service { front, pick } => fronts.entry(*front).or_default().pick = Some(*pick),
+            Entry::Service { front, pick } => frontends.entry(*front).or_default().pick = Some(*pick),
             Entry::Endpoint { front, list, index, address, port } => {
-                let of = fronts.entry(*front).or_default();
+                let of = frontends.entry(*front).or_default();
                 let list = if *list == List::Own { &mut of.own } else { &mut of.elsewhere };
                 list.insert(*index, (*address, *port));
             }
-            Entry::Closed { front, verdict } => fronts.entry(*front).or_default().closed = Some(*verdict),
+            Entry::Closed { front, verdict } => frontends.entry(*front).or_default().closed = Some(*verdict),
             Entry::Guarded { front, ranges } => {
-                fronts.entry(*front).or_default().guarded = Some(ranges.clone());
+                frontends.entry(*front).or_default().guarded = Some(ranges.clone());
             }
             Entry::Virtual { address } => {
                 virtuals.insert(*address);
@@ -102,7 +103,7 @@ pub fn render(entries: &[Entry], node: &Node, ipv4: bool, old: &[(String, String
     }
     let mut text = Text { chains: BTreeMap::new(), rules: BTreeMap::new() };
     base(&mut text);
-    for (front, of) in &fronts {
+    for (front, of) in &frontends {
         write_front(&mut text, front, of, node, ipv4);
     }
     let loopback = if ipv4 { "! -d 127.0.0.0/8" } else { "! -d ::1/128" };
@@ -130,7 +131,7 @@ fn base(text: &mut Text) {
     text.rule("mangle", GUARDED, "-m conntrack ! --ctstate NEW -j RETURN");
 }
 
-fn write_front(text: &mut Text, front: &Front, of: &Of, node: &Node, ipv4: bool) {
+fn write_front(text: &mut Text, front: &Frontend, of: &Of, node: &Node, ipv4: bool) {
     if let Some(verdict) = of.closed {
         let mut guard = to(front);
         if front.is_node_port() {
@@ -193,7 +194,7 @@ fn write_front(text: &mut Text, front: &Front, of: &Of, node: &Node, ipv4: bool)
 }
 
 /// Rules that select one of the endpoints.
-fn choose(text: &mut Text, chain: &str, front: &Front, endpoints: &Endpoints, affinity: Option<u32>) {
+fn choose(text: &mut Text, chain: &str, front: &Frontend, endpoints: &Endpoints, affinity: Option<u32>) {
     let ends: Vec<(String, &(IpAddr, u16))> =
         endpoints.values().map(|endpoint| (hash("SEP", (chain, endpoint)), endpoint)).collect();
     if let Some(seconds) = affinity {
@@ -280,8 +281,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_with_two_endpoints() {
-        let front = Front { address: [10, 96, 0, 9].into(), protocol: Protocol::Tcp, port: 80 };
+    fn service_with_two_endpoints_renders_chains() {
+        let front = Frontend { address: [10, 96, 0, 9].into(), protocol: Protocol::Tcp, port: 80 };
         let pick = Pick { source: Source::Inside, node_port: false, count: 2, affinity_seconds: None };
         let endpoint = |index, last| Entry::Endpoint {
             front,

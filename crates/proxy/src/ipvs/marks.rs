@@ -8,8 +8,8 @@ use sys::nftables::{Batch, Chain, Element, Expr, Family, NftError, Set, Tables, 
 use crate::model::Node;
 use crate::nftables::entries::{FRONT, GUARDED, HAIRPINS, NODE_PORT, guarded, hairpin, lookup_key};
 use crate::nftables::rules::{self, R0};
-use crate::nftables::{TABLE, of};
-use crate::plan::{Entry, Front, Pick, Source};
+use crate::nftables::{PROBE, TABLE, of};
+use crate::plan::{Entry, Frontend, Pick, Source};
 use crate::state::Difference;
 
 /// Frontends whose clients are masqueraded unless they are pods, and those whose clients always are.
@@ -27,7 +27,15 @@ pub struct Marks {
 impl Marks {
     /// Rules in the network namespace of the caller.
     pub fn open(node: Node) -> Result<Self, NftError> {
-        Ok(Self { tables: Tables::open(TABLE)?, node })
+        Ok(Self { tables: Tables::open(node.instance.table(TABLE))?, node })
+    }
+
+    /// Creates a table without services under another name, and removes it.
+    pub fn probe(&self) -> Result<(), NftError> {
+        let tables = Tables::open(self.node.instance.table(PROBE))?;
+        let probe = Self { tables, node: self.node.clone() };
+        let outcome = probe.replace(&Difference::default());
+        outcome.and(probe.remove())
     }
 
     /// Replaces all rules by those of `whole`.
@@ -40,6 +48,10 @@ impl Marks {
 
     pub fn apply(&self, difference: &Difference) -> Result<(), NftError> {
         self.tables.apply(|batch, family| change(batch, family, difference))
+    }
+
+    pub fn is_intact(&self) -> Result<bool, NftError> {
+        self.tables.are_intact()
     }
 
     pub fn remove(&self) -> Result<(), NftError> {
@@ -98,7 +110,7 @@ fn element(entry: &Entry) -> Option<(&'static str, Element)> {
 }
 
 /// Source addresses are preserved where the policy restricts clients to this node.
-fn set_of(front: &Front, pick: &Pick) -> Option<&'static str> {
+fn set_of(front: &Frontend, pick: &Pick) -> Option<&'static str> {
     match pick.source {
         Source::Inside => Some(INSIDE),
         Source::Outside if front.is_node_port() => Some(OUTSIDE_PORTS),
@@ -114,7 +126,7 @@ mod tests {
 
     /// The kernel accepts the rules, their changes and their removal, in a separate network namespace.
     #[test]
-    fn kernel_accepts_the_rules() {
+    fn kernel_accepts_ipvs_rules() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
             return;
@@ -125,7 +137,7 @@ mod tests {
             let pod_cidrs = vec!["10.1.0.0/16".parse().expect("a range")];
             let marks = Marks::open(Node { pod_cidrs, ..Node::default() }).expect("a socket");
             let front =
-                |address: [u8; 4]| Front { address: address.into(), protocol: Protocol::Tcp, port: 80 };
+                |address: [u8; 4]| Frontend { address: address.into(), protocol: Protocol::Tcp, port: 80 };
             let service = |address, source| Entry::Service {
                 front: front(address),
                 pick: Pick { source, node_port: address == [0; 4], count: 1, affinity_seconds: None },

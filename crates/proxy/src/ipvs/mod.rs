@@ -14,31 +14,32 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use sys::instance::Instance;
 use sys::netlink::{Ipvs, Step};
 use sys::nftables::NftError;
 
 use self::marks::Marks;
 use self::virtuals::{Virtuals, wanted};
 use crate::backend::{Backend, BackendError, Mode};
-use crate::fronts::{Table, Touched};
-use crate::link::{Held, LINK, ServiceLink, own_addresses, remove_link};
+use crate::frontends::{ChangedFrontends, Table};
+use crate::link::{Held, ServiceLink, own_addresses, remove_link};
 use crate::model::Node;
 use crate::state::{Difference, State};
 
 /// Error of IPVS.
 #[derive(Debug, thiserror::Error)]
 pub enum IpvsError {
-    #[error("reaching the kernel's load balancer")]
+    #[error("failed to open the IPVS netlink family")]
     Open(#[source] io::Error),
-    #[error("preparing the link {LINK}")]
+    #[error("failed to create the link of services")]
     Link(#[source] io::Error),
-    #[error("letting answers be translated back ({path})")]
+    #[error("failed to enable IPVS connection tracking ({path})")]
     Setting { path: &'static str, source: io::Error },
-    #[error("finding this machine's addresses")]
+    #[error("failed to list the node's addresses")]
     Addresses(#[source] io::Error),
-    #[error("{step:?}")]
+    #[error("failed to {step}")]
     Refused { step: Step, source: io::Error },
-    #[error("setting the rules beside it")]
+    #[error("failed to apply nftables rules for IPVS")]
     Rules(#[from] NftError),
 }
 
@@ -47,6 +48,7 @@ const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 
 /// Applies plans to the kernel's load balancer.
 pub struct IpvsBackend {
+    instance: Instance,
     marks: Marks,
     link: std::sync::Arc<ServiceLink>,
     serving: Mutex<Serving>,
@@ -63,23 +65,24 @@ impl IpvsBackend {
     /// A backend in the network namespace of the caller.
     pub fn open(node: Node) -> Result<Self, IpvsError> {
         let ipvs = Ipvs::open().map_err(IpvsError::Open)?;
+        let instance = node.instance;
         let marks = Marks::open(node)?;
         std::fs::write(CONNTRACK, "1").map_err(|source| IpvsError::Setting { path: CONNTRACK, source })?;
-        let link = ServiceLink::open().map_err(IpvsError::Link)?;
+        let link = ServiceLink::open(instance).map_err(IpvsError::Link)?;
         let (table, held, virtuals) = (Table::default(), HashMap::new(), Virtuals::default());
-        Ok(Self { marks, link, serving: Mutex::new(Serving { ipvs, table, held, virtuals }) })
+        Ok(Self { instance, marks, link, serving: Mutex::new(Serving { ipvs, table, held, virtuals }) })
     }
 
-    fn bring(&self, serving: &mut Serving, touched: &Touched) -> Result<(), IpvsError> {
+    fn sync(&self, serving: &mut Serving, changed: &ChangedFrontends) -> Result<(), IpvsError> {
         let own = own_addresses().map_err(IpvsError::Addresses)?;
         let Serving { ipvs, table, held, virtuals } = serving;
-        for address in &touched.addresses {
+        for address in &changed.addresses {
             if table.has_address(*address) && !own.contains(address) && !held.contains_key(address) {
                 held.insert(*address, self.link.hold(*address).map_err(IpvsError::Link)?);
             }
         }
         let mut steps = Vec::new();
-        for front in &touched.fronts {
+        for front in &changed.frontends {
             let wanted = wanted(front, table.get(front), own.iter().copied());
             steps.extend(virtuals.set(front, wanted, Instant::now()));
         }
@@ -87,16 +90,16 @@ impl IpvsBackend {
         for step in steps {
             make(ipvs, step)?;
         }
-        for address in touched.addresses.iter().filter(|address| !table.has_address(**address)) {
+        for address in changed.addresses.iter().filter(|address| !table.has_address(**address)) {
             held.remove(address);
         }
         Ok(())
     }
 }
 
-/// Removes all virtual services, if the link exists.
-pub fn clean_up() -> Result<(), IpvsError> {
-    let there = crate::link::is_there().map_err(IpvsError::Link)?;
+/// Removes all virtual services, if the instance's link exists.
+pub fn clean_up(instance: Instance) -> Result<(), IpvsError> {
+    let there = crate::link::is_there(instance).map_err(IpvsError::Link)?;
     match Ipvs::open() {
         Ok(mut ipvs) if there => make(&mut ipvs, Step::Flush),
         _ => Ok(()),
@@ -126,6 +129,11 @@ impl Backend for IpvsBackend {
         Mode::Ipvs
     }
 
+    /// The load balancer itself was reached when this was opened.
+    fn probe(&self) -> Result<(), BackendError> {
+        Ok(self.marks.probe().map_err(IpvsError::Rules)?)
+    }
+
     fn replace(&self, state: &State) -> Result<(), BackendError> {
         let mut serving = self.serving.lock();
         make(&mut serving.ipvs, Step::Flush)?;
@@ -133,15 +141,20 @@ impl Backend for IpvsBackend {
         serving.held.clear();
         let whole = state.whole();
         self.marks.replace(&whole).map_err(IpvsError::Rules)?;
-        let touched = serving.table.apply(&whole);
-        Ok(self.bring(&mut serving, &touched)?)
+        let changed = serving.table.apply(&whole);
+        Ok(self.sync(&mut serving, &changed)?)
     }
 
     fn apply(&self, difference: &Difference, _: &State) -> Result<(), BackendError> {
         let mut serving = self.serving.lock();
         self.marks.apply(difference).map_err(IpvsError::Rules)?;
-        let touched = serving.table.apply(difference);
-        Ok(self.bring(&mut serving, &touched)?)
+        let changed = serving.table.apply(difference);
+        Ok(self.sync(&mut serving, &changed)?)
+    }
+
+    fn is_intact(&self) -> Result<bool, BackendError> {
+        let has_link = crate::link::is_there(self.instance).map_err(IpvsError::Link)?;
+        Ok(has_link && self.marks.is_intact().map_err(IpvsError::Rules)?)
     }
 
     fn remove(&self) -> Result<(), BackendError> {
@@ -149,7 +162,7 @@ impl Backend for IpvsBackend {
         make(&mut serving.ipvs, Step::Flush)?;
         serving.held.clear();
         self.marks.remove().map_err(IpvsError::Rules)?;
-        remove_link().map_err(IpvsError::Link)?;
+        remove_link(self.instance).map_err(IpvsError::Link)?;
         Ok(())
     }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use sys::netlink::{Destination, Step, VirtualService};
 
-use crate::fronts::{FrontEndpoints, Origin};
+use crate::frontends::{FrontEndpoints, Origin};
 use crate::model::Protocol;
-use crate::plan::{Front, Source};
+use crate::plan::{Frontend, Source};
 
 /// Drain time of a removed destination.
 const GRACE: Duration = Duration::from_secs(15 * 60);
@@ -22,7 +22,7 @@ pub struct Wanted {
 
 /// Virtual services of a frontend: a node port has one at each of the node's addresses.
 pub fn wanted(
-    front: &Front,
+    front: &Frontend,
     served: Option<&FrontEndpoints>,
     own: impl Iterator<Item = IpAddr>,
 ) -> BTreeMap<VirtualService, Wanted> {
@@ -61,25 +61,25 @@ struct Present {
 #[derive(Clone, Debug, Default)]
 pub struct Virtuals {
     services: BTreeMap<VirtualService, Present>,
-    fronts: HashMap<Front, BTreeSet<VirtualService>>,
+    frontends: HashMap<Frontend, BTreeSet<VirtualService>>,
 }
 
 impl Virtuals {
     /// Steps to the desired virtual services of a frontend.
     pub fn set(
         &mut self,
-        front: &Front,
+        front: &Frontend,
         wanted: BTreeMap<VirtualService, Wanted>,
         now: Instant,
     ) -> Vec<Step> {
-        let old = self.fronts.remove(front).unwrap_or_default();
+        let old = self.frontends.remove(front).unwrap_or_default();
         let mut steps = Vec::new();
         for service in old.iter().filter(|service| !wanted.contains_key(service)) {
             self.services.remove(service);
             steps.push(Step::RemoveService(*service));
         }
         if !wanted.is_empty() {
-            self.fronts.insert(*front, wanted.keys().copied().collect());
+            self.frontends.insert(*front, wanted.keys().copied().collect());
         }
         for (service, wanted) in wanted {
             let new = !self.services.contains_key(&service);
@@ -165,7 +165,7 @@ mod tests {
     fn connections_end_before_their_destination() {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             let (mut virtuals, now) = (Virtuals::default(), Instant::now());
-            let front = Front { address: [10, 96, 0, 9].into(), protocol, port: 80 };
+            let front = Frontend { address: [10, 96, 0, 9].into(), protocol, port: 80 };
             let service = service(protocol);
             let made = virtuals.set(&front, one(protocol, &[1, 2], None), now);
             let add = |last, new, weight| Step::Destination {

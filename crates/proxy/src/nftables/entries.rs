@@ -9,7 +9,7 @@ use sys::nftables::keys::{Part, protocol_and_port, values};
 use sys::nftables::{Batch, Element, Family, Set, Value, Verdict};
 
 use super::{Elements, rules};
-use crate::plan::{Closed, Entry, Front, List};
+use crate::plan::{Closed, Entry, Frontend, List};
 
 pub const SERVICES: &str = "services";
 pub const NODE_PORTS: &str = "node-ports";
@@ -102,18 +102,18 @@ pub fn hairpin(address: IpAddr) -> Element {
     Element::Key([octets(address), octets(address)].concat())
 }
 
-pub fn guarded(front: &Front, ranges: &[IpNet]) -> Element {
+pub fn guarded(front: &Frontend, ranges: &[IpNet]) -> Element {
     Element::Verdict(front_key(front), Verdict::Jump(rules::guard_name(front, ranges)))
 }
 
-fn front_key(front: &Front) -> Vec<u8> {
+fn front_key(front: &Frontend) -> Vec<u8> {
     let mut key = octets(front.address);
     key.extend(protocol_and_port(front.protocol as u8, front.port));
     key
 }
 
 /// Ports of the node are looked up without an address.
-pub fn lookup_key(front: &Front) -> Vec<u8> {
+pub fn lookup_key(front: &Frontend) -> Vec<u8> {
     if front.is_node_port() {
         protocol_and_port(front.protocol as u8, front.port).to_vec()
     } else {

@@ -13,8 +13,10 @@ use crate::model::Node;
 use crate::plan::Entry;
 use crate::state::Difference;
 
-/// The table, one per family.
+/// The table of the main instance, one per family.
 pub const TABLE: &str = "ferry-proxy";
+/// Table that exists only while the kernel's support is probed.
+pub const PROBE: &str = "ferry-probe";
 
 /// Applies plans to the kernel.
 #[derive(Debug)]
@@ -26,7 +28,15 @@ pub struct Nftables {
 impl Nftables {
     /// A backend in the network namespace of the caller.
     pub fn open(node: Node) -> Result<Self, NftError> {
-        Ok(Self { tables: Tables::open(TABLE)?, node })
+        Ok(Self { tables: Tables::open(node.instance.table(TABLE))?, node })
+    }
+
+    /// Creates a table without services under another name, and removes it.
+    pub fn probe(&self) -> Result<(), NftError> {
+        let tables = Tables::open(self.node.instance.table(PROBE))?;
+        let probe = Self { tables, node: self.node.clone() };
+        let outcome = probe.replace(&Difference::default());
+        outcome.and(probe.remove())
     }
 
     /// Replaces all rules by those of `whole`.
@@ -40,6 +50,11 @@ impl Nftables {
 
     pub fn apply(&self, difference: &Difference) -> Result<(), NftError> {
         self.tables.apply(|batch, family| self.change(batch, family, difference))
+    }
+
+    /// Returns false if another process changed the rules.
+    pub fn is_intact(&self) -> Result<bool, NftError> {
+        self.tables.are_intact()
     }
 
     pub fn remove(&self) -> Result<(), NftError> {

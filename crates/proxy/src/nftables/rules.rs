@@ -12,7 +12,7 @@ use super::entries::{
 };
 use super::of;
 use crate::model::{Node, Protocol};
-use crate::plan::{Entry, Front, Pick, Source};
+use crate::plan::{Entry, Frontend, Pick, Source};
 use crate::state::Difference;
 
 pub const REJECT: &str = "reject";
@@ -210,7 +210,7 @@ fn pick_from(batch: &mut Batch, family: Family, chain: &str, pick: &Pick, map: &
 }
 
 #[must_use]
-pub fn guard_name(front: &Front, ranges: &[IpNet]) -> String {
+pub fn guard_name(front: &Frontend, ranges: &[IpNet]) -> String {
     let mut hasher = DefaultHasher::new();
     (front, ranges).hash(&mut hasher);
     format!("guard-{:016x}", hasher.finish())

@@ -38,7 +38,7 @@ fn service(endpoints: Vec<Endpoint>) -> Service {
 }
 
 fn text(service: &Service) -> Vec<String> {
-    let front = |front: &Front| format!("{}:{}", front.address, front.port);
+    let front = |front: &Frontend| format!("{}:{}", front.address, front.port);
     let line = |entry: &Entry| match entry {
         Entry::Service { front: at, pick } => {
             format!(
@@ -62,7 +62,7 @@ fn text(service: &Service) -> Vec<String> {
 }
 
 #[test]
-fn a_cluster_ip() {
+fn cluster_ip_lists_endpoints_with_own_node_first() {
     let got = text(&service(vec![endpoint(2, false), endpoint(1, true)]));
     let want = [
         "virtual 10.96.0.9",
@@ -82,7 +82,7 @@ fn service_without_endpoints_is_rejected() {
 }
 
 #[test]
-fn node_ports_and_load_balancers() {
+fn node_port_and_load_balancer_get_source_ranges_and_affinity() {
     let mut balanced = service(vec![endpoint(1, false)]);
     balanced.ports[0].node_port = Some(30080);
     balanced.load_balancer_ips = vec![[192, 0, 2, 1].into()];

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_addresses_of_services() {
+    fn service_address_maps_to_loopback() {
         let candidates = |text: &str, port| -> Vec<String> {
             let found = on_loopback(text.parse().expect("an address"), port);
             found.iter().map(ToString::to_string).collect()

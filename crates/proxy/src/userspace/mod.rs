@@ -5,7 +5,7 @@
 //! ports are served, and other ports at loopback addresses. Endpoints see the node's address instead of the client's.
 //! Connections continue when their endpoint or service is removed; UDP flows move to another endpoint.
 
-mod front;
+mod frontend;
 mod loopback;
 mod tcp;
 mod udp;
@@ -25,13 +25,13 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Semaphore;
 
-use self::front::{OpenFront, Sockets, Unserved};
+use self::frontend::{OpenFrontend, Sockets, Unserved};
 use self::loopback::on_loopback;
 use crate::backend::{Backend, BackendError, Mode};
-use crate::fronts::{Table, Touched};
-use crate::link::{Held, LINK, ServiceLink, own_addresses, remove_link};
+use crate::frontends::{ChangedFrontends, Table};
+use crate::link::{Held, ServiceLink, own_addresses, remove_link};
 use crate::model::Node;
-use crate::plan::Front;
+use crate::plan::Frontend;
 use crate::state::{Difference, State};
 
 /// Limit of connections, and of flows, if the limit of open files permits.
@@ -39,14 +39,14 @@ const MOST: u64 = 16_384;
 /// Time limit for closing a socket.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Error of the relay.
+/// Error of the userspace proxy.
 #[derive(Debug, thiserror::Error)]
 pub enum UserspaceError {
-    #[error("starting the relay")]
+    #[error("failed to start the userspace proxy")]
     Start(#[source] io::Error),
-    #[error("finding this machine's addresses")]
+    #[error("failed to list the node's addresses")]
     Addresses(#[source] io::Error),
-    #[error("removing the link {LINK}")]
+    #[error("failed to delete the link of services")]
     Remove(#[source] io::Error),
 }
 
@@ -65,15 +65,15 @@ pub struct Userspace {
 #[derive(Default)]
 struct Serving {
     table: Table,
-    open: HashMap<Front, Open>,
+    open: HashMap<Frontend, Open>,
     held: HashMap<IpAddr, Held>,
     /// Frontends that are not served, with the reason.
-    unserved: HashMap<Front, String>,
+    unserved: HashMap<Frontend, String>,
 }
 
 /// A served frontend.
 struct Open {
-    front: Arc<OpenFront>,
+    front: Arc<OpenFrontend>,
     listening: TaskGroup,
     closed: Receiver<()>,
 }
@@ -86,6 +86,7 @@ struct Relay {
 }
 
 impl Relay {
+    #[expect(clippy::disallowed_methods, reason = "a named thread in the network namespace of the caller")]
     fn start() -> io::Result<Self> {
         let executor = Builder::new_current_thread().enable_all().build()?;
         let (handle, tasks) = (executor.handle().clone(), TaskGroup::new());
@@ -110,13 +111,12 @@ impl Userspace {
     /// A backend in the network namespace of the caller.
     pub fn open(node: Node) -> Result<Self, UserspaceError> {
         let relay = Relay::start().map_err(UserspaceError::Start)?;
-        let link = match ServiceLink::open() {
+        let link = match ServiceLink::open(node.instance) {
             Ok(link) => Some(link),
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "services have no addresses of their own without the right to change links (CAP_NET_ADMIN); ports of \
-                     the node are served, and other ports on the loopback network"
+                    "CAP_NET_ADMIN is missing, services are served on node ports and on the loopback network only"
                 );
                 None
             }
@@ -137,25 +137,25 @@ impl Userspace {
 
     /// Frontends that are not served, with the reason.
     #[must_use]
-    pub fn unserved(&self) -> Vec<(Front, String)> {
+    pub fn unserved(&self) -> Vec<(Frontend, String)> {
         let mut all: Vec<_> = self.serving.lock().unserved.clone().into_iter().collect();
         all.sort_unstable();
         all
     }
 
     /// Syncs the changed frontends with the table.
-    fn bring(&self, serving: &mut Serving, touched: &Touched) -> Result<(), UserspaceError> {
+    fn sync(&self, serving: &mut Serving, changed: &ChangedFrontends) -> Result<(), UserspaceError> {
         let own = own_addresses().map_err(UserspaceError::Addresses)?;
         let Serving { table, open, held, unserved } = serving;
-        let wanted = |front: &Front| table.get(front).filter(|served| served.is_open());
-        let closing: Vec<Open> = touched
-            .fronts
+        let wanted = |front: &Frontend| table.get(front).filter(|served| served.is_open());
+        let closing: Vec<Open> = changed
+            .frontends
             .iter()
             .filter(|front| wanted(front).is_none())
             .filter_map(|front| open.remove(front))
             .collect();
         close(closing);
-        for address in &touched.addresses {
+        for address in &changed.addresses {
             if !table.has_address(*address) {
                 held.remove(address);
                 self.virtuals.write().remove(address);
@@ -168,15 +168,15 @@ impl Userspace {
                         self.virtuals.write().insert(*address);
                     }
                     Err(error) => {
-                        tracing::warn!(%address, %error, "this machine cannot have a service's address")
+                        tracing::warn!(%address, %error, "failed to add a service address")
                     }
                 }
             }
         }
         // Frontends that could not be served before may succeed now.
-        let again: Vec<Front> =
-            unserved.keys().copied().filter(|front| !touched.fronts.contains(front)).collect();
-        for front in touched.fronts.iter().chain(&again) {
+        let again: Vec<Frontend> =
+            unserved.keys().copied().filter(|front| !changed.frontends.contains(front)).collect();
+        for front in changed.frontends.iter().chain(&again) {
             let Some(served) = wanted(front) else {
                 unserved.remove(front);
                 continue;
@@ -189,13 +189,13 @@ impl Userspace {
             match self.sockets(front, held, &own) {
                 Ok(sockets) => {
                     unserved.remove(front);
-                    let served = OpenFront::new(Arc::clone(&self.node), served.clone());
+                    let served = OpenFrontend::new(Arc::clone(&self.node), served.clone());
                     open.insert(*front, self.serve(served, sockets, held));
                 }
                 Err(error) => {
                     let reason = error.to_string();
                     if unserved.get(front) != Some(&reason) {
-                        tracing::warn!(front = %front, reason, "a port of a service is not served on this machine");
+                        tracing::warn!(front = %front, reason, "service port is not served on this node");
                         unserved.insert(*front, reason);
                     }
                 }
@@ -206,7 +206,7 @@ impl Userspace {
 
     fn sockets(
         &self,
-        front: &Front,
+        front: &Frontend,
         held: Option<&Held>,
         own: &BTreeSet<IpAddr>,
     ) -> Result<Sockets, Unserved> {
@@ -218,11 +218,11 @@ impl Userspace {
             return Ok(Sockets::open(front.protocol, &[itself])?.0);
         }
         let (sockets, served_at) = Sockets::open(front.protocol, &on_loopback(front.address, front.port))?;
-        tracing::info!(front = %front, at = %served_at, "a service is reached on the loopback network");
+        tracing::info!(front = %front, at = %served_at, "service port is served on the loopback network");
         Ok(sockets)
     }
 
-    fn serve(&self, front: OpenFront, sockets: Sockets, held: Option<&Held>) -> Open {
+    fn serve(&self, front: OpenFrontend, sockets: Sockets, held: Option<&Held>) -> Open {
         let (front, listening) = (Arc::new(front), self.relay.tasks.child());
         let (open, closed) = channel::<()>();
         let _within = self.relay.handle.enter();
@@ -254,17 +254,17 @@ impl Userspace {
 }
 
 fn usable<T>(socket: io::Result<T>) -> Option<T> {
-    socket.inspect_err(|error| tracing::warn!(%error, "a socket of a service cannot be used")).ok()
+    socket.inspect_err(|error| tracing::warn!(%error, "failed to use a service socket")).ok()
 }
 
 /// Closes frontends, and waits until their sockets are closed, so that the kernel rejects new clients.
-fn close(fronts: Vec<Open>) {
-    for open in &fronts {
+fn close(frontends: Vec<Open>) {
+    for open in &frontends {
         open.listening.abort();
     }
-    for open in fronts {
+    for open in frontends {
         if open.closed.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("a socket of a service is not closed yet");
+            tracing::warn!("timed out closing a service socket");
         }
     }
 }
@@ -274,26 +274,36 @@ impl Backend for Userspace {
         Mode::Userspace
     }
 
+    /// Relays are in this process.
+    fn probe(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     fn replace(&self, state: &State) -> Result<(), BackendError> {
         let mut serving = self.serving.lock();
-        let mut touched = serving.table.all();
+        let mut changed = serving.table.all();
         serving.table = Table::default();
         let new = serving.table.apply(&state.whole());
-        touched.fronts.extend(new.fronts);
-        touched.addresses.extend(new.addresses);
-        Ok(self.bring(&mut serving, &touched)?)
+        changed.frontends.extend(new.frontends);
+        changed.addresses.extend(new.addresses);
+        Ok(self.sync(&mut serving, &changed)?)
     }
 
     fn apply(&self, difference: &Difference, _: &State) -> Result<(), BackendError> {
         let mut serving = self.serving.lock();
-        let touched = serving.table.apply(difference);
-        Ok(self.bring(&mut serving, &touched)?)
+        let changed = serving.table.apply(difference);
+        Ok(self.sync(&mut serving, &changed)?)
+    }
+
+    fn is_intact(&self) -> Result<bool, BackendError> {
+        let link = self.link.as_ref().map_or(Ok(true), |_| crate::link::is_there(self.node.instance));
+        Ok(link.map_err(UserspaceError::Addresses)?)
     }
 
     fn remove(&self) -> Result<(), BackendError> {
         self.replace(&State::default())?;
         if self.link.is_some() {
-            remove_link().map_err(UserspaceError::Remove)?;
+            remove_link(self.node.instance).map_err(UserspaceError::Remove)?;
         }
         Ok(())
     }

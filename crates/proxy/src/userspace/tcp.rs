@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::accept::Acceptor;
 use base::backoff::Backoff;
 use base::tasks::TaskGroup;
 use rustix::net::sockopt;
@@ -13,7 +14,7 @@ use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::front::OpenFront;
+use super::frontend::OpenFrontend;
 use crate::link::Held;
 
 /// Buffer of one direction.
@@ -21,7 +22,6 @@ const BUFFER: usize = 16 << 10;
 /// Number of endpoints to try, and the time limit of each.
 const ATTEMPTS: usize = 4;
 const CONNECT: Duration = Duration::from_secs(5);
-const AGAIN: Duration = Duration::from_millis(100);
 /// First and later intervals of the check for unacknowledged data, and its time limit.
 const CONFIRM: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_secs(1));
 const FAREWELL: Duration = Duration::from_secs(60);
@@ -37,16 +37,10 @@ pub struct Shared {
 }
 
 /// Accepts connections until the task is dropped.
-pub async fn serve(listener: TcpListener, front: Arc<OpenFront>, held: Option<Held>, shared: Shared) {
+pub async fn serve(listener: TcpListener, front: Arc<OpenFrontend>, held: Option<Held>, shared: Shared) {
+    let mut acceptor = Acceptor::new(&listener);
     loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(%error, "accepting a connection to a service");
-                tokio::time::sleep(AGAIN).await;
-                continue;
-            }
-        };
+        let (stream, peer) = acceptor.accept().await;
         // Beyond the limit, connections wait in the kernel's backlog.
         let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
         let to_virtual = held.is_none()
@@ -61,7 +55,7 @@ pub async fn serve(listener: TcpListener, front: Arc<OpenFront>, held: Option<He
 }
 
 struct Connection {
-    front: Arc<OpenFront>,
+    front: Arc<OpenFrontend>,
     /// The service's address is retained as long as a connection uses it.
     _held: Option<Held>,
     _permit: OwnedSemaphorePermit,
@@ -82,7 +76,7 @@ impl Connection {
         match copied {
             Ok(_) => confirmed(&client).await,
             Err(error) => {
-                tracing::trace!(%error, "a connection broke");
+                tracing::trace!(%error, "connection failed");
                 reset(&client);
                 reset(&endpoint);
             }
@@ -97,9 +91,9 @@ impl Connection {
             match tokio::time::timeout(CONNECT, TcpStream::connect(endpoint)).await {
                 Ok(Ok(stream)) => return Some(stream),
                 Ok(Err(error)) => {
-                    tracing::debug!(%endpoint, %error, "an endpoint does not take a connection")
+                    tracing::debug!(%endpoint, %error, "failed to connect to endpoint")
                 }
-                Err(_) => tracing::debug!(%endpoint, "an endpoint does not answer"),
+                Err(_) => tracing::debug!(%endpoint, "connection to endpoint timed out"),
             }
             in_vain.push(endpoint);
         }

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::front::OpenFront;
+use super::frontend::OpenFrontend;
 use crate::link::Held;
 
 /// Idle timeouts of a flow: with one request and its reply, and with more. The kernel's own values.
@@ -79,14 +79,14 @@ impl Drop for Flow {
 }
 
 /// Relays packets until the task is dropped.
-pub async fn serve(socket: UdpSocket, front: Arc<OpenFront>, _held: Option<Held>, shared: Shared) {
+pub async fn serve(socket: UdpSocket, front: Arc<OpenFrontend>, _held: Option<Held>, shared: Shared) {
     let (ended, endings) = unbounded_channel();
     Relay { socket: Arc::new(socket), front, shared, flows: HashMap::new(), ended }.run(endings).await;
 }
 
 struct Relay {
     socket: Arc<UdpSocket>,
-    front: Arc<OpenFront>,
+    front: Arc<OpenFrontend>,
     shared: Shared,
     flows: HashMap<SocketAddr, Flow>,
     ended: UnboundedSender<SocketAddr>,
@@ -124,7 +124,7 @@ impl Relay {
                 Ok((length, client)) => self.pass_on(client, buffer.get(..length).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // ICMP error for a reply to a vanished client.
-                Err(error) => tracing::trace!(%error, "receiving for a service"),
+                Err(error) => tracing::trace!(%error, "failed to receive"),
             }
         }
     }
@@ -137,7 +137,7 @@ impl Relay {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::debug!(%client, %error, "a flow to a service cannot begin");
+                    tracing::debug!(%client, %error, "failed to open a UDP flow");
                     return;
                 }
             }

@@ -17,6 +17,7 @@ use proxy::stale::Answers;
 use proxy::state::{Difference, State};
 use proxy::userspace::Userspace;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sys::instance::Instance;
 
 /// Timeout on a slow machine; only dropped packets take all of it.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -157,14 +158,18 @@ impl World {
 
     /// A backend in the node; `None` if this machine cannot run it.
     fn backend(&self, mode: Mode) -> Option<Arc<dyn Backend>> {
+        self.backend_of(mode, Instance::MAIN)
+    }
+
+    fn backend_of(&self, mode: Mode, instance: Instance) -> Option<Arc<dyn Backend>> {
         let pods = ["10.1.0.0/16", "fd01::/16"];
         let pod_cidrs = pods.iter().filter_map(|text| text.parse().ok()).collect();
-        let node = Node { name: "node".into(), pod_cidrs, ..Node::default() };
+        let node = Node { name: "node".into(), pod_cidrs, instance, ..Node::default() };
         let backend = self.within("node", move || backend::open(Some(mode), &node)).expect("a backend");
         if backend.mode() == mode {
             return Some(backend.into());
         }
-        eprintln!("skipped: {} does not work here", mode.name());
+        eprintln!("skipped: {} is not available on this machine", mode.name());
         assert!(!matches!(mode, Mode::Nftables | Mode::Userspace), "these have to work");
         None
     }
@@ -245,6 +250,11 @@ impl Serving<'_> {
         self.world.within("node", move || backend.replace(&state)).expect("all at once");
     }
 
+    fn is_intact(&self) -> bool {
+        let backend = Arc::clone(&self.backend);
+        self.world.within("node", move || backend.is_intact()).expect("verified")
+    }
+
     fn clean_up(&self) {
         let backend = Arc::clone(&self.backend);
         self.world.within("node", move || backend.remove()).expect("removed");
@@ -254,7 +264,9 @@ impl Serving<'_> {
 fn begin(world: &World, mode: Mode) -> Option<Serving<'_>> {
     world.serve("pod0");
     world.serve("pod1");
-    Some(Serving { world, backend: world.backend(mode)?, state: State::default() })
+    let serving = Serving { world, backend: world.backend(mode)?, state: State::default() };
+    serving.replace();
+    Some(serving)
 }
 
 /// Responding endpoints, over many connections.
@@ -432,7 +444,7 @@ fn udp_flow_moves_when_endpoint_is_removed(mode: Mode) {
     });
     // The relay manages its flows itself.
     if mode != Mode::Userspace {
-        assert_eq!(forgotten.expect("flows are seen"), 1);
+        assert_eq!(forgotten.expect("flows are seen"), [1, 0]);
     }
     eventually(|| {
         // Packets to the removed endpoint may be lost.
@@ -502,6 +514,56 @@ fn tcp_connection_survives_service_changes(mode: Mode) {
     assert!(world.request_briefly("node", "10.96.0.9:80").is_err());
 }
 
+/// Services of two clusters of one machine. IPVS has one table of virtual services for all of them.
+fn instances_in_one_namespace_are_independent(mode: Mode) {
+    let Some(world) = World::new() else { return };
+    if mode == Mode::Ipvs {
+        return eprintln!("skipped: IPVS has one table per network namespace");
+    }
+    let Some(mut first) = begin(&world, mode) else { return };
+    let Some(backend) = world.backend_of(mode, Instance::new(0x1a2b_3c4d)) else { return };
+    let mut second = Serving { world: &world, backend, state: State::default() };
+    second.replace();
+    let mut other = service(&PODS[1..]);
+    other.cluster_ips = vec!["10.112.0.9".parse().expect("v4")];
+    other.ports[0].node_port = Some(30081);
+    first.set(&service(&PODS[..1]));
+    second.set(&other);
+    let both = |what: &str| {
+        assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1"]), "{what}");
+        assert_eq!(answers(&world, "out", "10.112.0.9:80"), texts(&["pod1 10.1.1.1"]), "{what}");
+        assert_eq!(answers(&world, "out", "192.0.2.1:30080"), texts(&["pod0 10.1.0.1"]), "{what}");
+        assert_eq!(answers(&world, "out", "192.0.2.1:30081"), texts(&["pod1 10.1.1.1"]), "{what}");
+    };
+    both("both instances");
+    first.replace();
+    both("the first was applied again");
+    assert!(first.is_intact() && second.is_intact());
+    second.clean_up();
+    assert!(world.request_briefly("out", "192.0.2.1:30081").is_err());
+    assert_eq!(answers(&world, "out", "10.96.0.9:80"), texts(&["pod0 10.1.0.1"]), "the second was removed");
+    assert!(first.is_intact() && !second.is_intact());
+    second.replace();
+    both("the second was applied again");
+    assert!(first.is_intact() && second.is_intact());
+}
+
+/// The rules of the last run serve until the first plan is applied.
+fn opened_backend_leaves_existing_rules(mode: Mode) {
+    let Some(world) = World::new() else { return };
+    if matches!(mode, Mode::Ipvs | Mode::Userspace) {
+        return eprintln!("skipped: the rules end with the process, or its link");
+    }
+    let Some(mut first) = begin(&world, mode) else { return };
+    first.set(&service(&PODS));
+    assert_eq!(answers(&world, "out", "10.96.0.9:80").len(), 2);
+    let Some(backend) = world.backend(mode) else { return };
+    assert_eq!(answers(&world, "out", "10.96.0.9:80").len(), 2, "opened");
+    let next = Serving { world: &world, backend, state: first.state.clone() };
+    next.replace();
+    assert_eq!(answers(&world, "out", "10.96.0.9:80").len(), 2, "applied");
+}
+
 /// Runs each test of the battery for each backend.
 macro_rules! battery {
     ($($test:ident),* $(,)?) => {
@@ -529,6 +591,8 @@ battery!(
     service_change_among_many_is_a_small_difference,
     udp_flow_moves_when_endpoint_is_removed,
     tcp_connection_survives_service_changes,
+    instances_in_one_namespace_are_independent,
+    opened_backend_leaves_existing_rules,
 );
 
 /// Without privileges, node ports are served, and other ports at loopback addresses; the rest is reported.

@@ -255,8 +255,8 @@ mod tests {
     fn cache_handlers_are_called_once_per_change() {
         let cache = Cache::new();
         cache.apply(pod("a", 1, "x", ""));
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&heard);
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&events);
         cache.on_event(move |change: &Change<Pod>| {
             let what = match change {
                 Change::Added(_) => "+",
@@ -273,6 +273,6 @@ mod tests {
         assert!(cache.is_synced());
         cache.replace(vec![pod("b", 3, "x", "")]);
         cache.remove(pod("c", 9, "x", ""));
-        assert_eq!(*heard.lock(), ["+a", "~a", "+b", "-a"]);
+        assert_eq!(*events.lock(), ["+a", "~a", "+b", "-a"]);
     }
 }

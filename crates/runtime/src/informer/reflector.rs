@@ -29,8 +29,6 @@ pub struct Reflector {
     decode: DecodeShared,
     /// Revision of the cache; `None` before the first list.
     revision: Option<String>,
-    /// True if the server streams lists; older ones do not.
-    streams_lists: bool,
 }
 
 impl Reflector {
@@ -41,7 +39,7 @@ impl Reflector {
         cache: Arc<Core>,
         decode: DecodeShared,
     ) -> Self {
-        Self { client, collection, selection, cache, decode, revision: None, streams_lists: true }
+        Self { client, collection, selection, cache, decode, revision: None }
     }
 
     /// Runs until dropped.
@@ -64,10 +62,6 @@ impl Reflector {
                     tracing::debug!(path = self.collection.path(), %error, "relisting");
                     self.revision = None;
                 }
-                Err(error) if self.streams_lists && self.revision.is_none() && refuses_streaming(&error) => {
-                    self.streams_lists = false;
-                    continue;
-                }
                 Err(error) => {
                     failures += 1;
                     // The first few failures are a restart of the server.
@@ -89,11 +83,14 @@ impl Reflector {
     /// Lists if necessary, and watches until the watch ends.
     async fn round(&mut self) -> Result<(), ClientError> {
         let mut watch = match &self.revision {
-            None if self.streams_lists => self.stream_list().await?,
-            None => {
-                self.list().await?;
-                self.open(false).await?
-            }
+            None => match self.stream_list().await {
+                Err(error) if is_unstreamed(&error) => {
+                    tracing::debug!(path = self.collection.path(), %error, "the list is not streamed, listing");
+                    self.list().await?;
+                    self.open(false).await?
+                }
+                outcome => outcome?,
+            },
             Some(_) => self.open(false).await?,
         };
         while let Some(event) = self.next(&mut watch).await? {
@@ -184,9 +181,10 @@ impl Reflector {
     }
 }
 
-/// True if the server does not support streamed lists, or not for this resource.
-fn refuses_streaming(error: &ClientError) -> bool {
-    error.is_invalid() || matches!(error.code(), Some(400 | 405 | 406))
+/// True if the server responds, but does not stream this list: it is too old, or its store has no progress
+/// notifications. As in client-go, a plain list follows for every such error except those that it cannot avoid.
+fn is_unstreamed(error: &ClientError) -> bool {
+    error.status().is_some() && !error.is_gone() && !is_ahead(error) && error.code() != Some(429)
 }
 
 /// True if the server's revision is behind the cache: it was restored from a backup.

@@ -276,10 +276,25 @@ impl Configuration {
         let configuration: Self =
             serde_json::from_value(decoded.value).map_err(|source| ConfigError::Read { source })?;
         configuration.profiles()?;
+        let without_effect = configuration.plugins_without_effect();
+        if !without_effect.is_empty() {
+            tracing::warn!(plugins = without_effect.join(", "), "scheduler plugins have no effect");
+        }
         for extender in &configuration.extenders {
             extender.timeout()?;
         }
         Ok(configuration)
+    }
+
+    /// Enabled or configured plugins that this scheduler does not have.
+    fn plugins_without_effect(&self) -> Vec<&'static str> {
+        let names = |profile: &ProfileConfig| {
+            let sets = profile.plugins.iter().flat_map(Plugins::sets).flat_map(|set| &set.enabled);
+            let enabled = sets.map(|plugin| plugin.name.clone());
+            enabled.chain(profile.plugin_config.iter().map(|config| config.name.clone())).collect::<Vec<_>>()
+        };
+        let named: Vec<String> = self.profiles.iter().flat_map(names).collect();
+        plugins::WITHOUT_EFFECT.into_iter().filter(|name| named.iter().any(|known| known == name)).collect()
     }
 
     #[must_use]
@@ -343,8 +358,11 @@ impl ProfileConfig {
         let changes = self.plugins.as_ref().unwrap_or(&default);
         for set in changes.sets() {
             for plugin in &set.enabled {
-                PluginId::named(&plugin.name)
-                    .ok_or_else(|| ConfigError::UnknownPlugin(plugin.name.clone()))?;
+                let known = PluginId::named(&plugin.name).is_some()
+                    || plugins::WITHOUT_EFFECT.contains(&&*plugin.name);
+                if !known {
+                    return Err(ConfigError::UnknownPlugin(plugin.name.clone()));
+                }
             }
         }
         let mut selections = Vec::new();
@@ -444,6 +462,7 @@ mod tests {
                 "VolumeZone",
                 "PodTopologySpread",
                 "InterPodAffinity",
+                "DynamicResources",
             ]
         );
         assert_eq!(
@@ -458,6 +477,28 @@ mod tests {
                 ("ImageLocality", 1),
             ]
         );
+    }
+
+    /// The plugins that kube-scheduler v1.36 writes with `--write-config-to`.
+    #[test]
+    fn default_plugins_of_kubernetes_are_known() {
+        const DEFAULTS: &str = "SchedulingGates PrioritySort NodeUnschedulable NodeName TaintToleration:3 NodeAffinity:2 NodePorts NodeResourcesFit:1 VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread:2 InterPodAffinity:2 DynamicResources DefaultPreemption NodeResourcesBalancedAllocation:1 ImageLocality:1 DefaultBinder NodeDeclaredFeatures";
+        let enabled = |names: &str| {
+            let row = |plugin: &str| match plugin.split_once(':') {
+                Some((name, weight)) => format!("      - name: {name}\n        weight: {weight}\n"),
+                None => format!("      - name: {plugin}\n"),
+            };
+            let rows: String = names.split(' ').map(row).collect();
+            format!(
+                "profiles:\n- schedulerName: s\n  pluginConfig:\n  - name: DynamicResources\n    args: {{apiVersion: kubescheduler.config.k8s.io/v1, kind: DynamicResourcesArgs, filterTimeout: 10s}}\n  plugins:\n    multiPoint:\n      enabled:\n{rows}"
+            )
+        };
+        let configuration = parse(&enabled(DEFAULTS)).expect("known plugins");
+        assert_eq!(configuration.plugins_without_effect(), ["NodeDeclaredFeatures"]);
+        let (configured, default) = (configuration.profiles(), Configuration::default().profiles());
+        assert_eq!(names(&configured.expect("profiles")[0]), names(&default.expect("profiles")[0]));
+        let unknown = parse(&enabled("Imaginary")).expect_err("an unknown plugin");
+        assert_eq!(unknown.to_string(), "unknown plugin \"Imaginary\"");
     }
 
     #[test]

@@ -12,8 +12,8 @@ use super::{ActiveProfile, Scheduler};
 use crate::cycle::{Search, choose, search};
 use crate::diagnosis::{NO_NODES, truncated};
 use crate::extender::{self, Extender};
-use crate::framework::{BeforeBinding, Candidate, Failed};
-use crate::metrics::{self, ProfileMetrics};
+use crate::framework::{BeforeBinding, Candidate, Failed, Point};
+use crate::metrics::{self, ProfileMetrics, SUCCESS, SchedulerMetrics};
 use crate::plugins::{PluginId, least_harm};
 use crate::profile::Profile;
 use crate::queue::QueuedPod;
@@ -102,12 +102,17 @@ impl Scheduler {
         let Some(served) = self.profiles.get(pod.info.scheduler_name()) else { return };
         let mut before = BeforeBinding::default();
         let mut refused = None;
+        let reserving = Instant::now();
         for enabled in &served.profile.reserves {
             match enabled.plugin.reserve(&mut self.cluster, &pod.info, node) {
                 Ok(more) if more.is_empty() => {}
                 Ok(more) => before = more,
                 Err(rejection) => refused = Some((enabled.id, rejection)),
             }
+        }
+        if let Some(metrics) = &served.metrics {
+            let status = refused.as_ref().map_or(SUCCESS, |(_, rejection)| rejection.status());
+            metrics.point(Point::Reserve, status, reserving.elapsed());
         }
         if let Some((plugin, rejection)) = refused {
             for enabled in &served.profile.reserves {
@@ -124,16 +129,15 @@ impl Scheduler {
         let recorder = served.recorder.clone();
         let (all, own, clock) = (self.metrics.clone(), served.metrics.clone(), self.ctx.clock.clone());
         self.ctx.tasks.spawn(async move {
-            let binding = Instant::now();
-            let outcome = writer.bind(&pod.info, &node, &before, binder.as_ref()).await;
-            drop(permit);
+            let task = all.as_ref().map(SchedulerMetrics::binding_task);
+            let outcome = writer.bind(&pod.info, &node, &before, binder.as_ref(), own.as_ref()).await;
+            drop((permit, task));
             if let (Some(all), Some(own)) = (all, own) {
-                own.binding(binding.elapsed());
                 if outcome.is_ok() {
                     own.attempt(metrics::AttemptLabel::Scheduled, begin.elapsed());
                     let now = clock.now();
                     let waited = now.duration_since(pod.first_tried.unwrap_or(now)).unsigned_abs();
-                    all.bound(pod.attempts, waited);
+                    all.bound(pod.attempts, waited, pod.was_flushed);
                 } else {
                     own.attempt(metrics::AttemptLabel::Error, begin.elapsed());
                 }
@@ -216,11 +220,7 @@ async fn find<'c>(
 ) -> AttemptOutcome {
     let profile = &served.profile;
     let metrics: Option<&ProfileMetrics> = served.metrics.as_ref();
-    let begin = Instant::now();
     let mut found = search(profile, cluster, pod, start);
-    if let Some(metrics) = metrics {
-        metrics.filtered(begin.elapsed());
-    }
     let mut extra = None;
     if !extenders.is_empty() && !found.feasible.is_empty() {
         if let Err(error) = extender::filter(extenders, cluster, pod, &mut found).await {
@@ -232,13 +232,22 @@ async fn find<'c>(
     }
     let begin = Instant::now();
     if let Some(slot) = choose(profile, cluster, pod, &found.feasible, extra.as_deref(), rng) {
-        if let Some(metrics) = metrics {
-            metrics.scored(begin.elapsed());
+        if let Some(metrics) = metrics.filter(|_| found.feasible.len() > 1) {
+            metrics.point(Point::Score, SUCCESS, begin.elapsed());
         }
         return AttemptOutcome::Node(Arc::clone(&cluster.node_at(slot).name));
     }
     *rejecting = rejecting.union(found.diagnosis.rejecting);
-    run_post_filters(profile, cluster, extenders, pod, found, rng).await
+    let begin = Instant::now();
+    let outcome = run_post_filters(profile, cluster, extenders, pod, found, rng).await;
+    if let Some(metrics) = metrics.filter(|_| !profile.post_filters.is_empty()) {
+        let status = match &outcome {
+            AttemptOutcome::Unfit { victims: Some(_), .. } => SUCCESS,
+            _ => "Unschedulable",
+        };
+        metrics.point(Point::PostFilter, status, begin.elapsed());
+    }
+    outcome
 }
 
 /// Runs preemption: the victims, or the reason why there are none.

@@ -1,6 +1,7 @@
 //! Applies changes to the scheduler's state and moves the pods that they can help.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use client::Object;
 use objects::core::v1::{Node, Pod};
@@ -18,7 +19,11 @@ impl Scheduler {
         let mut inputs = Vec::new();
         self.inbox.take(&mut inputs);
         for input in inputs {
+            let (event, begin) = (input.label(), Instant::now());
             self.apply(input);
+            if let (Some(metrics), Some(event)) = (&self.metrics, event) {
+                metrics.handled(event, begin.elapsed());
+            }
         }
     }
 

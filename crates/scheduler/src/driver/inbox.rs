@@ -39,6 +39,42 @@ pub enum Input {
     NotPreempted(Arc<str>),
 }
 
+impl Input {
+    /// Event of a change as a label of metrics; `None` for results of the scheduler itself.
+    pub fn label(&self) -> Option<&'static str> {
+        fn of<K>(change: &Change<K>, labels: [&'static str; 3]) -> Option<&'static str> {
+            let [added, updated, deleted] = labels;
+            Some(match change {
+                Change::Added(_) => added,
+                Change::Updated { .. } => updated,
+                Change::Deleted(_) => deleted,
+            })
+        }
+        macro_rules! labels {
+            ($resource:literal) => {
+                [concat!($resource, "Add"), concat!($resource, "Update"), concat!($resource, "Delete")]
+            };
+        }
+        match self {
+            Self::Pod(change) => {
+                let spec = change.object().spec.as_ref();
+                let is_assigned =
+                    spec.and_then(|spec| spec.node_name.as_ref()).is_some_and(|node| !node.is_empty());
+                of(change, if is_assigned { labels!("AssignedPod") } else { labels!("UnschedulablePod") })
+            }
+            Self::Node(change) => of(change, labels!("Node")),
+            Self::Claim(change) => of(change, labels!("PersistentVolumeClaim")),
+            Self::Volume(change) => of(change, labels!("PersistentVolume")),
+            Self::Class(change) => of(change, labels!("storage.k8s.io/StorageClass")),
+            Self::CsiNode(change) => of(change, labels!("storage.k8s.io/CSINode")),
+            Self::CsiDriver(change) => of(change, labels!("storage.k8s.io/CSIDriver")),
+            Self::Capacity(change) => of(change, labels!("storage.k8s.io/CSIStorageCapacity")),
+            Self::Attachment(change) => of(change, labels!("storage.k8s.io/VolumeAttachment")),
+            _ => None,
+        }
+    }
+}
+
 pub struct NotBound {
     pub pod: QueuedPod,
     pub reserved: BeforeBinding,

@@ -70,14 +70,15 @@ impl Scheduler {
         metrics: Option<SchedulerMetrics>,
     ) -> Result<Self, ConfigError> {
         let mut profiles = HashMap::new();
-        for profile in configuration.profiles()? {
+        for mut profile in configuration.profiles()? {
             let recorder = Recorder::new(ctx.client.clone(), &profile.name, ctx.clock.clone(), &ctx.tasks);
             let metrics = metrics.as_ref().map(|metrics| metrics.profile(&profile.name));
+            profile.metrics.clone_from(&metrics);
             profiles.insert(profile.name.clone(), ActiveProfile { profile, recorder, metrics });
         }
         let extenders = configuration.extenders.iter().map(Extender::new).collect::<Result<_, _>>()?;
         let inbox = Arc::new(Inbox::default());
-        let writer = Arc::new(Writer::new(&ctx, WRITES));
+        let writer = Arc::new(Writer::new(&ctx, WRITES, metrics.clone()));
         Ok(Self {
             cluster: Cluster::new(),
             queue: Queue::new(configuration.backoff())
@@ -101,9 +102,8 @@ impl Scheduler {
             let stopping = self.ctx.tasks.stopping();
             tokio::pin!(stopping);
             let synced = inbox::follow(&self.ctx.informers, &self.inbox);
-            tokio::select! {
-                () = &mut stopping => return,
-                () = synced => {}
+            if self.ctx.tasks.until_stopped(synced).await.is_none() {
+                return;
             }
             tracing::info!("caches synced");
             let mut tried = 0;

@@ -1,6 +1,7 @@
 //! Writes to the API server, each in its own task: bindings, conditions, evictions of victims.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use base::tasks::TaskGroup;
 use client::{Cause, Client, ClientError, Patch, Status, delete_options};
@@ -11,7 +12,8 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
 use crate::extender::Extender;
-use crate::framework::{BeforeBinding, Candidate};
+use crate::framework::{BeforeBinding, Candidate, Point};
+use crate::metrics::{ProfileMetrics, SUCCESS, SchedulerMetrics};
 use crate::plugins::is_bound;
 use crate::state::PodInfo;
 
@@ -44,10 +46,15 @@ pub struct Writer {
     claims: Cache<PersistentVolumeClaim>,
     /// Changes whenever a claim does, for tasks that wait for one.
     claim_changed: watch::Receiver<u64>,
+    metrics: Option<SchedulerMetrics>,
 }
 
+/// Labels of calls beside the scheduling loop.
+const BINDING: &str = "pod_binding";
+const STATUS_PATCH: &str = "pod_status_patch";
+
 impl Writer {
-    pub fn new(ctx: &Context, at_once: usize) -> Self {
+    pub fn new(ctx: &Context, at_once: usize, metrics: Option<SchedulerMetrics>) -> Self {
         let claims = ctx.informers.of::<PersistentVolumeClaim>();
         let (changes, claim_changed) = watch::channel(0u64);
         claims.on_event(move |_| changes.send_modify(|count| *count = count.wrapping_add(1)));
@@ -58,6 +65,7 @@ impl Writer {
             permits: Arc::new(Semaphore::new(at_once)),
             claims,
             claim_changed,
+            metrics,
         }
     }
 
@@ -76,14 +84,36 @@ impl Writer {
         node: &str,
         before: &BeforeBinding,
         binder: Option<&Extender>,
+        metrics: Option<&ProfileMetrics>,
     ) -> Result<(), BindFailure> {
         let client = self.client_for(info);
+        let record = |point, is_ok: bool, begin: Instant| {
+            if let Some(metrics) = metrics {
+                metrics.point(point, if is_ok { SUCCESS } else { "Error" }, begin.elapsed());
+            }
+        };
         if !before.is_empty() {
-            self.prepare(&client, info, before).await.map_err(|message| BindFailure {
+            let begin = Instant::now();
+            let prepared = self.prepare(&client, info, before).await;
+            record(Point::PreBind, prepared.is_ok(), begin);
+            prepared.map_err(|message| BindFailure {
                 message: format!("running PreBind plugin \"VolumeBinding\": {message}"),
                 settled: false,
             })?;
         }
+        let begin = Instant::now();
+        let outcome = self.bind_prepared(&client, info, node, binder).await;
+        record(Point::Bind, outcome.is_ok(), begin);
+        outcome
+    }
+
+    async fn bind_prepared(
+        &self,
+        client: &Client,
+        info: &PodInfo,
+        node: &str,
+        binder: Option<&Extender>,
+    ) -> Result<(), BindFailure> {
         if let Some(binder) = binder {
             match binder.bind(info, node).await {
                 Ok(()) => return Ok(()),
@@ -107,7 +137,12 @@ impl Writer {
             },
         };
         let path = format!("/api/v1/namespaces/{}/pods/{}/binding", info.namespace, info.name);
-        match client.post::<_, Status>(&path, &binding).await {
+        let begin = Instant::now();
+        let pending = self.metrics.as_ref().map(|metrics| metrics.pending_call(BINDING));
+        let posted = client.post::<_, Status>(&path, &binding).await;
+        drop(pending);
+        self.called(BINDING, posted.is_ok(), begin);
+        match posted {
             Ok(_) => Ok(()),
             Err(error) => {
                 tracing::debug!(pod = info.key(), %error, "failed to bind pod");
@@ -152,7 +187,7 @@ impl Writer {
         });
     }
 
-    /// Writes the reason to the pod's status, unless it is there.
+    /// Writes the reason to the pod's status, unless it is already set.
     pub fn set_status(self: &Arc<Self>, info: Arc<PodInfo>, condition: Condition, nomination: Nomination) {
         let mut status = serde_json::Map::new();
         if let Some(condition) = self.unscheduled(&info.pod, &condition) {
@@ -179,11 +214,22 @@ impl Writer {
             return;
         }
         let writer = Arc::clone(self);
+        let pending = self.metrics.as_ref().map(|metrics| metrics.pending_call(STATUS_PATCH));
         self.spawn(async move {
-            if let Err(error) = writer.write_status(&info, status).await {
+            let begin = Instant::now();
+            let written = writer.write_status(&info, status).await;
+            drop(pending);
+            writer.called(STATUS_PATCH, written.is_ok(), begin);
+            if let Err(error) = written {
                 tracing::debug!(pod = info.key(), %error, "failed to update pod status");
             }
         });
+    }
+
+    fn called(&self, call: &str, is_ok: bool, begin: Instant) {
+        if let Some(metrics) = &self.metrics {
+            metrics.called(call, is_ok, begin.elapsed());
+        }
     }
 
     async fn write_status(&self, info: &PodInfo, status: Value) -> Result<(), ClientError> {
@@ -232,6 +278,12 @@ impl Writer {
     ) {
         let (writer, preemptor) = (Arc::clone(self), Arc::clone(preemptor));
         self.spawn(async move {
+            let begin = Instant::now();
+            let ended = |is_ok| {
+                if let Some(metrics) = &writer.metrics {
+                    metrics.evicted(is_ok, begin.elapsed());
+                }
+            };
             for victim in candidate.victims.iter().filter(|victim| !victim.terminating) {
                 match writer.evict(victim, &preemptor).await {
                     Ok(()) => recorder.record(Occurrence {
@@ -245,10 +297,12 @@ impl Writer {
                     Err(error) if error.is_not_found() => {}
                     Err(error) => {
                         tracing::warn!(victim = victim.key(), %error, "failed to preempt pod");
+                        ended(false);
                         return failed(Arc::clone(&preemptor.uid));
                     }
                 }
             }
+            ended(true);
         });
     }
 

@@ -29,7 +29,7 @@ pub enum ExtenderError {
     Reach { verb: String, url: String, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("failed {verb} with extender at URL {url}, code {code}")]
     Code { verb: String, url: String, code: u16 },
-    #[error("failed {verb} with extender at URL {url}: no answer within {limit:?}")]
+    #[error("failed {verb} with extender at URL {url}: no response within {limit:?}")]
     Timeout { verb: String, url: String, limit: Duration },
     #[error("{0}")]
     Refused(String),

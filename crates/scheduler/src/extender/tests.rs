@@ -129,7 +129,7 @@ async fn extender_with_untrusted_certificate_is_not_called() {
     extender.bind(&pod("p").info(), "a").await.expect_err("not trusted");
     assert!(responder.seen().is_empty());
     for (more, text) in [
-        (json!({"tlsConfig": {}}), "neither caFile nor caData"),
+        (json!({"tlsConfig": {}}), "one of caFile and caData is required"),
         (json!({"tlsConfig": {"insecure": true}}), "insecure is not supported"),
         (json!({"urlPrefix": "ftp://x"}), "neither an http nor an https URL"),
     ] {

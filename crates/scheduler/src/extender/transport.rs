@@ -36,7 +36,7 @@ impl Transport {
             Some("https") => true,
             _ => return Err(problem(format!("{:?} is neither an http nor an https URL", config.url_prefix))),
         };
-        let host = uri.host().ok_or_else(|| problem(format!("{:?} names no host", config.url_prefix)))?;
+        let host = uri.host().ok_or_else(|| problem(format!("{:?} has no host", config.url_prefix)))?;
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let origin = if secure {
             let problem = |error: String| ConfigError::Field { field: "extenders.tlsConfig", problem: error };
@@ -77,18 +77,18 @@ fn cause(error: HttpError) -> Failure {
 fn trust(config: &TlsConfig) -> Result<Trust, ConfigError> {
     let problem = |problem: String| ConfigError::Field { field: "extenders.tlsConfig", problem };
     if config.insecure {
-        return Err(problem("insecure is not supported: give the extender's authority as caFile".to_owned()));
+        return Err(problem("insecure is not supported, set caFile to the extender's CA".to_owned()));
     }
     let read = |file: &str, data: &str| -> Result<Vec<u8>, ConfigError> {
         if data.is_empty() {
-            let named = |error: io::Error| problem(format!("reading {file:?}: {error}"));
+            let named = |error: io::Error| problem(format!("failed to read {file:?}: {error}"));
             return if file.is_empty() { Ok(Vec::new()) } else { std::fs::read(file).map_err(named) };
         }
         STANDARD.decode(data).map_err(|error| problem(error.to_string()))
     };
     let authority = read(&config.ca_file, &config.ca_data)?;
     if authority.is_empty() {
-        return Err(problem("neither caFile nor caData says whom to trust".to_owned()));
+        return Err(problem("one of caFile and caData is required".to_owned()));
     }
     let certificate = read(&config.cert_file, &config.cert_data)?;
     let identity = if certificate.is_empty() {

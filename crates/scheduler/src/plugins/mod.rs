@@ -2,6 +2,7 @@
 
 mod default_binder;
 mod default_preemption;
+mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
@@ -119,6 +120,12 @@ pub const ALL: &[Row] = &[
         build: |args| Ok(Arc::new(config::inter_pod_affinity(args)?)),
     },
     Row {
+        name: "DynamicResources",
+        points: &[PreFilter, Filter],
+        weight: 0,
+        build: |_| Ok(Arc::new(dynamic_resources::DynamicResources)),
+    },
+    Row {
         name: "DefaultPreemption",
         points: &[PostFilter],
         weight: 0,
@@ -143,6 +150,10 @@ pub const ALL: &[Row] = &[
         build: |_| Ok(Arc::new(default_binder::DefaultBinder)),
     },
 ];
+
+/// Plugins of Kubernetes v1.36 without counterpart here, whose names configurations may have.
+pub const WITHOUT_EFFECT: [&str; 4] =
+    ["GangScheduling", "NodeDeclaredFeatures", "PodGroupPodsCount", "TopologyPlacementGenerator"];
 
 pub use default_preemption::{DefaultPreemption, least_harm};
 pub use inter_pod_affinity::InterPodAffinity;
@@ -175,6 +186,12 @@ impl PluginId {
     #[must_use]
     pub fn row(self) -> Option<&'static Row> {
         ALL.get(usize::from(self.0))
+    }
+
+    /// Reports whether the plugin has an extension point.
+    #[must_use]
+    pub fn takes(self, point: Point) -> bool {
+        self.row().is_some_and(|row| row.points.contains(&point))
     }
 
     #[must_use]

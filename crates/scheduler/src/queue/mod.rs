@@ -43,6 +43,8 @@ pub struct QueuedPod {
     pub rejecting: PluginSet,
     /// Plugin that gates it.
     pub gate: Option<PluginId>,
+    /// It was last retried because of its time limit, without an event.
+    pub was_flushed: bool,
 }
 
 impl QueuedPod {
@@ -57,6 +59,7 @@ impl QueuedPod {
             errors: 0,
             rejecting: PluginSet::default(),
             gate: None,
+            was_flushed: false,
         }
     }
 }
@@ -157,6 +160,7 @@ impl Queue {
             return;
         }
         pod.since = now;
+        pod.was_flushed = false;
         if pod.rejecting.is_empty() {
             pod.errors += 1;
             self.back_off(pod, now, FAILED);
@@ -181,8 +185,8 @@ impl Queue {
         Some(pod)
     }
 
-    #[must_use]
-    pub fn has_ready(&self) -> bool {
+    #[cfg(test)]
+    fn has_ready(&self) -> bool {
         !self.ready.is_empty() || !self.early.is_empty()
     }
 
@@ -291,7 +295,8 @@ impl Queue {
             if now.duration_since(since) <= UNSCHEDULABLE_TIMEOUT {
                 break;
             }
-            if let Some(pod) = self.remove(&uid) {
+            if let Some(mut pod) = self.remove(&uid) {
+                pod.was_flushed = true;
                 self.back_off(pod, now, TIMED_OUT);
             }
         }

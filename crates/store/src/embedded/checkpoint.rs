@@ -224,8 +224,7 @@ pub(super) fn load(path: &Path, now: Instant) -> Result<Loaded> {
         }
         number += 1;
     }
-    let mut loaded =
-        loader.finish().ok_or_else(|| StoreError::corrupt(path, "the history does not add up"))?;
+    let mut loaded = loader.finish().ok_or_else(|| StoreError::corrupt(path, "inconsistent history"))?;
     loaded.size = size;
     Ok(loaded)
 }

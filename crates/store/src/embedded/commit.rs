@@ -171,7 +171,7 @@ impl Committer {
         let shared = &self.shared;
         let events: Vec<Event> = changes.iter().map(|change| change.event.clone()).collect();
         let mut watchers = shared.watchers.lock();
-        shared.telling.store(true, Ordering::Release);
+        shared.reporting.store(true, Ordering::Release);
         let revision = {
             let mut state = shared.state.write();
             let state = &mut *state;
@@ -185,7 +185,7 @@ impl Committer {
             watchers.dispatch(events.iter(), revision);
         }
         shared.revision.store(revision, Ordering::Release);
-        shared.telling.store(false, Ordering::Release);
+        shared.reporting.store(false, Ordering::Release);
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl Committer {
         let expired = self.shared.state.read().leases.expired(now);
         for lease in expired {
             if let Err(error) = self.revoke(lease) {
-                tracing::warn!(%lease, %error, "cannot end an expired lease; will try again");
+                tracing::warn!(%lease, %error, "failed to revoke an expired lease, retrying");
                 self.leases_rest_until = Some(now + LEASE_RETRY);
                 return;
             }
@@ -269,6 +269,7 @@ impl Committer {
         lease.into_iter().chain(trim).min()
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a named thread; this crate cannot use `base`")]
     fn checkpoint_if_due(&mut self) {
         let due = self.shared.options.checkpoint_bytes.max(self.checkpoint_bytes);
         if self.log_bytes < due || self.checkpointing.is_some() || self.poisoned.is_some() {
@@ -289,7 +290,7 @@ impl Committer {
         });
         match spawned {
             Ok(thread) => self.checkpointing = Some((thread, self.log_bytes)),
-            Err(error) => tracing::warn!(%error, "cannot start a thread for a checkpoint"),
+            Err(error) => tracing::warn!(%error, "failed to start the checkpoint thread"),
         }
     }
 
@@ -305,7 +306,7 @@ impl Committer {
             }
             Err(error) => {
                 // The log has everything; retry when it has grown by half as much again.
-                tracing::warn!(%error, "checkpoint failed; the log stays longer");
+                tracing::warn!(%error, "checkpoint failed, log segments are retained");
                 self.checkpoint_bytes = self.log_bytes + self.shared.options.checkpoint_bytes / 2;
             }
         }
@@ -356,12 +357,12 @@ fn append(
         Err(AppendError::Full) => Err(StoreError::NoSpace),
         Err(AppendError::Passing { operation, path, source }) => {
             let reason = format!("{operation} {}: {source}", path.display());
-            tracing::warn!(%reason, "the store's log cannot grow now; the write may be retried");
+            tracing::warn!(%reason, "failed to extend the write-ahead log, writes are rejected and may be retried");
             Err(StoreError::Unavailable { reason: reason.into() })
         }
         Err(AppendError::Failed { operation, path, source }) => {
             let reason = format!("{operation} {}: {source}", path.display());
-            tracing::error!(%reason, "the store's log failed; no more writes until a restart");
+            tracing::error!(%reason, "write-ahead log failed, the store is read-only until restart");
             let error = StoreError::Poisoned { reason: reason.into() };
             *poisoned = Some(error.clone());
             *shared.failure.lock() = Some(error.clone());

@@ -220,7 +220,7 @@ impl Log {
         // Without the note, the loss of the next segment would go unnoticed; nothing else depends on it.
         let noted = self.io.write(&previous.file, &previous.header.rotation_note(), ROTATION_NOTE as u64);
         if let Err(error) = noted.and_then(|()| self.io.sync(&previous.file)) {
-            tracing::warn!(path = %previous.path.display(), %error, "failed to note the rotation of a log segment");
+            tracing::warn!(path = %previous.path.display(), %error, "failed to record the rotation of a log segment");
         }
         self.finished.push_back((previous.path, self.index));
         Ok(())
@@ -242,7 +242,7 @@ impl Log {
                 fs::remove_file(&path)
             };
             if let Err(error) = result {
-                tracing::warn!(path = %path.display(), %error, "cannot remove an old log segment");
+                tracing::warn!(path = %path.display(), %error, "failed to remove an old log segment");
             }
         }
         // A spare is used once its new name is durable: otherwise a power cut may restore the old name with the
@@ -250,7 +250,7 @@ impl Log {
         match self.io.sync(&self.handle) {
             Ok(()) => self.spares.append(&mut spares),
             Err(error) => {
-                tracing::warn!(path = %self.directory.display(), %error, "failed to sync the directory; old log segments are not reused");
+                tracing::warn!(path = %self.directory.display(), %error, "failed to sync the directory, old log segments are not reused");
             }
         }
     }
@@ -333,7 +333,7 @@ impl Segment {
     pub fn read(path: PathBuf, number: u64) -> Result<Self> {
         let bytes = fs::read(&path).map_err(StoreError::io("read", &path))?;
         if (bytes.len() as u64) < SMALLEST_SEGMENT {
-            let reason = format!("it has {} bytes and had at least {SMALLEST_SEGMENT}", bytes.len());
+            let reason = format!("{} bytes, expected at least {SMALLEST_SEGMENT}", bytes.len());
             return Err(StoreError::corrupt(path, reason));
         }
         let header = SegmentHeader::decode(&bytes).filter(|header| header.number == number);

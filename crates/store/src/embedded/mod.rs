@@ -116,7 +116,7 @@ struct Shared {
     /// Revision up to which all sinks have been notified.
     revision: AtomicU64,
     /// A commit is readable, but not all sinks have been notified of it.
-    telling: AtomicBool,
+    reporting: AtomicBool,
     clock: Clock,
     /// The failure that stopped all writes.
     failure: Mutex<Option<StoreError>>,
@@ -150,6 +150,7 @@ impl Clock {
 
 impl Embedded {
     /// Opens the store in `options.directory`, or creates one there. Blocks while it reads.
+    #[expect(clippy::disallowed_methods, reason = "a named thread; this crate cannot use `base`")]
     pub fn open(options: EmbeddedOptions) -> Result<Self> {
         let mut options = options;
         options.segment_bytes = options.segment_bytes.max(SMALLEST_SEGMENT);
@@ -157,7 +158,7 @@ impl Embedded {
         let directory = options.directory.clone();
         let shared = Arc::new(Shared {
             revision: AtomicU64::new(recovered.state.revision),
-            telling: AtomicBool::new(false),
+            reporting: AtomicBool::new(false),
             failure: Mutex::default(),
             quota_exceeded: AtomicBool::new(false),
             state: RwLock::new(recovered.state),
@@ -261,7 +262,7 @@ impl Store for Embedded {
     }
 
     async fn barrier(&self) -> Result<Revision> {
-        if self.shared.telling.load(Ordering::Acquire) {
+        if self.shared.reporting.load(Ordering::Acquire) {
             // Its changes may have been read already.
             drop(self.shared.watchers.lock());
         }

@@ -145,7 +145,7 @@ pub(super) fn recover(options: &EmbeddedOptions) -> Result<Recovered> {
         match last.take() {
             Some(previous) => check_succession(&previous, &segment)?,
             None if segment.header.first_index > needed => {
-                let reason = format!("the log before it is missing, from frame {needed} on");
+                let reason = format!("segments from frame {needed} to this one are missing");
                 return Err(StoreError::corrupt(segment.path, reason));
             }
             None => {}
@@ -168,18 +168,18 @@ pub(super) fn recover(options: &EmbeddedOptions) -> Result<Recovered> {
     let log = match last {
         Some(segment) => {
             if segment.end_index() < needed {
-                let reason = format!("it ends before frame {needed}, which the checkpoint includes");
+                let reason = format!("segment ends before frame {needed}, which the checkpoint includes");
                 return Err(StoreError::corrupt(segment.path, reason));
             }
             if segment.is_rotated() {
                 let next = segment_path(directory, segment.header.number + 1);
-                let reason = "it is missing, and with it the end of the log; restore it, or the whole store from a backup";
+                let reason = "the last segments of the log are missing; restore them, or the whole store from a backup";
                 return Err(StoreError::corrupt(next, reason));
             }
             if segment.scan.torn {
                 tracing::warn!(
                     path = %segment.path.display(), offset = segment.scan.end,
-                    "the last write before a crash was not finished; it was never acknowledged and is dropped"
+                    "discarded an incomplete, unacknowledged write at the end of the log"
                 );
             }
             Log::resume(options.io.clone(), options.segment_bytes, segment, finished, spares)?
@@ -204,7 +204,7 @@ fn load_newest(checkpoints: &[(u64, PathBuf)], now: Instant) -> Result<Loaded> {
         match checkpoint::load(path, now) {
             Ok(loaded) => return Ok(loaded),
             Err(error @ StoreError::Corrupt { .. }) => {
-                tracing::error!(%error, "trying the checkpoint before it");
+                tracing::error!(%error, "checkpoint is unusable, falling back to the previous one");
                 first_error.get_or_insert(error);
             }
             Err(error) => return Err(error),
@@ -221,14 +221,14 @@ pub(super) fn remove_checkpoints_before(directory: &Path, index: u64) {
     let Ok(files) = list(directory, 0) else { return };
     for (_, path) in files.checkpoints.into_iter().filter(|(number, _)| *number < index) {
         if let Err(error) = fs::remove_file(&path) {
-            tracing::warn!(path = %path.display(), %error, "cannot remove an old checkpoint");
+            tracing::warn!(path = %path.display(), %error, "failed to remove an old checkpoint");
         }
     }
 }
 
 fn check_succession(previous: &Segment, next: &Segment) -> Result<()> {
     if next.header.number != previous.header.number + 1 {
-        let reason = format!("segment {:016x} before it is missing", next.header.number - 1);
+        let reason = format!("the preceding segment {:016x} is missing", next.header.number - 1);
         return Err(StoreError::corrupt(&next.path, reason));
     }
     if previous.end_index() != next.header.first_index {
@@ -252,8 +252,7 @@ fn replay(segment: &Segment, state: &mut State, now: Instant) -> Result<u64> {
             continue;
         }
         let malformed = || {
-            let reason =
-                format!("the frame at byte {} makes no sense, though its checksum is right", range.start);
+            let reason = format!("frame at byte {} has a valid checksum but an invalid record", range.start);
             StoreError::corrupt(&segment.path, reason)
         };
         let mut input = Reader(&segment.bytes[range.clone()]);

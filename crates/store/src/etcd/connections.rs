@@ -91,7 +91,7 @@ impl Connections {
     pub fn new(options: &EtcdOptions) -> Result<Self> {
         let refused = |reason: String| StoreError::Refused { reason: reason.into() };
         if options.endpoints.is_empty() {
-            return Err(refused("no etcd endpoints given".to_owned()));
+            return Err(refused("no etcd endpoints specified".to_owned()));
         }
         let mut channels = Vec::new();
         for address in &options.endpoints {
@@ -151,7 +151,7 @@ impl Connections {
             let (failure, reason) = match timeout(patience, attempt(grpc)).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => (Failure::of(&status), chain(&status)),
-                Err(_) => (Failure::Ambiguous, format!("no answer within {patience:?}")),
+                Err(_) => (Failure::Ambiguous, format!("no response within {patience:?}")),
             };
             let again = match failure {
                 Failure::NotApplied => true,
@@ -165,7 +165,7 @@ impl Connections {
             if !again || Instant::now() + pause >= deadline {
                 return Err(Failed { failure, reason: reason.into() });
             }
-            tracing::debug!(%reason, "etcd call failed; trying another member");
+            tracing::debug!(%reason, "etcd call failed, trying another member");
             sleep(pause).await;
         }
     }

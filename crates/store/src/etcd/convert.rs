@@ -9,11 +9,11 @@ use crate::contract::{Event, Expect, KeyValue, Op, Outcome, Revision, Txn};
 use crate::error::{Result, StoreError};
 
 fn malformed(what: &str) -> StoreError {
-    StoreError::Refused { reason: format!("etcd answered {what}").into() }
+    StoreError::Refused { reason: format!("malformed response of etcd: {what}").into() }
 }
 
 fn key(bytes: Vec<u8>) -> Result<Arc<str>> {
-    String::from_utf8(bytes).map(Arc::from).map_err(|_| malformed("with a key that is not UTF-8"))
+    String::from_utf8(bytes).map(Arc::from).map_err(|_| malformed("a key is not UTF-8"))
 }
 
 pub(super) fn key_value(kv: rpc::KeyValue) -> Result<KeyValue> {
@@ -28,7 +28,7 @@ pub(super) fn key_value(kv: rpc::KeyValue) -> Result<KeyValue> {
 
 pub(super) fn event(event: rpc::Event) -> Result<Event> {
     let prev = event.prev_kv.map(key_value).transpose()?;
-    let kv = event.kv.ok_or_else(|| malformed("an event without a key"))?;
+    let kv = event.kv.ok_or_else(|| malformed("event without a key"))?;
     if event.r#type == rpc::EventEventType::Delete as i32 {
         return Ok(Event::Delete { revision: kv.mod_revision as Revision, key: key(kv.key)?, prev });
     }
@@ -78,7 +78,7 @@ pub(super) fn txn_outcome(response: rpc::TxnResponse) -> Result<Outcome> {
         Some(ResponsePut(put)) => put.prev_kv,
         Some(ResponseDeleteRange(deleted)) => deleted.prev_kvs.into_iter().next(),
         Some(ResponseRange(range)) => range.kvs.into_iter().next(),
-        _ => return Err(malformed("a transaction with nothing")),
+        _ => return Err(malformed("empty transaction response")),
     };
     let kv = kv.map(key_value).transpose()?;
     Ok(if response.succeeded {

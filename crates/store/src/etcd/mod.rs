@@ -92,6 +92,16 @@ struct Cluster {
 
 impl Etcd {
     /// Connects to the cluster; fails if no member answers in time.
+    ///
+    /// ```no_run
+    /// use store::{Etcd, EtcdOptions};
+    ///
+    /// # async fn connect() -> store::Result<()> {
+    /// let store = Etcd::connect(EtcdOptions::new(["https://10.0.0.1:2379"])).await?;
+    /// # drop(store);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect(options: EtcdOptions) -> BoxFuture<'static, Result<Self>> {
         Box::pin(async move {
             let cluster = Arc::new(Cluster {

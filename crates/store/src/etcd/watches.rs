@@ -136,7 +136,7 @@ impl Watches {
         match timeout(self.patience, answer).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(StoreError::Closed),
-            Err(_) => Err(late("the watches did not keep up")),
+            Err(_) => Err(late("watches did not catch up")),
         }
     }
 

@@ -25,7 +25,7 @@ fn last_key() -> String {
 }
 
 pub(super) fn text(bytes: Vec<u8>) -> Result<String, Status> {
-    String::from_utf8(bytes).map_err(|_| Status::invalid_argument("ferry keeps keys that are UTF-8 only"))
+    String::from_utf8(bytes).map_err(|_| Status::invalid_argument("ferry supports UTF-8 keys only"))
 }
 
 fn key(bytes: Vec<u8>) -> Result<Arc<str>, Status> {
@@ -57,7 +57,7 @@ struct Write {
 impl Write {
     fn put(request: rpc::PutRequest) -> Result<Self, Status> {
         if request.ignore_value || request.ignore_lease {
-            return Err(Status::unimplemented("ferry does not keep the value or the lease of a put"));
+            return Err(Status::unimplemented("ferry does not support ignore_value and ignore_lease"));
         }
         let lease = (request.lease != 0).then_some(LeaseId(request.lease));
         let op = Op::Put { value: Bytes::from(request.value), lease };
@@ -123,7 +123,7 @@ impl Server {
         let answer = self.write(Write::put(request)?).await?;
         match answer.response {
             Some(ResponsePut(put)) => Ok(put),
-            _ => Err(Status::internal("a put was answered with something else")),
+            _ => Err(Status::internal("unexpected outcome of a put")),
         }
     }
 
@@ -134,7 +134,7 @@ impl Server {
         let answer = self.write(Write::delete(request)?).await?;
         match answer.response {
             Some(ResponseDeleteRange(deleted)) => Ok(deleted),
-            _ => Err(Status::internal("a deletion was answered with something else")),
+            _ => Err(Status::internal("unexpected outcome of a delete")),
         }
     }
 
@@ -190,7 +190,7 @@ impl Server {
         let [op] = branch else {
             return match branch {
                 [] => Ok(Some((seen, Vec::new()))),
-                _ => Err(Status::unimplemented("ferry carries out one operation in a transaction")),
+                _ => Err(Status::unimplemented("ferry supports one operation per transaction")),
             };
         };
         let write = match op.request.clone() {

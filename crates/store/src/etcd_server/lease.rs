@@ -35,7 +35,7 @@ impl Server {
         request: rpc::LeaseGrantRequest,
     ) -> Result<rpc::LeaseGrantResponse, Status> {
         if request.id != 0 {
-            return Err(Status::unimplemented("ferry chooses the IDs of leases"));
+            return Err(Status::unimplemented("ferry assigns lease IDs itself"));
         }
         let ttl = request.ttl;
         if ttl > LONGEST_TTL {

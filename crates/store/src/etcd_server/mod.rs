@@ -56,6 +56,8 @@ pub async fn serve(listener: TcpListener, store: Arc<dyn Store>, stop: impl Futu
             Some(()) = connections.next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => connections.push(connection(stream, Arc::clone(&server))),
+                // The client reset its connection; the next one may be accepted at once.
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept a connection to the store");
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -42,6 +42,16 @@ pub struct Resources {
 }
 
 /// Mount points of the hierarchies.
+///
+/// ```no_run
+/// use sys::cgroups::Hierarchy;
+///
+/// let hierarchy = Hierarchy::detect()?;
+/// let Some(group) = hierarchy.group("/kubepods/pod1") else { panic!("a path with ..") };
+/// group.create()?;
+/// group.join(0)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hierarchy {
     /// Directory of each controller; several controllers may share one.

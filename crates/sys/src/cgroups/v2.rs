@@ -63,7 +63,7 @@ pub(super) fn limit(directory: &Path, resources: &Resources) -> io::Result<()> {
         if file.contains('/') || file.starts_with("cgroup.") {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{file} is no resource of a group"),
+                format!("{file} is not a cgroup resource file"),
             ));
         }
         write(&directory.join(file), value)?;

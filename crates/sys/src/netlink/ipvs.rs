@@ -1,5 +1,6 @@
 //! The kernel's load balancer, IPVS: virtual services and the destinations behind them.
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
@@ -52,6 +53,30 @@ pub enum Step {
     RemoveDestination(VirtualService, Destination),
     /// Removes everything.
     Flush,
+}
+
+impl fmt::Display for VirtualService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, protocol, port } = self;
+        write!(f, "virtual service {address} port {port} (IP protocol {protocol})")
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = |new: bool| if new { "add" } else { "update" };
+        match self {
+            Self::Service { service, new, .. } => write!(f, "{} {service}", verb(*new)),
+            Self::RemoveService(service) => write!(f, "remove {service}"),
+            Self::Destination { service, destination, new, .. } => {
+                write!(f, "{} destination {} of {service}", verb(*new), destination.address)
+            }
+            Self::RemoveDestination(service, destination) => {
+                write!(f, "remove destination {} of {service}", destination.address)
+            }
+            Self::Flush => f.write_str("remove all virtual services"),
+        }
+    }
 }
 
 /// An IPVS generic netlink socket.

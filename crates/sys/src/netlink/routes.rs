@@ -15,12 +15,28 @@ const GET_ROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
 const MAIN_TABLE: u8 = 254;
 const UNICAST: u8 = 1;
 const EVERYWHERE: u8 = 0;
 const ON_LINK: u8 = 253;
 const GATEWAY_IS_ON_LINK: u32 = 4;
+
+/// Identity of a route's owner: protocol number and metric. Routes to one destination with different metrics coexist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteOwner {
+    pub protocol: u8,
+    /// The kernel's default if absent.
+    pub metric: Option<u32>,
+}
+
+impl RouteOwner {
+    fn owns(self, protocol: u8, metric: u32) -> bool {
+        // IPv6 routes without a metric get 1024.
+        protocol == self.protocol && self.metric.map_or(matches!(metric, 0 | 1024), |own| own == metric)
+    }
+}
 
 /// A next hop.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,31 +60,31 @@ pub struct Way {
 }
 
 impl Netlink {
-    /// Sets a route with the protocol number `owner`, replacing one to the same destination.
-    pub fn set_route(&mut self, route: &Route, owner: u8) -> io::Result<()> {
+    /// Sets a route of `owner`, replacing its route to the same destination.
+    pub fn set_route(&mut self, route: &Route, owner: RouteOwner) -> io::Result<()> {
         let scope =
             if route.gateway.is_some() || route.destination.addr().is_ipv6() { EVERYWHERE } else { ON_LINK };
         let flags = if route.gateway_on_link { GATEWAY_IS_ON_LINK } else { 0 };
         let to = route.destination;
-        let head = [family(to.addr()), to.prefix_len(), 0, 0, MAIN_TABLE, owner, scope, UNICAST];
+        let head = [family(to.addr()), to.prefix_len(), 0, 0, MAIN_TABLE, owner.protocol, scope, UNICAST];
         let message = Message::new(NEW_ROUTE, CREATE | REPLACE).raw(&head).raw(&flags.to_ne_bytes());
-        self.request(describe(message, route)).map(drop)
+        self.request(describe(message, route, owner)).map(drop)
     }
 
     /// Removes a route of `owner`; a missing one is no error.
-    pub fn remove_route(&mut self, route: &Route, owner: u8) -> io::Result<()> {
+    pub fn remove_route(&mut self, route: &Route, owner: RouteOwner) -> io::Result<()> {
         const ANY_SCOPE: u8 = 255;
         let to = route.destination;
-        let head = [family(to.addr()), to.prefix_len(), 0, 0, MAIN_TABLE, owner, ANY_SCOPE, 0];
+        let head = [family(to.addr()), to.prefix_len(), 0, 0, MAIN_TABLE, owner.protocol, ANY_SCOPE, 0];
         let message = Message::new(DELETE_ROUTE, 0).raw(&head).raw(&[0; 4]);
-        match self.request(describe(message, route)) {
+        match self.request(describe(message, route, owner)) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             other => other.map(drop),
         }
     }
 
     /// Routes of the main table, of one owner or of all. A default route has prefix length 0.
-    pub fn routes(&mut self, owner: Option<u8>) -> io::Result<Vec<Route>> {
+    pub fn routes(&mut self, owner: Option<RouteOwner>) -> io::Result<Vec<Route>> {
         let mut found = Vec::new();
         for unspecified in [IpAddr::from([0; 4]), IpAddr::from([0; 16])] {
             let head = [family(unspecified), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -107,7 +123,7 @@ impl Netlink {
     }
 }
 
-fn describe(message: Message, route: &Route) -> Message {
+fn describe(message: Message, route: &Route, owner: RouteOwner) -> Message {
     let mut message = message.attribute(RTA_DST, &octets(route.destination.addr()));
     if let Some(gateway) = route.gateway {
         message = message.attribute(RTA_GATEWAY, &octets(gateway));
@@ -115,12 +131,15 @@ fn describe(message: Message, route: &Route) -> Message {
     if let Some(source) = route.source {
         message = message.attribute(RTA_PREFSRC, &octets(source));
     }
+    if let Some(metric) = owner.metric {
+        message = message.number(RTA_PRIORITY, metric);
+    }
     message.number(RTA_OIF, route.interface)
 }
 
-fn read(body: &[u8], unspecified: IpAddr, owner: Option<u8>) -> Option<Route> {
+fn read(body: &[u8], unspecified: IpAddr, owner: Option<RouteOwner>) -> Option<Route> {
     let head = body.first_chunk::<12>()?;
-    if head[4] != MAIN_TABLE || head[7] != UNICAST || owner.is_some_and(|owner| head[5] != owner) {
+    if head[4] != MAIN_TABLE || head[7] != UNICAST {
         return None;
     }
     let mut route = Route {
@@ -130,8 +149,10 @@ fn read(body: &[u8], unspecified: IpAddr, owner: Option<u8>) -> Option<Route> {
         source: None,
         gateway_on_link: number(&head[8..])? & GATEWAY_IS_ON_LINK != 0,
     };
+    let mut metric = 0;
     for (kind, data) in attributes(body.get(12..)?) {
         match kind {
+            RTA_PRIORITY => metric = number(data)?,
             RTA_DST => route.destination = IpNet::new(address_of(data)?, head[1]).ok()?,
             RTA_OIF => route.interface = number(data)?,
             RTA_GATEWAY => route.gateway = address_of(data),
@@ -139,7 +160,7 @@ fn read(body: &[u8], unspecified: IpAddr, owner: Option<u8>) -> Option<Route> {
             _ => {}
         }
     }
-    Some(route)
+    owner.is_none_or(|owner| owner.owns(head[5], metric)).then_some(route)
 }
 
 #[cfg(test)]
@@ -150,7 +171,8 @@ mod tests {
     /// Uses a network namespace of this thread, which disappears with it.
     #[test]
     fn routes_are_added_and_removed() {
-        const OWNER: u8 = 177;
+        const OWNER: RouteOwner = RouteOwner { protocol: 177, metric: None };
+        const OTHER: RouteOwner = RouteOwner { protocol: 177, metric: Some(1 << 31 | 7) };
         let worker = std::thread::spawn(|| {
             if process::unshare(&[Namespace::Network]).is_err() {
                 return println!("skipped: no permission to create network namespaces");
@@ -181,9 +203,13 @@ mod tests {
             };
             netlink.set_route(&service, OWNER).unwrap();
             assert!(netlink.routes(Some(OWNER)).unwrap().contains(&service));
+            // Another owner's route to the same destination is separate.
+            netlink.set_route(&route, OTHER).unwrap();
+            assert_eq!(netlink.routes(Some(OTHER)).unwrap(), std::slice::from_ref(&route));
             netlink.remove_route(&route, OWNER).unwrap();
             netlink.remove_route(&route, OWNER).unwrap();
             assert_eq!(netlink.routes(Some(OWNER)).unwrap(), [service]);
+            assert_eq!(netlink.routes(Some(OTHER)).unwrap(), [route]);
         });
         worker.join().unwrap();
     }

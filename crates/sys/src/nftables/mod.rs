@@ -12,7 +12,7 @@ mod tables;
 
 pub use batch::{Batch, Chain, Element, Hook, Set, Value};
 pub use expr::{Base, CtKey, Expr, MetaKey, Nat, Reject, Side, Verdict};
-pub use socket::{NftError, Socket};
+pub use socket::{Content, NftError, Socket};
 pub use tables::Tables;
 
 /// Address families of tables.

@@ -1,5 +1,6 @@
 //! Netlink socket that sends batches and reads the replies to each step.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -38,6 +39,31 @@ pub struct Socket {
     fd: OwnedFd,
 }
 
+/// Digest of the rules and elements of a table, independent of their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    pub rules: usize,
+    digest: u64,
+}
+
+impl Content {
+    fn add(&mut self, bytes: &[u8]) {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(bytes);
+        self.digest = self.digest.wrapping_add(hasher.finish());
+    }
+}
+
+const REQUEST: u16 = 1;
+const GET_TABLE: u16 = 10 << 8 | 1;
+const GET_RULE: u16 = 10 << 8 | 7;
+const GET_SET: u16 = 10 << 8 | 10;
+const GET_ELEMENT: u16 = 10 << 8 | 13;
+const SET_NAME: u16 = 2;
+const SET_FLAGS: u16 = 3;
+const SET_HAS_TIMEOUT: u32 = 0x10;
+const SET_IS_DYNAMIC: u32 = 0x20;
+const ELEMENTS: u16 = 3;
 const ERROR: u16 = 2;
 /// Length of the netlink and netfilter headers.
 const HEADERS: usize = 20;
@@ -72,8 +98,6 @@ impl Socket {
 
     /// Mark of a table; `None` if there is no table, or it has none.
     pub fn mark(&self, family: impl Into<TableFamily>, table: &str) -> Result<Option<Vec<u8>>, NftError> {
-        const GET_TABLE: u16 = 10 << 8 | 1;
-        const REQUEST: u16 = 1;
         const USER_DATA: u16 = 6;
         let mut writer = Writer::default();
         writer.message(GET_TABLE, REQUEST, 1, family.into().code(), 0, |out| out.text(1, table));
@@ -94,6 +118,123 @@ impl Socket {
                 source: io::Error::from_raw_os_error(-code),
             }),
             _ => Ok(attribute(answer.get(HEADERS..length).unwrap_or_default(), USER_DATA)),
+        }
+    }
+
+    /// Number of the last change of any table in this network namespace.
+    pub fn generation(&self) -> Result<u32, NftError> {
+        const GET_GENERATION: u16 = 10 << 8 | 16;
+        const NUMBER: u16 = 1;
+        let mut writer = Writer::default();
+        writer.message(GET_GENERATION, REQUEST, 1, 0, 0, |_| {});
+        let answer = self.request(&writer)?;
+        let body = header(&answer).and_then(|(length, ..)| answer.get(HEADERS..length)).unwrap_or_default();
+        let number = attribute(body, NUMBER).and_then(|value| value.try_into().ok()).map(u32::from_be_bytes);
+        number.ok_or_else(|| NftError::Receive(io::ErrorKind::InvalidData.into()))
+    }
+
+    /// Rules and elements of a table; `None` if there is no table.
+    pub fn content(&self, family: impl Into<TableFamily>, table: &str) -> Result<Option<Content>, NftError> {
+        let family = family.into().code();
+        let mut writer = Writer::default();
+        writer.message(GET_TABLE, REQUEST, 1, family, 0, |out| out.text(1, table));
+        let answer = self.request(&writer)?;
+        if header(&answer).is_none_or(|(_, kind, ..)| kind == ERROR) {
+            return Ok(None);
+        }
+        let mut content = Content::default();
+        self.dump(
+            GET_RULE,
+            family,
+            |out| out.text(1, table),
+            |body| {
+                content.rules += 1;
+                content.add(body);
+            },
+        )?;
+        let mut sets = Vec::new();
+        self.dump(
+            GET_SET,
+            family,
+            |out| out.text(1, table),
+            |body| {
+                let name = attribute(body, SET_NAME).unwrap_or_default();
+                let flags = attribute(body, SET_FLAGS)
+                    .and_then(|value| value.try_into().ok())
+                    .map(u32::from_be_bytes);
+                // Packets add elements to these, which expire.
+                if flags.unwrap_or_default() & (SET_HAS_TIMEOUT | SET_IS_DYNAMIC) == 0 {
+                    sets.push(String::from_utf8_lossy(name.strip_suffix(&[0]).unwrap_or(&name)).into_owned());
+                }
+            },
+        )?;
+        for set in sets {
+            content.add(set.as_bytes());
+            let of_set = |out: &mut Writer| {
+                out.text(1, table);
+                out.text(2, &set);
+            };
+            self.dump(GET_ELEMENT, family, of_set, |body| {
+                let list = attribute(body, ELEMENTS).unwrap_or_default();
+                each_attribute(&list, |_, element| content.add(element));
+            })?;
+        }
+        Ok(Some(content))
+    }
+
+    /// Sends a request and returns the reply.
+    fn request(&self, writer: &Writer) -> Result<Vec<u8>, NftError> {
+        let bytes = writer.bytes();
+        sendto(&self.fd, bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))
+            .map_err(|error| NftError::Send { bytes: bytes.len(), source: error.into() })?;
+        self.receive()
+    }
+
+    fn receive(&self) -> Result<Vec<u8>, NftError> {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match recv(&self.fd, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, length)) => {
+                    buffer.truncate(length);
+                    return Ok(buffer);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(NftError::Receive(error.into())),
+            }
+        }
+    }
+
+    /// Calls `each` with the body of every object of a kind.
+    fn dump(
+        &self,
+        kind: u16,
+        family: u8,
+        fill: impl FnOnce(&mut Writer),
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<(), NftError> {
+        const DUMP: u16 = 0x300;
+        const DONE: u16 = 3;
+        let mut writer = Writer::default();
+        writer.message(kind, REQUEST | DUMP, 1, family, 0, fill);
+        let mut answer = self.request(&writer)?;
+        loop {
+            let mut rest = &answer[..];
+            while let Some((length, kind, _, code)) = header(rest) {
+                match kind {
+                    DONE => return Ok(()),
+                    // The table or set was removed meanwhile.
+                    ERROR if io::Error::from_raw_os_error(-code).kind() == io::ErrorKind::NotFound => {
+                        return Ok(());
+                    }
+                    ERROR => {
+                        let source = io::Error::from_raw_os_error(-code);
+                        return Err(NftError::Refused { step: "read tables".to_owned(), source });
+                    }
+                    _ => each(rest.get(HEADERS..length).unwrap_or_default()),
+                }
+                rest = &rest[length.next_multiple_of(4).min(rest.len())..];
+            }
+            answer = self.receive()?;
         }
     }
 
@@ -130,15 +271,23 @@ impl Socket {
 }
 
 /// Finds the value of an attribute.
-fn attribute(mut bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
-    loop {
-        let head = bytes.first_chunk::<4>()?;
-        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
-        let value = bytes.get(4..length)?;
-        if u16::from_ne_bytes([head[2], head[3]]) & 0x3fff == wanted {
-            return Some(value.to_vec());
+fn attribute(bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
+    let mut found = None;
+    each_attribute(bytes, |kind, value| {
+        if kind == wanted && found.is_none() {
+            found = Some(value.to_vec());
         }
-        bytes = bytes.get(length.next_multiple_of(4)..)?;
+    });
+    found
+}
+
+/// Calls `each` with the type and value of every attribute; ends at malformed data.
+fn each_attribute(mut bytes: &[u8], mut each: impl FnMut(u16, &[u8])) {
+    while let Some(head) = bytes.first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let Some(value) = bytes.get(4..length) else { return };
+        each(u16::from_ne_bytes([head[2], head[3]]) & 0x3fff, value);
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
 }
 

@@ -13,8 +13,9 @@ use std::path::Path;
 
 /// Fails on a licence or source that is not allowed, a banned crate, a duplicate crate, or an advisory.
 pub fn check(root: &Path) -> Result<()> {
-    let read =
-        |name: &str| std::fs::read_to_string(root.join(name)).with_context(|| format!("reading {name}"));
+    let read = |name: &str| {
+        std::fs::read_to_string(root.join(name)).with_context(|| format!("failed to read {name}"))
+    };
     let rules = Rules::parse(&read("deny.toml")?);
     let mut problems = rules.gaps();
     let mut used = BTreeSet::new();
@@ -47,7 +48,7 @@ fn tree(root: &Path, target: &str) -> Result<String> {
         .args(["--format", "{p}\t{l}", "--target", target, "--offline"])
         .current_dir(root)
         .output()
-        .context("running cargo tree")?;
+        .context("failed to run cargo tree")?;
     ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -76,7 +77,7 @@ fn of_tree(rules: &Rules, tree: &str) -> Vec<String> {
     }
     for (name, versions) in versions {
         if versions.len() > 1 && !rules.repeated.contains(name) {
-            problems.insert(format!("{name} is there in several versions: {versions:?}"));
+            problems.insert(format!("{name} has several versions: {versions:?}"));
         }
     }
     problems.into_iter().collect()

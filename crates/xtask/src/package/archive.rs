@@ -27,7 +27,8 @@ impl Archive {
 
     /// Adds the file at `source`.
     pub fn copy(&mut self, path: &str, mode: u32, source: &Path) -> Result<()> {
-        let content = std::fs::read(source).with_context(|| format!("reading {}", source.display()))?;
+        let content =
+            std::fs::read(source).with_context(|| format!("failed to read {}", source.display()))?;
         self.file(path, mode, &content)
     }
 
@@ -55,11 +56,11 @@ impl Archive {
         header.set_gid(0);
         header.set_mtime(self.time);
         header.set_size(content.len() as u64);
-        self.tar.append_data(&mut header, path, content).with_context(|| format!("adding {path}"))
+        self.tar.append_data(&mut header, path, content).with_context(|| format!("failed to add {path}"))
     }
 
     pub fn finish(self) -> Result<Vec<u8>> {
-        self.tar.into_inner().context("finishing an archive")
+        self.tar.into_inner().context("failed to finish an archive")
     }
 }
 

@@ -35,10 +35,11 @@ pub fn write(root: &Path, options: &Options) -> Result<PathBuf> {
     let data = data(root, &options.binary)?;
     let control = control(root, data.len())?;
     let path = options.output.join(format!("ferry_{}_{}.deb", version(), architecture()));
-    let mut file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    let mut file = File::create(&path).with_context(|| format!("failed to create {}", path.display()))?;
     let members: &[(&str, &[u8])] =
         &[("debian-binary", b"2.0\n"), ("control.tar.gz", &gzip(&control)?), ("data.tar.gz", &gzip(&data)?)];
-    write_ar(&mut file, timestamp(), members).with_context(|| format!("writing {}", path.display()))?;
+    write_ar(&mut file, timestamp(), members)
+        .with_context(|| format!("failed to write {}", path.display()))?;
     Ok(path)
 }
 
@@ -48,19 +49,20 @@ fn data(root: &Path, binary: &Path) -> Result<Vec<u8>> {
     for (source, target, mode) in FILES {
         archive.copy(target, *mode, &root.join(source))?;
     }
-    let changelog = std::fs::read(root.join("CHANGELOG.md")).context("reading CHANGELOG.md")?;
+    let changelog = std::fs::read(root.join("CHANGELOG.md")).context("failed to read CHANGELOG.md")?;
     archive.file("usr/share/doc/ferry/changelog.gz", 0o644, &gzip(&changelog)?)?;
     for (shell, path) in COMPLETIONS {
         archive.file(path, 0o644, &output_of(binary, &["completion", shell])?)?;
     }
-    let pages = tempfile::tempdir().context("creating a temporary directory")?;
+    let pages = tempfile::tempdir().context("failed to create a temporary directory")?;
     output_of(binary, &["man", "--output", &pages.path().display().to_string()])?;
     let mut names: Vec<_> = std::fs::read_dir(pages.path())?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<_>>()?;
     names.sort_unstable();
     for name in names {
-        let page = std::fs::read(pages.path().join(&name)).with_context(|| format!("reading {name}"))?;
+        let page =
+            std::fs::read(pages.path().join(&name)).with_context(|| format!("failed to read {name}"))?;
         archive.file(&format!("usr/share/man/man1/{name}.gz"), 0o644, &gzip(&page)?)?;
     }
     archive.finish()

@@ -52,7 +52,8 @@ pub fn write(_root: &Path, options: &Options) -> Result<PathBuf> {
     });
     archive.file("index.json", 0o644, index.to_string().as_bytes())?;
     let path = options.output.join(format!("ferry-image_{}_{}.tar", version(), architecture()));
-    std::fs::write(&path, archive.finish()?).with_context(|| format!("writing {}", path.display()))?;
+    std::fs::write(&path, archive.finish()?)
+        .with_context(|| format!("failed to write {}", path.display()))?;
     Ok(path)
 }
 
@@ -71,7 +72,7 @@ fn layer(binary: &Path) -> Result<Vec<u8>> {
 
 /// Absolute paths of the dynamic linker and the shared libraries of a binary, as `ldd` prints them.
 fn libraries(binary: &Path) -> Result<Vec<String>> {
-    let output = Command::new("ldd").arg(binary).output().context("running ldd")?;
+    let output = Command::new("ldd").arg(binary).output().context("failed to run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "ldd {}: {text}", binary.display());
     Ok(paths_of(&text))

@@ -38,7 +38,7 @@ pub fn run(root: &Path, arguments: &[String]) -> Result<()> {
         Some(binary) => binary,
         None => build(root)?,
     };
-    std::fs::create_dir_all(&output).with_context(|| format!("creating {}", output.display()))?;
+    std::fs::create_dir_all(&output).with_context(|| format!("failed to create {}", output.display()))?;
     println!("{}", write(root, &Options { binary, output })?.display());
     Ok(())
 }
@@ -48,7 +48,7 @@ fn build(root: &Path) -> Result<PathBuf> {
         .args(["build", "--profile", "dist", "--package", "ferry"])
         .current_dir(root)
         .status()
-        .context("starting cargo")?;
+        .context("failed to start cargo")?;
     ensure!(built.success(), "building the dist profile failed");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     Ok(target.join("dist/ferry"))
@@ -59,7 +59,7 @@ fn output_of(binary: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
     let output = Command::new(binary)
         .args(arguments)
         .output()
-        .with_context(|| format!("running {}", binary.display()))?;
+        .with_context(|| format!("failed to run {}", binary.display()))?;
     ensure!(output.status.success(), "{} {}: {}", binary.display(), arguments.join(" "), output.status);
     Ok(output.stdout)
 }

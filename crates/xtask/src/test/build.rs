@@ -34,7 +34,7 @@ pub fn build(root: &Path) -> Result<Vec<Binary>> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("running cargo test --no-run")?;
+        .context("failed to run cargo test --no-run")?;
     let output = child.stdout.take().context("cargo without output")?;
     let mut binaries = Vec::new();
     for line in BufReader::new(output).lines() {
@@ -77,7 +77,7 @@ pub fn prune(binaries: &[Binary]) -> Result<()> {
             && !current.contains(path.as_path())
             && stem(&path).is_some_and(|stem| stems.contains(stem) && !["ferry", "xtask"].contains(&stem));
         if stale {
-            fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+            fs::remove_file(&path).with_context(|| format!("failed to remove {}", path.display()))?;
         }
     }
     Ok(())

@@ -101,7 +101,7 @@ fn execute(binary: &Binary, options: &[&str], limit: Duration, filter: Option<&s
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("running {}", binary.executable.display()))?;
+        .with_context(|| format!("failed to run {}", binary.executable.display()))?;
     let (sender, lines) = channel();
     for output in pipes(&mut child) {
         let sender = sender.clone();

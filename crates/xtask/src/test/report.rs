@@ -221,7 +221,8 @@ mod tests {
         let skipped = |name: &str, reason: &str| result(name, Verdict::Skipped(reason.to_owned()), 0);
         let mut partly = result("c", Verdict::Passed, 1);
         partly.partly_skipped.push("no perl".to_owned());
-        let results = vec![skipped("a", "no etcd"), skipped("b", "IPVS does not work here"), partly];
+        let results =
+            vec![skipped("a", "no etcd"), skipped("b", "IPVS is not available on this machine"), partly];
         let outcomes = [outcome("store", results, None)];
         let report = Report::new(&outcomes);
         assert_eq!(report.denied_skips(), ["store a: no etcd", "store c (partly): no perl"]);

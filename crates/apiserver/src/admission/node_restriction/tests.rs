@@ -192,14 +192,14 @@ async fn mirror_pod_creation_is_restricted() {
             r#"node "a" can not create pods that reference serviceaccounts"#,
         ),
     ] {
-        let heard = cluster.try_as_a(PODS, Operation::Create, "", ("p", pod, Value::Null)).await;
+        let outcome = cluster.try_as_a(PODS, Operation::Create, "", ("p", pod, Value::Null)).await;
         let want = if want.is_empty() { String::new() } else { format!("pods \"p\" is forbidden: {want}") };
-        assert_eq!(heard, want);
+        assert_eq!(outcome, want);
     }
     let unknown_owner = with("/metadata/ownerReferences/0/uid", json!("u"));
-    let heard = cluster.try_as_a(PODS, Operation::Create, "", ("p", unknown_owner, Value::Null)).await;
+    let outcome = cluster.try_as_a(PODS, Operation::Create, "", ("p", unknown_owner, Value::Null)).await;
     assert_eq!(
-        heard,
+        outcome,
         format!(r#"pods "p" is forbidden: node a UID mismatch: expected u got {}"#, meta::uid(&node))
     );
 }
@@ -261,10 +261,10 @@ async fn pods_of_other_nodes_are_rejected() {
         ),
     ] {
         let name = write.0;
-        let heard = cluster.try_as_a(PODS, operation, strategy, write).await;
+        let outcome = cluster.try_as_a(PODS, operation, strategy, write).await;
         let want =
             if want.is_empty() { String::new() } else { format!("pods {name:?} is forbidden: {want}") };
-        assert_eq!(heard, want);
+        assert_eq!(outcome, want);
     }
 }
 
@@ -301,9 +301,9 @@ async fn tokens_are_issued_for_own_pods_only() {
         ),
     ] {
         let write = ("default", object, Value::Null);
-        let heard = cluster.try_as_a(("", "v1", "serviceaccounts"), Operation::Create, "token", write).await;
+        let outcome = cluster.try_as_a(("", "v1", "serviceaccounts"), Operation::Create, "token", write).await;
         let want = if want.is_empty() { want } else { format!("serviceaccounts \"default\" is forbidden: {want}") };
-        assert_eq!(heard, want);
+        assert_eq!(outcome, want);
     }
 }
 

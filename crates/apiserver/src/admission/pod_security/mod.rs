@@ -66,6 +66,7 @@ impl Plugin for PodSecurity {
             return check_namespace(registry, attributes, object, old).await;
         }
         if settings.is_exempt(attributes.context.user, attributes.context.namespace) {
+            exempt(registry, attributes);
             return Ok(());
         }
         let namespaces = ("", "v1", "namespaces");
@@ -78,14 +79,16 @@ impl Plugin for PodSecurity {
         let (policy, _) = Policy::of(&namespace, &settings.defaults);
         let pod = template_path(attributes).map_or(object, |path| object.at(path));
         if settings.exempts_class(pod.field("spec").text("runtimeClassName")) {
+            exempt(registry, attributes);
             return Ok(());
         }
+        let counted = Counted { registry, attributes };
         match template_path(attributes) {
             Some(path) => {
                 let template = object.at(path);
                 if template.is_object() {
-                    annotate(template, &policy, attributes);
-                    warn(template, &policy, attributes);
+                    annotate(template, &policy, &counted);
+                    warn(template, &policy, &counted);
                 }
                 Ok(())
             }
@@ -93,8 +96,9 @@ impl Plugin for PodSecurity {
             None => {
                 let note = |key, value| attributes.context.record.annotate(key, value);
                 note("pod-security.kubernetes.io/enforce-policy", policy.enforce.to_string());
-                annotate(object, &policy, attributes);
+                annotate(object, &policy, &counted);
                 let findings = checks::evaluate(policy.enforce, object);
+                counted.evaluation(policy.enforce, "enforce", findings.is_empty());
                 if !findings.is_empty() {
                     let why = format!(
                         "violates PodSecurity \"{}\": {}",
@@ -103,7 +107,7 @@ impl Plugin for PodSecurity {
                     );
                     return Err(attributes.forbidden(why));
                 }
-                warn(object, &policy, attributes);
+                warn(object, &policy, &counted);
                 Ok(())
             }
         }
@@ -114,18 +118,54 @@ fn template_path(attributes: &Attributes<'_>) -> Option<&'static str> {
     TEMPLATES.iter().find(|row| attributes.is(row.0, row.1)).map(|row| row.2)
 }
 
-/// Adds violations of the audit level to the audit event.
-fn annotate(pod: &Value, policy: &Policy, attributes: &Attributes<'_>) {
+/// Labels of a write: operation, kind of resource and subresource.
+fn written<'a>(attributes: &'a Attributes<'_>) -> [&'a str; 3] {
+    let operation = if attributes.operation == Operation::Create { "create" } else { "update" };
+    let resource = match template_path(attributes) {
+        Some(_) => "controller",
+        None => "pod",
+    };
+    [operation, resource, attributes.subresource()]
+}
+
+fn exempt(registry: &Registry, attributes: &Attributes<'_>) {
+    if let Some(metrics) = &registry.admission.metrics {
+        metrics.pod_security_exemption(written(attributes));
+    }
+}
+
+/// A write whose evaluations are counted.
+struct Counted<'a> {
+    registry: &'a Registry,
+    attributes: &'a Attributes<'a>,
+}
+
+impl Counted<'_> {
+    fn evaluation(&self, policy: LevelVersion, mode: &str, is_allowed: bool) {
+        if let Some(metrics) = &self.registry.admission.metrics {
+            let [level, version] = policy.labels();
+            let decision = if is_allowed { "allow" } else { "deny" };
+            metrics.pod_security(decision, [&level, &version, mode], written(self.attributes));
+        }
+    }
+}
+
+/// Adds violations of the audit level to the audit event. As in Kubernetes, only violations are counted.
+fn annotate(pod: &Value, policy: &Policy, counted: &Counted<'_>) {
+    let attributes = counted.attributes;
     let findings = checks::evaluate(policy.audit, pod);
     if !findings.is_empty() {
+        counted.evaluation(policy.audit, "audit", false);
         let why = format!("would violate PodSecurity \"{}\": {}", policy.audit, finding::details(&findings));
         attributes.context.record.annotate("pod-security.kubernetes.io/audit-violations", why);
     }
 }
 
-fn warn(pod: &Value, policy: &Policy, attributes: &Attributes<'_>) {
+fn warn(pod: &Value, policy: &Policy, counted: &Counted<'_>) {
+    let attributes = counted.attributes;
     let findings = checks::evaluate(policy.warn, pod);
     if !findings.is_empty() {
+        counted.evaluation(policy.warn, "warn", false);
         attributes.context.record.warn(format!(
             "would violate PodSecurity \"{}\": {}",
             policy.warn,

@@ -68,7 +68,27 @@ impl Version {
     }
 }
 
+/// Newest minor version of the standards.
+const NEWEST: u32 = 36;
+
 impl LevelVersion {
+    /// Level and version as labels of metrics. All privileged versions are the same.
+    pub fn labels(self) -> [std::borrow::Cow<'static, str>; 2] {
+        let level = match self.level {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        };
+        let version = match self.version {
+            Version::Minor(minor) if self.level != Level::Privileged => match minor {
+                0..=NEWEST => format!("v1.{minor}").into(),
+                _ => "future".into(),
+            },
+            _ => "latest".into(),
+        };
+        [level.into(), version]
+    }
+
     #[cfg(test)]
     pub fn parse(text: &str) -> Option<Self> {
         let (level, version) = text.split_once(':')?;

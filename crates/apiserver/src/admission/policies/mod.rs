@@ -11,7 +11,7 @@ mod policy;
 mod tests;
 mod validating;
 
-pub use evaluation::{Condition, Subject, conditions_hold};
+pub use evaluation::{Condition, OUT_OF_BUDGET, Subject, conditions_hold};
 pub use mutating::{MutatingAdmissionPolicy, mutate_again};
 pub use validating::ValidatingAdmissionPolicy;
 

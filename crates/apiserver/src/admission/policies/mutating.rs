@@ -3,6 +3,7 @@
 use super::evaluation::{Evaluation, OUT_OF_BUDGET, Stop, Subject, evaluate};
 use super::policy::{Binding, Mutation, Policy};
 use super::{complete, is_subject, namespace_labels, namespace_of, params};
+use crate::admission::metrics::error_type;
 use crate::admission::{Attributes, Operation, Plugin};
 use crate::registry::Registry;
 use async_trait::async_trait;
@@ -12,6 +13,7 @@ use machinery::status::{Cause, Result};
 use machinery::{Map, Value};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Instant;
 
 const RESOURCES: [&str; 2] = ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"];
 
@@ -160,7 +162,15 @@ impl Round<'_> {
             }
             let subject = Subject { params: params.as_ref(), ..*subject };
             let mut seen = attributes.in_version(object).await?.into_owned();
+            let begin = Instant::now();
             let outcome = mutate(policy, &subject, &mut seen).await?;
+            if let Some(metrics) = &subject.registry.admission.metrics {
+                let error = outcome.as_ref().err().map_or("no_error", |why| error_type(why));
+                // As in Kubernetes, a policy whose conditions do not hold is not counted.
+                if !matches!(outcome, Ok(None)) {
+                    metrics.mutated([&policy.name, &binding.name], error, begin.elapsed());
+                }
+            }
             attributes.convert_back(seen, object).await?;
             match outcome {
                 Ok(Some(changed)) => {

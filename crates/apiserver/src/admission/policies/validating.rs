@@ -3,6 +3,7 @@
 use super::evaluation::{Evaluation, OUT_OF_BUDGET, Stop, Subject, evaluate};
 use super::policy::{Binding, Policy, Rules, Validation};
 use super::{is_subject, namespace_labels, namespace_of, params};
+use crate::admission::metrics::{AdmissionMetrics, error_type};
 use crate::admission::{Attributes, Plugin};
 use crate::registry::Registry;
 use async_trait::async_trait;
@@ -10,6 +11,7 @@ use expressions::admission::BUDGET;
 use machinery::Value;
 use machinery::status::{Cause, Result, Status};
 use serde_json::json;
+use std::time::{Duration, Instant};
 
 const MAX_MESSAGE: usize = 5 * 1024;
 const MAX_ANNOTATION: usize = 10 * 1024;
@@ -30,9 +32,15 @@ struct Findings {
     annotations: Vec<(String, String)>,
     /// Errors of audit annotations that reject the write.
     broken_annotations: Vec<String>,
+    /// An error that the failure policy ignores.
+    ignored: Option<String>,
 }
 
 impl Findings {
+    fn ignored(message: String) -> Self {
+        Self { ignored: Some(message), ..Self::default() }
+    }
+
     fn failed(message: String) -> Self {
         let refusal = PolicyRejection { message, reason: "Invalid" };
         Self { failures: vec![(0, refusal)], ..Self::default() }
@@ -134,12 +142,16 @@ async fn ask(policy: &Policy, subject: &Subject<'_>) -> Result<Option<Status>> {
         };
         for params in &params {
             let subject = Subject { params: params.as_ref(), ..*subject };
+            let begin = Instant::now();
             let found =
                 evaluate(&subject, &rules.variables, |evaluation| findings(rules, evaluation)).await?;
             let found = found.unwrap_or_else(|_| match rules.ignores_failure {
-                true => Findings::default(),
+                true => Findings::ignored(OUT_OF_BUDGET.to_owned()),
                 false => Findings::failed(OUT_OF_BUDGET.to_owned()),
             });
+            if let Some(metrics) = &subject.registry.admission.metrics {
+                record(metrics, policy, binding, &found, begin.elapsed());
+            }
             let refusal = act(policy, binding, found, &subject, &mut notes);
             refused = refused.or(refusal);
         }
@@ -149,6 +161,28 @@ async fn ask(policy: &Policy, subject: &Subject<'_>) -> Result<Option<Status>> {
         subject.attributes.context.record.annotate(key, values.join(", "));
     }
     Ok(refused)
+}
+
+/// Records each failure by enforcement action, and ignored errors. As in Kubernetes, other results are not counted.
+fn record(metrics: &AdmissionMetrics, policy: &Policy, binding: &Binding, found: &Findings, took: Duration) {
+    let names = [&*policy.name, &*binding.name];
+    for (_, refusal) in &found.failures {
+        for action in &binding.actions {
+            let action = match action.as_str() {
+                "Deny" => "deny",
+                "Audit" => "audit",
+                "Warn" => "warn",
+                _ => continue,
+            };
+            metrics.validated(names, error_type(&refusal.message), action, took);
+        }
+    }
+    for message in &found.broken_annotations {
+        metrics.validated(names, error_type(message), "deny", took);
+    }
+    if let Some(message) = &found.ignored {
+        metrics.validated(names, error_type(message), "allow", took);
+    }
 }
 
 /// Applies the binding's `validationActions` to failures.
@@ -201,7 +235,7 @@ fn act(
 /// Evaluates a policy's expressions.
 fn findings(rules: &Rules, evaluation: &Evaluation<'_, '_>) -> Result<Findings, Stop> {
     let failed = |message: String| match rules.ignores_failure {
-        true => Findings::default(),
+        true => Findings::ignored(message),
         false => Findings::failed(message),
     };
     match evaluation.conditions_hold(&rules.conditions)? {
@@ -227,7 +261,10 @@ fn findings(rules: &Rules, evaluation: &Evaluation<'_, '_>) -> Result<Findings, 
                 },
                 Err(pending) => return Err(pending),
             },
-            Err(_) if rules.ignores_failure => continue,
+            Err(message) if rules.ignores_failure => {
+                found.ignored = Some(message);
+                continue;
+            }
             Err(message) => PolicyRejection { message, reason: "Invalid" },
         };
         found.failures.push((scope, refusal));

@@ -93,6 +93,7 @@ fn is_subject(attributes: &Attributes<'_>) -> bool {
 async fn wanted<'h, 'a>(
     hooks: &'h [Hook],
     registry: &'a Registry,
+    step: Step,
     attributes: &Attributes<'a>,
     object: Option<&Value>,
     old: Option<&Value>,
@@ -122,7 +123,13 @@ async fn wanted<'h, 'a>(
             namespace: None,
             params: None,
         };
-        match policies::conditions_hold(&hook.conditions, &subject).await? {
+        let begin = Instant::now();
+        let outcome = policies::conditions_hold(&hook.conditions, &subject).await?;
+        if let Some(metrics) = &registry.admission.metrics {
+            let result = outcome.as_ref().map(|holds| *holds).map_err(String::as_str);
+            metrics.webhook_conditions(&hook.name, (step, attributes.operation), result, begin.elapsed());
+        }
+        match outcome {
             Ok(true) => found.push((hook, seen)),
             Ok(false) => {}
             Err(why) if hook.ignores_failure => tracing::warn!(hook = hook.name, why, "webhook skipped"),
@@ -208,7 +215,7 @@ impl Plugin for MutatingAdmissionWebhook {
             let mut changed_any = false;
             let mut changed_since: Vec<&str> = Vec::new();
             let mut called: Vec<&str> = Vec::new();
-            let names = wanted(&hooks, registry, attributes, object.as_deref(), old).await?;
+            let names = wanted(&hooks, registry, Step::Admit, attributes, object.as_deref(), old).await?;
             for (hook, attributes) in &names {
                 if round == 1 && !again.contains(&hook.name.as_str()) {
                     continue;
@@ -319,7 +326,7 @@ impl Plugin for ValidatingAdmissionWebhook {
         if hooks.is_empty() {
             return Ok(());
         }
-        let wanted = wanted(&hooks, registry, attributes, object, old).await?;
+        let wanted = wanted(&hooks, registry, Step::Validate, attributes, object, old).await?;
         // Called concurrently; the first rejection in configuration order is returned.
         let answers =
             wanted.iter().map(|(hook, attributes)| ask(hook, VALIDATING, registry, attributes, object, old));

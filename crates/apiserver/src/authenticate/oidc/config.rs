@@ -197,7 +197,7 @@ fn check_issuer(issuer: &Issuer) -> Result<(), String> {
         ));
     }
     if !issuer.egress_selector_type.is_empty() {
-        return Err("egressSelectorType: Forbidden: Ferry has no egress selectors".to_owned());
+        return Err("egressSelectorType: Forbidden: egressSelectorType is not supported".to_owned());
     }
     Ok(())
 }

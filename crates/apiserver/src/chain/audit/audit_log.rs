@@ -1,4 +1,4 @@
-//! The built-in audit log: every write, without objects, in files of bounded size.
+//! The built-in audit log: every write and connection, without objects, in files of bounded size.
 
 use super::backend::{Backend, BufferedLog, Format};
 use super::log_file::{LogFile, Rotation};
@@ -21,9 +21,16 @@ pub fn open(path: &Path, clock: &Clock) -> Result<Arc<dyn Backend>, AuditSetupEr
     Ok(Arc::new(log.map_err(AuditSetupError::Start)?))
 }
 
-/// Matches writes except those without information: heartbeats, events, reviews.
+/// Subresources whose requests reach a pod, a service or a node, whatever their method.
+const CONNECTIONS: [&str; 4] = ["attach", "exec", "portforward", "proxy"];
+
+/// Matches connections, and writes except those without information: heartbeats, events, reviews.
 pub fn wants(context: &Context) -> bool {
     let info = &context.info;
+    let connects = info.group.is_empty() && CONNECTIONS.contains(&info.subresource.as_str());
+    if info.is_resource && connects {
+        return true;
+    }
     let writes = matches!(
         info.verb,
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection
@@ -59,6 +66,13 @@ mod tests {
             ("POST", "/api/v1/namespaces/n/events", false),
             ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", false),
             ("POST", "/version", false),
+            ("GET", "/api/v1/namespaces/n/pods/p/exec?command=sh", true),
+            ("POST", "/api/v1/namespaces/n/pods/p/attach", true),
+            ("GET", "/api/v1/namespaces/n/pods/p/portforward", true),
+            ("GET", "/api/v1/namespaces/n/services/s/proxy/path", true),
+            ("HEAD", "/api/v1/nodes/n/proxy/metrics", true),
+            ("GET", "/api/v1/namespaces/n/pods/p/log", false),
+            ("GET", "/apis/example.com/v1/namespaces/n/widgets/w/proxy", false),
         ] {
             let request = http::Request::builder().method(method).uri(path).body(()).expect("a request");
             let context = Context::of_test(request.into_parts().0);

@@ -165,6 +165,7 @@ pub struct BufferedLog {
 }
 
 impl BufferedLog {
+    #[expect(clippy::disallowed_methods, reason = "a named thread, which reports failures to start")]
     pub fn start(
         file: LogFile,
         format: Format,

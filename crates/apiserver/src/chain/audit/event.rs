@@ -40,7 +40,7 @@ pub struct Event<'a> {
 #[derive(Clone, Debug)]
 pub struct ResponseStatus {
     pub code: u16,
-    pub told: Option<Value>,
+    pub error_status: Option<Value>,
 }
 
 /// User information of an event.
@@ -197,7 +197,8 @@ mod tests {
 
     #[test]
     fn event_line_matches_kubernetes_format() {
-        let (object, status) = (json!({"a": "x".repeat(1000)}), ResponseStatus { code: 201, told: None });
+        let (object, status) =
+            (json!({"a": "x".repeat(1000)}), ResponseStatus { code: 201, error_status: None });
         let event = event(&object, &status);
         let line = |limit| {
             let mut out = b"before".to_vec();
@@ -222,8 +223,8 @@ mod tests {
 
     #[test]
     fn event_of_rejected_request_has_status_reason() {
-        let told = machinery::status::Status::bad_request("no").to_value();
-        let (object, status) = (json!({}), ResponseStatus { code: 400, told: Some(told) });
+        let error_status = machinery::status::Status::bad_request("no").to_value();
+        let (object, status) = (json!({}), ResponseStatus { code: 400, error_status: Some(error_status) });
         let mut refused = event(&object, &status);
         let groups = ["a".to_owned(), "b".to_owned()];
         let extra = BTreeMap::from([("k".to_owned(), vec!["v\"".to_owned()])]);

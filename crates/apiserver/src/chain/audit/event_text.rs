@@ -117,7 +117,7 @@ impl ResponseStatus {
         // Writing to memory cannot fail.
         let _ = write!(members.name("code"), "{}", self.code);
         for field in ["details", "message", "metadata", "reason", "status"] {
-            match self.told.as_ref().and_then(|told| told.get(field)) {
+            match self.error_status.as_ref().and_then(|error_status| error_status.get(field)) {
                 _ if field == "metadata" => members.name(field).extend_from_slice(b"{}"),
                 Some(value) => write_value(members.name(field), value),
                 None => {}

@@ -221,8 +221,8 @@ impl Audit {
             (false, Some(_)) => "Authentication failed, attempted: certificate",
             (false, None) => "Authentication failed, no credentials provided",
         };
-        let told = Status { message: how.to_owned(), ..status.clone() };
-        record.answered(status.code, Some(&told));
+        let reported = Status { message: how.to_owned(), ..status.clone() };
+        record.answered(status.code, Some(&reported));
         if record.ruling.wants(Stage::ResponseStarted) {
             self.emit(&record, Stage::ResponseStarted);
         }

@@ -137,8 +137,8 @@ impl Record {
 
     /// Response status; a `Status` body has more than the code.
     pub fn answered(&self, code: u16, status: Option<&Status>) {
-        let told = status.map(Status::to_value);
-        self.gathered.lock().status = Some(ResponseStatus { code, told });
+        let error_status = status.map(Status::to_value);
+        self.gathered.lock().status = Some(ResponseStatus { code, error_status });
     }
 
     /// Builds the event of a stage and passes it to `take`.

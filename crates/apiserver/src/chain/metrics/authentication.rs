@@ -37,7 +37,19 @@ pub struct AuthenticationMetrics {
     denied: ResultMetrics,
     no_opinion: ResultMetrics,
     authorization_error: ResultMetrics,
+    filters: [Histogram; 3],
 }
+
+/// Filters of requests whose own time is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestFilter {
+    Authentication,
+    PriorityAndFairness,
+    Authorization,
+}
+
+const FILTER_BUCKETS: [f64; 13] =
+    [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0];
 
 impl AuthenticationMetrics {
     pub fn new(metrics: &Metrics) -> Result<Self, MetricsError> {
@@ -61,6 +73,12 @@ impl AuthenticationMetrics {
             result,
             &buckets(),
         )?;
+        let filters = metrics.histograms(
+            "apiserver_request_filter_duration_seconds",
+            "Request filter latency distribution in seconds, for each filter type",
+            &["filter"],
+            &FILTER_BUCKETS,
+        )?;
         let authentication = |result: &str| ResultMetrics {
             count: attempts.with_label_values(&[result]),
             duration: duration.with_label_values(&[result]),
@@ -82,11 +100,19 @@ impl AuthenticationMetrics {
             denied: authorization("denied"),
             no_opinion: authorization("no-opinion"),
             authorization_error: authorization("error"),
+            filters: ["authentication", "priorityandfairness", "authorization"]
+                .map(|filter| filters.with_label_values(&[filter])),
         })
+    }
+
+    /// Records the time of a filter.
+    pub fn filtered(&self, filter: RequestFilter, took: Duration) {
+        self.filters[filter as usize].observe(took.as_secs_f64());
     }
 
     /// Records an attempt; `has_credentials` distinguishes rejected credentials from none.
     pub fn authenticated(&self, user: Option<&UserInfo>, has_credentials: bool, took: Duration) {
+        self.filtered(RequestFilter::Authentication, took);
         match user {
             Some(user) => {
                 self.users.with_label_values(&[category(&user.name)]).inc();
@@ -98,6 +124,7 @@ impl AuthenticationMetrics {
     }
 
     pub fn authorized(&self, decision: &Result<Decision, Status>, took: Duration) {
+        self.filtered(RequestFilter::Authorization, took);
         let result = match decision {
             Ok(Decision::Allowed(_)) => &self.allowed,
             Ok(Decision::Denied(_)) => &self.denied,

@@ -8,7 +8,7 @@ mod tests;
 mod unserved;
 mod watermark;
 
-pub use authentication::AuthenticationMetrics;
+pub use authentication::{AuthenticationMetrics, RequestFilter};
 pub use stored::StoredObjects;
 pub use unserved::{CatalogueChanges, retain_served};
 pub use watermark::Watermarks;

@@ -9,6 +9,7 @@ mod node_ports;
 mod repair;
 
 use super::{OrStatus, Registry, Served, WriteContext, WriteRecord};
+use crate::metrics;
 use crate::user::UserInfo;
 use crate::wire::options::DeleteOptions;
 use api::allocation::ip::{IpRange, RangeError};
@@ -16,6 +17,7 @@ use api::allocation::port::PortRange;
 use api::allocation::service::{self, AllocationError, AllocationPlan, Allocators, Holdings};
 use api::value::{Fields, texts};
 use base::clock::Clock;
+use base::metrics::IntGaugeVec;
 use jiff::{SignedDuration, Timestamp};
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
@@ -125,6 +127,40 @@ impl Services {
         }
     }
 
+    /// Shows allocated and available addresses by service CIDR, and node ports; nothing before the first service.
+    pub fn show(&self, addresses: [&IntGaugeVec; 2], ports: [&IntGaugeVec; 2]) {
+        let state = self.state.lock();
+        let Some(allocators) = state.as_ref().map(|state| &state.allocators) else { return };
+        let number = |count: u128| i64::try_from(count).unwrap_or(i64::MAX);
+        for (range, used, size) in allocators.usage() {
+            let cidr = range.to_string();
+            addresses[0].with_label_values(&[&cidr]).set(number(used as u128));
+            addresses[1].with_label_values(&[&cidr]).set(number(size.saturating_sub(used as u128)));
+        }
+        let node_ports = &allocators.node_ports;
+        for (gauges, count) in ports.into_iter().zip([node_ports.used(), node_ports.free()]) {
+            gauges.with_label_values::<&str>(&[]).set(number(count as u128));
+        }
+    }
+
+    /// Counts the addresses and ports of a reservation.
+    fn count(&self, reservation: &Reservation<'_>, original: &Value) {
+        let Some(metrics) = metrics::process() else { return };
+        let state = self.state.lock();
+        let Some(allocators) = state.as_ref().map(|state| &state.allocators) else { return };
+        for ip in &reservation.plan.reserved.ips {
+            let usage = allocators.usage();
+            let Some((range, ..)) = usage.iter().find(|(range, ..)| range.includes(*ip)) else { continue };
+            let scope = if requests_address(original, *ip) { "static" } else { "dynamic" };
+            metrics.address_allocations.with_label_values(&[&*range.to_string(), scope]).inc();
+        }
+        let requested = service::holdings(original).ports;
+        for port in &reservation.plan.reserved.ports {
+            let scope = if requested.contains(port) { "static" } else { "dynamic" };
+            metrics.port_allocations.with_label_values(&[scope]).inc();
+        }
+    }
+
     /// Reports whether the state is old enough to be refilled.
     fn may_be_stale(&self) -> bool {
         self.state.lock().as_ref().is_some_and(|state| state.filled.elapsed() > FRESH)
@@ -187,7 +223,10 @@ impl Registry {
                     requested = requests_address(&original, taken).then_some(taken);
                 }
                 None => match self.claim_ports(&reservation.owner, &reservation.plan.reserved.ports).await {
-                    Ok(None) => return Ok(Some(reservation)),
+                    Ok(None) => {
+                        self.services.count(&reservation, &original);
+                        return Ok(Some(reservation));
+                    }
                     other => {
                         for ip in &reservation.plan.reserved.ips {
                             self.unclaim(*ip).await;

@@ -18,15 +18,17 @@ fn encoded(text: &str) -> String {
 }
 
 /// Name of the requested container, or of the only one.
-fn container(pod: &Value, asked: &str) -> Result<String> {
+fn container(pod: &Value, requested: &str) -> Result<String> {
     let lists = ["initContainers", "containers", "ephemeralContainers"];
     let names: Vec<&str> =
         lists.iter().flat_map(|list| items(pod, &["spec", list])).map(|one| text(one, &["name"])).collect();
     let pod_name = name_of(pod);
-    if !asked.is_empty() {
-        return match names.contains(&asked) {
-            true => Ok(asked.to_owned()),
-            false => Err(Status::bad_request(format!("container {asked} is not valid for pod {pod_name}"))),
+    if !requested.is_empty() {
+        return match names.contains(&requested) {
+            true => Ok(requested.to_owned()),
+            false => {
+                Err(Status::bad_request(format!("container {requested} is not valid for pod {pod_name}")))
+            }
         };
     }
     match items(pod, &["spec", "containers"]) {
@@ -183,9 +185,7 @@ async fn error_as_status(answer: Reply) -> Result<Reply> {
             "NotFound",
             format!("the server could not find the requested resource ({message})"),
         ),
-        code @ (401 | 403) => {
-            Status::internal(format!("the kubelet refused the API server with {code}: {message}"))
-        }
+        code @ (401 | 403) => Status::internal(format!("kubelet returned {code}: {message}")),
         _ => Status::internal(message),
     })
 }
@@ -206,11 +206,11 @@ mod tests {
     fn container_name_defaults_to_the_only_one() {
         assert_eq!(container(&pod(&["a"]), "").ok().as_deref(), Some("a"));
         assert_eq!(container(&pod(&["a", "b"]), "b").ok().as_deref(), Some("b"));
-        for (pod, asked, want) in [
+        for (pod, requested, want) in [
             (pod(&["a", "b"]), "", "a container name must be specified for pod p, choose one of: [a b]"),
             (pod(&["a"]), "x", "container x is not valid for pod p"),
         ] {
-            assert_eq!(container(&pod, asked).expect_err("refused").message, want);
+            assert_eq!(container(&pod, requested).expect_err("refused").message, want);
         }
     }
 

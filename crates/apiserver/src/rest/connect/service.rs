@@ -54,10 +54,10 @@ impl Rest {
 }
 
 /// Name of the requested port: by name, by number, or the only one.
-fn wanted_port(service: &Value, asked: &str) -> Option<String> {
+fn wanted_port(service: &Value, requested: &str) -> Option<String> {
     let ports = items(service, &["spec", "ports"]);
     let name = |port: &Value| text(port, &["name"]).to_owned();
-    if asked.is_empty() {
+    if requested.is_empty() {
         return match ports {
             [only] => Some(name(only)),
             _ => ports.iter().find(|port| text(port, &["name"]).is_empty()).map(name),
@@ -66,8 +66,8 @@ fn wanted_port(service: &Value, asked: &str) -> Option<String> {
     ports
         .iter()
         .find(|port| {
-            text(port, &["name"]) == asked
-                || port.get("port").and_then(Value::as_u64).is_some_and(|port| port.to_string() == asked)
+            text(port, &["name"]) == requested
+                || port.get("port").and_then(Value::as_u64).is_some_and(|port| port.to_string() == requested)
         })
         .map(name)
 }

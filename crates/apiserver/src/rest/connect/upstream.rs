@@ -28,6 +28,7 @@ const SINGLE: Limits = Limits {
     silence: Duration::MAX,
     max_idle: 0,
     idle: Duration::ZERO,
+    read_buffer: base::http::READ_BUFFER,
 };
 
 /// Limits of connections to extension API servers, which are reused. Servers of Kubernetes close idle ones after 90

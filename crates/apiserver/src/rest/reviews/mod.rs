@@ -92,7 +92,8 @@ impl Rest {
         if let Err(status) = review.check_route(context) {
             return (Err(status), None);
         }
-        let offers = Offers { cbor: self.limits.cbor, forms: Forms::Metadata, streams: false };
+        let offers =
+            Offers { cbor: self.limits.cbor, forms: Forms::Metadata, streams: false, protobuf: true };
         match accept(&context.headers, context.query.get("pretty"), offers) {
             Err(status) => (Err(status), None),
             Ok(accepted) => {

@@ -13,7 +13,8 @@ use crate::wire::forms::{self, Include};
 use crate::wire::negotiate::Accepted;
 use crate::wire::options::{WriteKind, WriteOptions};
 use crate::wire::reply::{self, Reply};
-use api::kind::{MetadataCheck, Scale};
+use api::kind::Scale;
+use api::subresources::Handler;
 use http::Method;
 use machinery::status::{Result, Status};
 use machinery::{Value, meta};
@@ -26,60 +27,23 @@ impl Rest {
         accepted: &Accepted,
         body: RequestBody,
     ) -> Result<Reply> {
-        let kind = &route.served.kind;
-        if subresource.name == "scale" {
-            let scale = route.served.rules.scale().ok_or_else(Status::no_such_path)?;
-            return self.scale(route, &scale, accepted, body).await;
-        }
-        match (kind.group(), kind.resource(), &*subresource.name) {
-            ("", "pods", "binding") => return self.bind(route, &route.served, accepted, body).await,
-            ("", "pods", "eviction") => return self.evict(route, accepted, body).await,
-            ("", "pods", "log" | "exec" | "attach" | "portforward" | "proxy")
-            | ("", "services" | "nodes", "proxy") => {
-                return self.connect(route, &subresource.name, body).await;
+        let Some(facts) = subresource.facts else { return Err(unserved(subresource)) };
+        let strategy = match &facts.handler {
+            Handler::Scale => {
+                let scale = route.served.rules.scale().ok_or_else(Status::no_such_path)?;
+                return self.scale(route, &scale, accepted, body).await;
             }
-            ("", "serviceaccounts", "token") => return self.token_request(route, accepted, body).await,
-            _ => {}
-        }
-        let strategy = match (kind.resource(), &*subresource.name) {
-            ("pods", "ephemeralcontainers") => UpdateStrategy {
-                steps: Steps::Own {
-                    prepare: api::pod::ephemeral::prepare,
-                    validate: api::pod::ephemeral::validate,
-                },
-                metadata: &[MetadataCheck::Update],
-                counts_generation: true,
+            Handler::Bind => return self.bind(route, &route.served, accepted, body).await,
+            Handler::Evict => return self.evict(route, accepted, body).await,
+            Handler::Connect => return self.connect(route, &subresource.name, body).await,
+            Handler::Token => return self.token_request(route, accepted, body).await,
+            Handler::Status => UpdateStrategy::status(route.served.governing()),
+            Handler::Update(rules) => UpdateStrategy {
+                steps: Steps::Own { prepare: rules.prepare, validate: rules.validate },
+                metadata: rules.metadata,
+                counts_generation: rules.counts_generation,
                 warns: false,
             },
-            ("pods", "resize") => UpdateStrategy {
-                steps: Steps::Own {
-                    prepare: api::pod::resize::prepare,
-                    validate: api::pod::resize::validate,
-                },
-                metadata: &[MetadataCheck::Update],
-                counts_generation: true,
-                warns: false,
-            },
-            (_, "status") => UpdateStrategy::status(route.served.governing()),
-            ("namespaces", "finalize") => UpdateStrategy {
-                steps: Steps::Own {
-                    prepare: api::kinds::namespace::prepare_finalize,
-                    validate: api::kinds::namespace::validate_finalize,
-                },
-                metadata: &[MetadataCheck::Update],
-                counts_generation: false,
-                warns: false,
-            },
-            ("certificatesigningrequests", "approval") => UpdateStrategy {
-                steps: Steps::Own {
-                    prepare: api::kinds::certificate_signing_request::prepare_approval_update,
-                    validate: api::kinds::certificate_signing_request::validate_approval_update,
-                },
-                metadata: &[MetadataCheck::New],
-                counts_generation: false,
-                warns: false,
-            },
-            _ => return Err(unserved(subresource)),
         };
         match route.context.method {
             Method::GET => self.get(route, accepted).await,

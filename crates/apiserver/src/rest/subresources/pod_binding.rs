@@ -1,11 +1,14 @@
 //! `pods/binding` and the legacy `bindings`: assigns a pod to a node.
+//!
+//! A binding edits the stored bytes instead of taking the path of updates: decoding, validating and encoding the whole pod
+//! was a quarter of the API server's CPU time while pods are scheduled (`docs/performance.md`).
 
 use crate::admission::{Attributes, Operation};
-use crate::cache::canonical::{Members, Prefix};
 use crate::registry::{Served, WriteContext};
 use crate::rest::reviews::ensure_namespace;
 use crate::rest::{Rest, Route};
 use crate::serve::RequestBody;
+use crate::stored_form::{Members, Prefix};
 use crate::wire::decode::Expected;
 use crate::wire::negotiate::Accepted;
 use crate::wire::options::WriteKind;

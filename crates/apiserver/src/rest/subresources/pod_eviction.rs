@@ -48,14 +48,14 @@ impl Rest {
             return Err(Status::bad_request("name in URL does not match name in Eviction object"));
         }
         self.registry.admission.validate(&self.registry, &attributes, Some(&eviction), None).await?;
-        let asked = Some(eviction.field("deleteOptions")).filter(|options| options.is_object());
+        let specified = Some(eviction.field("deleteOptions")).filter(|options| options.is_object());
         let dry_runs: Vec<&str> = texts(eviction.at("deleteOptions").items("dryRun")).collect();
         if options.dry_run && !dry_runs.is_empty() && dry_runs != ["All"] {
             let shown = dry_runs.join(" ");
             let why = format!("Non-matching dry-run options in request and content: [All] and [{shown}]");
             return Err(Status::new(500, "", why));
         }
-        let mut deletion = DeleteOptions::read(&Query::parse(None), asked)?;
+        let mut deletion = DeleteOptions::read(&Query::parse(None), specified)?;
         deletion.dry_run |= options.dry_run;
         let write = self.write_context(route, &options.field_manager, deletion.dry_run);
         self.evict_pod(route, deletion, &write).await?;

@@ -100,7 +100,7 @@ impl Runtime {
                     )));
                 }
                 let (root, part) = (found.root(&self.images, true), Path::new(&mount.image_sub_path));
-                if !images::contains(&root, part).doing(|| format!("look into image {:?}", image.image))? {
+                if !images::contains(&root, part).doing(|| format!("inspect image {:?}", image.image))? {
                     return Err(RuntimeError::NotFound(format!(
                         "image {:?} has no {:?}",
                         image.image, mount.image_sub_path

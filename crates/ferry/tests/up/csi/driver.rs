@@ -124,14 +124,15 @@ impl Node for Driver {
         &self,
         request: Request<NodeStageVolumeRequest>,
     ) -> Answer<NodeStageVolumeResponse> {
-        let asked = request.into_inner();
+        let message = request.into_inner();
         let (colour, secret) =
-            (value_of(&asked.volume_context, "colour"), value_of(&asked.secrets, "password"));
-        let context = value_of(&asked.publish_context, "device");
-        let kind = if is_block(asked.volume_capability.as_ref()) { "stage device" } else { "stage" };
-        self.note(format!("{kind} {} {colour} {secret} {context}", asked.volume_id));
-        fs::create_dir_all(self.directory.join(&asked.volume_id)).map_err(failed)?;
-        fs::write(Path::new(&asked.staging_target_path).join("staged"), &asked.volume_id).map_err(failed)?;
+            (value_of(&message.volume_context, "colour"), value_of(&message.secrets, "password"));
+        let context = value_of(&message.publish_context, "device");
+        let kind = if is_block(message.volume_capability.as_ref()) { "stage device" } else { "stage" };
+        self.note(format!("{kind} {} {colour} {secret} {context}", message.volume_id));
+        fs::create_dir_all(self.directory.join(&message.volume_id)).map_err(failed)?;
+        fs::write(Path::new(&message.staging_target_path).join("staged"), &message.volume_id)
+            .map_err(failed)?;
         Ok(Response::new(NodeStageVolumeResponse {}))
     }
 
@@ -139,9 +140,9 @@ impl Node for Driver {
         &self,
         request: Request<NodeUnstageVolumeRequest>,
     ) -> Answer<NodeUnstageVolumeResponse> {
-        let asked = request.into_inner();
-        self.note(format!("unstage {}", asked.volume_id));
-        fs::remove_file(Path::new(&asked.staging_target_path).join("staged")).map_err(failed)?;
+        let message = request.into_inner();
+        self.note(format!("unstage {}", message.volume_id));
+        fs::remove_file(Path::new(&message.staging_target_path).join("staged")).map_err(failed)?;
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
 
@@ -149,28 +150,28 @@ impl Node for Driver {
         &self,
         request: Request<NodePublishVolumeRequest>,
     ) -> Answer<NodePublishVolumeResponse> {
-        let asked = request.into_inner();
-        let ephemeral = value_of(&asked.volume_context, "csi.storage.k8s.io/ephemeral");
-        let pod = value_of(&asked.volume_context, "csi.storage.k8s.io/pod.name");
-        let kind = if ephemeral == "true" { "inline" } else { &asked.volume_id };
-        let to = PathBuf::from(&asked.target_path);
-        for (secret, words) in [(false, &asked.volume_context), (true, &asked.secrets)] {
+        let message = request.into_inner();
+        let ephemeral = value_of(&message.volume_context, "csi.storage.k8s.io/ephemeral");
+        let pod = value_of(&message.volume_context, "csi.storage.k8s.io/pod.name");
+        let kind = if ephemeral == "true" { "inline" } else { &message.volume_id };
+        let to = PathBuf::from(&message.target_path);
+        for (secret, words) in [(false, &message.volume_context), (true, &message.secrets)] {
             if let Some(text) = words.get(TOKENS) {
                 *self.tokens.lock().expect("tokens") = Some((secret, text.clone()));
             }
         }
-        if is_block(asked.volume_capability.as_ref()) {
+        if is_block(message.volume_capability.as_ref()) {
             self.note(format!("publish device {kind} {pod}"));
             let device = self.device.as_ref().ok_or_else(|| Status::internal("no device"))?;
             fs::write(&to, "").map_err(failed)?;
             sys::mounts::bind(device, &to, false).map_err(failed)?;
             return Ok(Response::new(NodePublishVolumeResponse {}));
         }
-        self.note(format!("publish {kind} {} {pod}", value_of(&asked.volume_context, "colour")));
-        let from = self.directory.join(&asked.volume_id);
+        self.note(format!("publish {kind} {} {pod}", value_of(&message.volume_context, "colour")));
+        let from = self.directory.join(&message.volume_id);
         fs::create_dir_all(&from).map_err(failed)?;
         fs::create_dir_all(&to).map_err(failed)?;
-        if !is_mounted(&asked.target_path) {
+        if !is_mounted(&message.target_path) {
             sys::mounts::bind(&from, &to, false).map_err(failed)?;
         }
         Ok(Response::new(NodePublishVolumeResponse {}))
@@ -180,9 +181,9 @@ impl Node for Driver {
         &self,
         request: Request<NodeUnpublishVolumeRequest>,
     ) -> Answer<NodeUnpublishVolumeResponse> {
-        let asked = request.into_inner();
-        self.note(format!("unpublish {}", asked.volume_id));
-        let target = Path::new(&asked.target_path);
+        let message = request.into_inner();
+        self.note(format!("unpublish {}", message.volume_id));
+        let target = Path::new(&message.target_path);
         sys::mounts::unmount(target).map_err(failed)?;
         let _ = fs::remove_dir(target).or_else(|_| fs::remove_file(target));
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
@@ -192,9 +193,9 @@ impl Node for Driver {
         &self,
         request: Request<NodeExpandVolumeRequest>,
     ) -> Answer<NodeExpandVolumeResponse> {
-        let asked = request.into_inner();
-        let bytes = asked.capacity_range.map_or(0, |range| range.required_bytes);
-        self.note(format!("expand {} {bytes}", asked.volume_id));
+        let message = request.into_inner();
+        let bytes = message.capacity_range.map_or(0, |range| range.required_bytes);
+        self.note(format!("expand {} {bytes}", message.volume_id));
         if bytes > LARGEST {
             return Err(Status::out_of_range("too large for me"));
         }

@@ -6,6 +6,7 @@ mod thresholds;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
@@ -84,6 +85,7 @@ impl Watch {
         pressure: &Mutex<Pressure>,
     ) {
         let eviction = &shared.config.housekeeping.eviction;
+        let mut taken = Instant::now();
         let mut measured = Measurements::take(shared).await;
         let mut evaluation = self.evaluate(eviction, &measured, shared.clock.now());
         *pressure.lock() = evaluation.pressure;
@@ -91,6 +93,7 @@ impl Watch {
         if eviction.thresholds[at].signal.is_disk() {
             // Images are cheaper to restore than pods.
             images.remove_unused(shared).await;
+            taken = Instant::now();
             measured = Measurements::take(shared).await;
             evaluation = self.evaluate(eviction, &measured, shared.clock.now());
         }
@@ -113,6 +116,7 @@ impl Watch {
             tracing::warn!(pod = first.uid, resource, available = found.available, least, "evicting pod");
             let grace = if threshold.grace.is_some() { eviction.max_pod_grace } else { 0 };
             shared.metrics.evicted(threshold.signal.name());
+            shared.metrics.pods.evicted(threshold.signal.name(), taken);
             workers.evict(&first.uid, "Evicted", message, Some(grace.max(1)));
         }
     }

@@ -81,7 +81,8 @@ pub fn write(page: &mut Page, runtime_version: &str) {
         page.row(name, &labels, value);
     }
     let help = "1 if there was an error while getting machine metrics, 0 otherwise.";
-    page.single("machine_scrape_error", "gauge", help, 0);
+    let has_failed = found.processors == 0 || node::memory_capacity() == 0;
+    page.single("machine_scrape_error", "gauge", help, u8::from(has_failed));
 }
 
 #[cfg(test)]

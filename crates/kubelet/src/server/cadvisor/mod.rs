@@ -105,10 +105,12 @@ pub async fn page(shared: &Shared, workers: &Arc<Workers>, hierarchy: Option<Hie
         shared.engine.ready_sandboxes(),
         shared.engine.container_stats(),
     );
-    let (containers, sandboxes, stats) = match listed {
-        Ok(listed) => listed,
-        Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    };
+    // Without the runtime, cgroups of the machine and of pods have rows, and the page reports the error.
+    let has_failed = listed.is_err();
+    if let Err(error) = &listed {
+        tracing::warn!(%error, "failed to get containers from the runtime");
+    }
+    let (containers, sandboxes, stats) = listed.unwrap_or_default();
     let mut known = Known::new(&containers, &sandboxes);
     known.add_pods(workers);
     let root = shared.config.cgroup_root.clone();
@@ -126,7 +128,7 @@ pub async fn page(shared: &Shared, workers: &Arc<Workers>, hierarchy: Option<Hie
         add_network(&mut samples, &shared.engine.sandbox_stats().await.unwrap_or_default());
     }
     let mut page = Page::default();
-    table::write(&mut page, &samples, now);
+    table::write(&mut page, &samples, now, has_failed);
     machine::write(&mut page, &runtime_version);
     page.reply()
 }

@@ -390,7 +390,7 @@ const SPEC: &[Row] = &[
 ];
 
 /// Writes the rows of all samples. Labels are in alphabetical order, as other exporters have them.
-pub fn write(page: &mut Page, samples: &[Sample], now: Timestamp) {
+pub fn write(page: &mut Page, samples: &[Sample], now: Timestamp, has_failed: bool) {
     let whole = || samples.iter().filter(|sample| !sample.network_only);
     for table in [CPU, MEMORY, DISK, PROCESSES, PRESSURE, SPEC] {
         table.iter().for_each(|row| write_row(page, row, whole()));
@@ -405,7 +405,7 @@ pub fn write(page: &mut Page, samples: &[Sample], now: Timestamp) {
         "container_scrape_error",
         "gauge",
         "1 if there was an error while getting container metrics, 0 otherwise",
-        0,
+        u8::from(has_failed),
     );
 }
 

@@ -41,7 +41,7 @@ fn sandbox(id: &str) -> PodSandbox {
 
 fn rows(samples: &[Sample]) -> String {
     let mut page = Page::default();
-    table::write(&mut page, samples, jiff::Timestamp::UNIX_EPOCH);
+    table::write(&mut page, samples, jiff::Timestamp::UNIX_EPOCH, false);
     page.text().to_owned()
 }
 
@@ -143,4 +143,15 @@ fn traffic_of_the_runtime_is_used_for_pods_without_processes() {
     assert_eq!(text.matches("container_network_receive_bytes_total{").count(), 1, "{text}");
     assert!(text.contains("interface=\"eth0\",name=\"s1\",namespace=\"prod\",pod=\"web\"} 5\n"), "{text}");
     assert!(!text.contains("container_memory_rss"), "{text}");
+}
+
+#[test]
+fn error_of_the_runtime_is_reported() {
+    let page = |has_failed| {
+        let mut page = Page::default();
+        table::write(&mut page, &[], jiff::Timestamp::UNIX_EPOCH, has_failed);
+        page.text().to_owned()
+    };
+    assert!(page(true).contains("container_scrape_error 1\n"));
+    assert!(page(false).contains("container_scrape_error 0\n"));
 }

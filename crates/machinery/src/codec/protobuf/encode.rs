@@ -12,12 +12,6 @@ pub fn encode_object(value: &Value, schema: SchemaRef<'_>) -> Vec<u8> {
     writer.finish()
 }
 
-/// The message of an object in canonical JSON.
-pub fn encode_json(json: &[u8], schema: SchemaRef<'_>) -> Result<Vec<u8>, serde_json::Error> {
-    let value: Value = serde_json::from_slice(json)?;
-    Ok(encode_object(&value, schema))
-}
-
 /// The message of a list from its metadata and the messages of its items, in order. `schema` is the list's type,
 /// which has the numbers of both.
 pub fn list_message<'a>(

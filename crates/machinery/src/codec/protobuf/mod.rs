@@ -8,7 +8,7 @@ mod encode;
 mod envelope;
 
 pub use decode::decode_object;
-pub use encode::{encode_json, encode_object, list_message};
+pub use encode::{encode_object, list_message};
 pub use envelope::{Envelope, MAGIC, envelope_around, item_length, unwrap, watch_frame, wrap, write_item};
 
 /// Decoding error of protobuf.

@@ -5,6 +5,7 @@ use client::{Call, Transport, TransportError};
 use http_body_util::BodyExt as _;
 use objects::meta::v1::ObjectMeta;
 use runtime::Cache;
+use std::sync::atomic::AtomicUsize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -152,4 +153,76 @@ async fn process_that_does_not_lead_records_no_events() {
     assert_eq!(adapter.failing.lock().len(), 1);
     let _ = tasks.drain(Duration::from_secs(5)).await;
     assert!(events.try_recv().is_err());
+}
+
+/// A server for the pods of a namespace: counts its open connections, and writes `start` of each page and no more until
+/// the test ends.
+async fn unfinished(namespace: &str, count: usize, start: String) -> (Vec<PodRecord>, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let port = listener.local_addr().expect("an address").port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 10 << 20);
+            let _ = stream.write_all((head + &start).as_bytes()).await;
+            open.push(stream);
+        }
+    });
+    let template = pod("template", "jobs 1\n".to_owned()).await;
+    let pods = (0..count).map(|number| {
+        let metadata = ObjectMeta {
+            name: Some(format!("{namespace}-{number}")),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let scrape = Some(Box::new(ScrapeTarget { port, path: "/metrics".to_owned(), secure: false }));
+        PodRecord { metadata, scrape, ..template.clone() }
+    });
+    (pods.collect(), connections)
+}
+
+/// Runs a cycle over pods that never finish and one of another namespace, and returns when that one has values.
+async fn cycle_until_other_tenant_is_served(mut all: Vec<PodRecord>, page: String) {
+    all.push(pod("served", page).await);
+    let pods = Cache::new();
+    pods.replace(all);
+    let (sender, _events) = mpsc::unbounded_channel();
+    let (tasks, clock) = (TaskGroup::new(), Clock::system());
+    let client = client::Client::new(Arc::new(Events(sender)), "test");
+    let recorder = Recorder::new(client, "test", clock.clone(), &tasks);
+    let hour = Duration::from_secs(3600);
+    let config = AdapterConfig { request_timeout: hour, interval: hour, ..AdapterConfig::default() };
+    let described = Described { pods, services: Cache::new() };
+    let adapter = Adapter::start_towards(|_| true, config, described, recorder, leads(true), &clock, &tasks);
+    let everything = machinery::selector::LabelSelector::All(Vec::new());
+    let served = async {
+        while adapter.values.of_pod("ns", "served", "jobs", &everything).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = adapter.cycle() => panic!("the pods that never finish have finished"),
+        served = tokio::time::timeout(Duration::from_secs(60), served) => {
+            served.expect("the pod of another namespace is served");
+        }
+    }
+    let _ = tasks.drain(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn slow_pods_of_a_namespace_do_not_delay_others() {
+    let (pods, connections) = unfinished("greedy", 200, String::new()).await;
+    cycle_until_other_tenant_is_served(pods, "jobs 7\n".to_owned()).await;
+    let connections = connections.load(Ordering::Relaxed);
+    assert!(connections <= 2 * AT_ONCE_OF_NAMESPACE, "{connections} pods of a namespace at once");
+}
+
+#[tokio::test]
+async fn large_pages_of_a_namespace_do_not_delay_others() {
+    let large: String = (0..3000).map(|number| format!("s{{l=\"{number}\"}} 1\n")).collect();
+    let (pods, _) = unfinished("greedy", LARGE_PAGES, large.clone()).await;
+    cycle_until_other_tenant_is_served(pods, large + "jobs 7\n").await;
 }

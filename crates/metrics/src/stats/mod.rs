@@ -1,16 +1,16 @@
 //! Kubelets' `/stats/summary`: traffic, file systems and volumes, for sinks. Not read without a sink.
 
-use crate::resource::IsBound;
+mod objects;
+
+pub use objects::SplitError;
+
+use crate::record::{BoundPod, PodRecord};
 use jiff::Timestamp;
+use objects::{Objects, Owner};
 use parking_lot::RwLock;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
-
-/// Volumes of a pod, at most.
-const MAX_VOLUMES: usize = 256;
-/// Length of names, at most.
-const LONGEST_NAME: usize = 253;
 
 /// Bytes that a network interface received and sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -38,6 +38,8 @@ pub struct ObjectStats {
     /// By name: `/` is that of the node or of the pod's ephemeral storage, `Volume:…` are volumes, as Heapster names
     /// them.
     pub filesystems: Vec<(Box<str>, Filesystem)>,
+    /// File systems of the containers of a pod, by the container: `/` is the writable layer, `logs` are its logs.
+    pub containers: Vec<(Box<str>, &'static str, Filesystem)>,
 }
 
 /// Statistics of a node and its pods.
@@ -50,12 +52,13 @@ pub struct NodeStats {
     pods: HashMap<(Box<str>, Box<str>), ObjectStats>,
 }
 
-#[derive(Deserialize)]
-struct WireSummary<'a> {
-    #[serde(borrow, default)]
-    node: WireObject<'a>,
-    #[serde(borrow, default)]
-    pods: Vec<WireObject<'a>>,
+/// Reason why a summary was not decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum SummaryError {
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    #[error("failed to decode the statistics of a node or pod")]
+    Decode(#[from] serde_json::Error),
 }
 
 #[derive(Default, Deserialize)]
@@ -73,6 +76,18 @@ struct WireObject<'a> {
     ephemeral: Option<WireFilesystem>,
     #[serde(borrow, default)]
     volume: Vec<WireVolume<'a>>,
+    #[serde(borrow, default)]
+    containers: Vec<WireContainer<'a>>,
+}
+
+#[derive(Deserialize)]
+struct WireContainer<'a> {
+    #[serde(borrow, default)]
+    name: Cow<'a, str>,
+    #[serde(default)]
+    rootfs: Option<WireFilesystem>,
+    #[serde(default)]
+    logs: Option<WireFilesystem>,
 }
 
 #[derive(Deserialize)]
@@ -117,36 +132,77 @@ impl From<WireFilesystem> for Filesystem {
     }
 }
 
-impl From<WireObject<'_>> for ObjectStats {
-    fn from(wire: WireObject<'_>) -> Self {
+impl ObjectStats {
+    /// The statistics of a node, or of a pod: volumes and containers are those that the pod has, each once.
+    fn of(wire: WireObject<'_>, pod: Option<&PodRecord>) -> Self {
         let start = wire.start_time.and_then(|text| text.parse::<Timestamp>().ok());
         let traffic = wire.network.and_then(|network| {
             Some(Traffic { received: network.rx_bytes?, sent: network.tx_bytes?, rates: None })
         });
         let own = wire.fs.or(wire.ephemeral).map(|own| ("/".into(), own.into()));
-        let volumes = wire.volume.into_iter().filter(|volume| volume.name.len() <= LONGEST_NAME);
-        let volumes = volumes.take(MAX_VOLUMES);
-        let volumes = volumes.map(|one| (format!("Volume:{}", one.name).into(), one.filesystem.into()));
-        Self {
-            start: start.map(Timestamp::as_millisecond),
-            traffic,
-            filesystems: own.into_iter().chain(volumes).collect(),
+        let mut filesystems: Vec<(Box<str>, Filesystem)> = own.into_iter().collect();
+        let mut containers = Vec::new();
+        if let Some(pod) = pod {
+            for name in &pod.volumes {
+                if let Some(one) = wire.volume.iter().find(|one| one.name == **name) {
+                    filesystems.push((format!("Volume:{name}").into(), one.filesystem.into()));
+                }
+            }
+            for container in &pod.containers {
+                let Some(one) = wire.containers.iter().find(|one| one.name == *container.name) else {
+                    continue;
+                };
+                for (resource, filesystem) in [("/", one.rootfs), ("logs", one.logs)] {
+                    if let Some(filesystem) = filesystem {
+                        containers.push((container.name.clone(), resource, filesystem.into()));
+                    }
+                }
+            }
         }
+        Self { start: start.map(Timestamp::as_millisecond), traffic, filesystems, containers }
+    }
+}
+
+/// A summary being decoded.
+#[derive(Debug)]
+pub struct SummaryDecoder {
+    objects: Objects,
+    stats: NodeStats,
+}
+
+impl SummaryDecoder {
+    /// A decoder of a summary that was requested at `at`, in milliseconds since the epoch.
+    pub fn new(at: i64) -> Self {
+        Self { objects: Objects::default(), stats: NodeStats { at, ..NodeStats::default() } }
+    }
+
+    pub fn push(&mut self, piece: &[u8], bound: BoundPod<'_>) -> Result<(), SummaryError> {
+        let stats = &mut self.stats;
+        self.objects.push(piece, |owner, object| {
+            let mut wire: WireObject<'_> = serde_json::from_slice(object)?;
+            if owner == Owner::Node {
+                stats.node = ObjectStats::of(wire, None);
+            } else if let Some(WireReference { name, namespace }) = wire.pod_ref.take()
+                && let Some(pod) = bound(&namespace, &name)
+            {
+                stats.pods.insert(((&*namespace).into(), (&*name).into()), ObjectStats::of(wire, Some(&pod)));
+            }
+            Ok(())
+        })
+    }
+
+    /// Bytes of the object that is being read.
+    pub fn buffered(&self) -> usize {
+        self.objects.buffered()
+    }
+
+    pub fn finish(self) -> Result<NodeStats, SummaryError> {
+        self.objects.finish()?;
+        Ok(self.stats)
     }
 }
 
 impl NodeStats {
-    /// Decodes a summary that was requested at `at`, in milliseconds since the epoch.
-    pub fn decode(text: &[u8], at: i64, is_bound: IsBound<'_>) -> Result<Self, serde_json::Error> {
-        let WireSummary { node, pods } = serde_json::from_slice(text)?;
-        let pods = pods.into_iter().filter_map(|mut pod| {
-            let WireReference { name, namespace } = pod.pod_ref.take()?;
-            let key = is_bound(&namespace, &name).then(|| ((&*namespace).into(), (&*name).into()))?;
-            Some((key, pod.into()))
-        });
-        Ok(Self { at, node: node.into(), pods: pods.collect() })
-    }
-
     /// Sets the rates of traffic since the summary before.
     fn follow(&mut self, before: &Self) {
         let milliseconds = self.at.saturating_sub(before.at);
@@ -156,7 +212,7 @@ impl NodeStats {
         #[expect(clippy::cast_precision_loss, reason = "rates are approximate")]
         let rates = |now: &mut ObjectStats, before: &ObjectStats| {
             if let (Some(now), Some(before)) = (&mut now.traffic, &before.traffic) {
-                // A counter that began anew counts from zero.
+                // A counter that was reset counts from zero.
                 let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now) as f64;
                 let seconds = milliseconds as f64 / 1000.0;
                 let received = grown(now.received, before.received) / seconds;
@@ -207,6 +263,8 @@ impl Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::ContainerRecord;
+    use std::sync::Arc;
 
     fn summary(received: u64, at: i64) -> NodeStats {
         let text = format!(
@@ -214,15 +272,30 @@ mod tests {
               "network": {{"time": "2026-01-01T00:00:00Z", "name": "eth0", "rxBytes": {received}, "txBytes": 7,
                 "interfaces": [{{"name": "eth0"}}]}},
               "fs": {{"availableBytes": 60, "capacityBytes": 100, "usedBytes": 40}}}},
-            "pods": [{{"podRef": {{"name": "p", "namespace": "ns", "uid": "u"}}, "containers": [],
+            "pods": [{{"podRef": {{"name": "p", "namespace": "ns", "uid": "u"}},
               "network": {{"rxBytes": {received}, "txBytes": {received}}},
               "volume": [{{"name": "data", "usedBytes": 5, "capacityBytes": 10, "pvcRef": {{"name": "c"}}}},
-                {{"name": "{}", "usedBytes": 5}}],
+                {{"name": "data", "usedBytes": 6}}, {{"name": "other", "usedBytes": 5}}],
+              "containers": [{{"name": "c", "rootfs": {{"usedBytes": 8}}, "logs": {{"usedBytes": 9}}}},
+                {{"name": "other", "rootfs": {{"usedBytes": 8}}}}],
               "ephemeral-storage": {{"usedBytes": 3}}}},
-            {{"podRef": {{"name": "elsewhere", "namespace": "ns"}}}}, {{}}]}}"#,
-            "x".repeat(300)
+            {{"podRef": {{"name": "elsewhere", "namespace": "ns"}}}}, {{}}]}}"#
         );
-        NodeStats::decode(text.as_bytes(), at, &|_, pod| pod != "elsewhere").expect("decodes")
+        decode(&text, at).expect("decodes")
+    }
+
+    fn decode(text: &str, at: i64) -> Result<NodeStats, SummaryError> {
+        let record = Arc::new(PodRecord {
+            volumes: ["data".into()].into(),
+            containers: [ContainerRecord { name: "c".into(), ..ContainerRecord::default() }].into(),
+            ..PodRecord::default()
+        });
+        let bound = |_: &str, pod: &str| (pod != "elsewhere").then(|| Arc::clone(&record));
+        let mut decoder = SummaryDecoder::new(at);
+        for piece in text.as_bytes().chunks(100) {
+            decoder.push(piece, &bound)?;
+        }
+        decoder.finish()
     }
 
     #[test]
@@ -234,9 +307,12 @@ mod tests {
         assert_eq!(stats.pods.len(), 1, "pods of other nodes are left out");
         let pod = stats.pods.values().next().expect("a pod");
         let names: Vec<&str> = pod.filesystems.iter().map(|(name, _)| &**name).collect();
-        assert_eq!(names, ["/", "Volume:data"], "a name that is too long is left out");
-        assert!(NodeStats::decode(b"{", 0, &|_, _| true).is_err());
-        assert!(NodeStats::decode(b"{}", 0, &|_, _| true).is_ok());
+        assert_eq!(names, ["/", "Volume:data"], "volumes that the pod does not have are left out");
+        let used: Vec<_> =
+            pod.containers.iter().map(|(name, what, one)| (&**name, *what, one.used)).collect();
+        assert_eq!(used, [("c", "/", Some(8)), ("c", "logs", Some(9))]);
+        assert!(decode("{", 0).is_err() && decode("{}", 0).is_ok());
+        assert!(decode(r#"{"node": {"fs": 1}}"#, 0).is_err());
     }
 
     #[test]

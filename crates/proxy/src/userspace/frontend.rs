@@ -9,17 +9,17 @@ use parking_lot::{Mutex, RwLock};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use tokio::sync::Notify;
 
-use crate::fronts::{FrontEndpoints, Memory, Origin};
+use crate::frontends::{FrontEndpoints, Memory, Origin};
 use crate::link::all_addresses;
 use crate::model::{Node, Protocol};
-use crate::plan::Front;
+use crate::plan::Frontend;
 
 /// Backlog of pending connections.
 const BACKLOG: i32 = 1024;
 
 /// An open frontend.
 #[derive(Debug)]
-pub struct OpenFront {
+pub struct OpenFrontend {
     node: Arc<Node>,
     served: RwLock<FrontEndpoints>,
     memory: Mutex<Memory>,
@@ -27,7 +27,7 @@ pub struct OpenFront {
     pub changed: Notify,
 }
 
-impl OpenFront {
+impl OpenFrontend {
     #[must_use]
     pub fn new(node: Arc<Node>, served: FrontEndpoints) -> Self {
         Self { node, served: RwLock::new(served), memory: Mutex::default(), changed: Notify::new() }
@@ -78,9 +78,9 @@ pub enum Sockets {
 pub enum Unserved {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("SCTP cannot be relayed")]
+    #[error("SCTP is not supported by the userspace proxy")]
     Sctp,
-    #[error("its address cannot be had without the right to change links, and IPv6 has no loopback network")]
+    #[error("cannot add the service address without CAP_NET_ADMIN, and IPv6 has no loopback range")]
     NoAddress,
 }
 
@@ -104,7 +104,7 @@ impl Sockets {
 
     /// Listens at a node port: on all addresses for TCP, on each address for UDP, whose replies must have the address
     /// that the client used.
-    pub fn open_node_port(front: &Front, own: impl Iterator<Item = IpAddr>) -> Result<Self, Unserved> {
+    pub fn open_node_port(front: &Frontend, own: impl Iterator<Item = IpAddr>) -> Result<Self, Unserved> {
         let candidate = |address| SocketAddr::new(address, front.port);
         match front.protocol {
             Protocol::Tcp => Ok(Self::Tcp(vec![listen(candidate(front.address))?])),

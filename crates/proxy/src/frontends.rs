@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use crate::plan::{Entry, Front, List, Pick, Source};
+use crate::plan::{Entry, Frontend, List, Pick, Source};
 use crate::state::Difference;
 
 /// Limit of affinity entries per frontend.
@@ -110,21 +110,21 @@ impl FrontEndpoints {
 /// All frontends.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    fronts: BTreeMap<Front, FrontEndpoints>,
+    frontends: BTreeMap<Frontend, FrontEndpoints>,
     virtuals: BTreeSet<IpAddr>,
 }
 
 /// Frontends changed by a difference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Touched {
-    pub fronts: BTreeSet<Front>,
+pub struct ChangedFrontends {
+    pub frontends: BTreeSet<Frontend>,
     pub addresses: BTreeSet<IpAddr>,
 }
 
 impl Table {
     /// Applies a difference; returns the changed frontends.
-    pub fn apply(&mut self, difference: &Difference) -> Touched {
-        let mut touched = Touched::default();
+    pub fn apply(&mut self, difference: &Difference) -> ChangedFrontends {
+        let mut changed = ChangedFrontends::default();
         let removed = difference.removed.iter().map(|entry| (entry, false));
         for (entry, there) in removed.chain(difference.added.iter().map(|entry| (entry, true))) {
             match entry {
@@ -132,8 +132,8 @@ impl Table {
                 | Entry::Endpoint { front, .. }
                 | Entry::Closed { front, .. }
                 | Entry::Guarded { front, .. } => {
-                    self.fronts.entry(*front).or_default().put(entry, there);
-                    touched.fronts.insert(*front);
+                    self.frontends.entry(*front).or_default().put(entry, there);
+                    changed.frontends.insert(*front);
                 }
                 Entry::Virtual { address } => {
                     if there {
@@ -141,43 +141,44 @@ impl Table {
                     } else {
                         self.virtuals.remove(address);
                     }
-                    touched.addresses.insert(*address);
+                    changed.addresses.insert(*address);
                 }
                 Entry::Known { .. } | Entry::Hairpin { .. } => {}
             }
         }
-        for front in &touched.fronts {
-            if self.fronts.get(front).is_some_and(FrontEndpoints::is_empty) {
-                self.fronts.remove(front);
+        for front in &changed.frontends {
+            if self.frontends.get(front).is_some_and(FrontEndpoints::is_empty) {
+                self.frontends.remove(front);
             }
             if !front.is_node_port() {
-                touched.addresses.insert(front.address);
+                changed.addresses.insert(front.address);
             }
         }
-        touched
+        changed
     }
 
     /// All frontends and service addresses.
     #[must_use]
-    pub fn all(&self) -> Touched {
-        let of_fronts = self.fronts.keys().filter(|front| !front.is_node_port()).map(|front| front.address);
-        Touched {
-            fronts: self.fronts.keys().copied().collect(),
+    pub fn all(&self) -> ChangedFrontends {
+        let of_fronts =
+            self.frontends.keys().filter(|front| !front.is_node_port()).map(|front| front.address);
+        ChangedFrontends {
+            frontends: self.frontends.keys().copied().collect(),
             addresses: self.virtuals.iter().copied().chain(of_fronts).collect(),
         }
     }
 
     #[must_use]
-    pub fn get(&self, front: &Front) -> Option<&FrontEndpoints> {
-        self.fronts.get(front)
+    pub fn get(&self, front: &Frontend) -> Option<&FrontEndpoints> {
+        self.frontends.get(front)
     }
 
     /// True if an address belongs to a service.
     #[must_use]
     pub fn has_address(&self, address: IpAddr) -> bool {
-        let first = Front { address, protocol: crate::model::Protocol::Tcp, port: 0 };
+        let first = Frontend { address, protocol: crate::model::Protocol::Tcp, port: 0 };
         let of_front =
-            || self.fronts.range(first..).next().is_some_and(|(front, _)| front.address == address);
+            || self.frontends.range(first..).next().is_some_and(|(front, _)| front.address == address);
         self.virtuals.contains(&address) || of_front()
     }
 }
@@ -253,16 +254,16 @@ mod tests {
         }
     }
 
-    fn front(address: [u8; 4], port: u16) -> Front {
-        Front { address: address.into(), protocol: Protocol::Tcp, port }
+    fn front(address: [u8; 4], port: u16) -> Frontend {
+        Frontend { address: address.into(), protocol: Protocol::Tcp, port }
     }
 
     #[test]
     fn endpoints_depend_on_origin_and_source_ranges() {
         let (mut state, mut table, service) = (State::default(), Table::default(), service());
-        let touched = table.apply(&state.set(&service.name, plan(&service, &Node::default())));
-        assert_eq!((touched.fronts.len(), touched.addresses.len()), (3, 2));
-        let lasts = |front: Front, client: [u8; 4], origin: Origin| -> Vec<u8> {
+        let changed = table.apply(&state.set(&service.name, plan(&service, &Node::default())));
+        assert_eq!((changed.frontends.len(), changed.addresses.len()), (3, 2));
+        let lasts = |front: Frontend, client: [u8; 4], origin: Origin| -> Vec<u8> {
             let served = table.get(&front).expect("served");
             let found = served.endpoints(client.into(), origin);
             found.iter().map(|one| sys::netlink::octets(one.ip())[3]).collect()
@@ -282,7 +283,7 @@ mod tests {
         }
         assert!(table.has_address(inner.address) && table.has_address(balanced.address));
         table.apply(&state.set(&service.name, vec![]));
-        assert!(table.all() == Touched::default() && !table.has_address(inner.address));
+        assert!(table.all() == ChangedFrontends::default() && !table.has_address(inner.address));
     }
 
     #[test]
