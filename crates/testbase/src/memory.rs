@@ -57,6 +57,9 @@ pub fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
 mod tests {
     use super::*;
 
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
     #[test]
     fn memory_of_work_is_measured() {
         let (length, most) = measured(|| vec![0u8; 100_000].len());

@@ -514,12 +514,9 @@ fn tcp_connection_survives_service_changes(mode: Mode) {
     assert!(world.request_briefly("node", "10.96.0.9:80").is_err());
 }
 
-/// Services of two clusters of one machine. IPVS has one table of virtual services for all of them.
+/// Services of two clusters of one machine.
 fn instances_in_one_namespace_are_independent(mode: Mode) {
     let Some(world) = World::new() else { return };
-    if mode == Mode::Ipvs {
-        return eprintln!("skipped: IPVS has one table per network namespace");
-    }
     let Some(mut first) = begin(&world, mode) else { return };
     let Some(backend) = world.backend_of(mode, Instance::new(0x1a2b_3c4d)) else { return };
     let mut second = Serving { world: &world, backend, state: State::default() };
@@ -551,9 +548,6 @@ fn instances_in_one_namespace_are_independent(mode: Mode) {
 /// The rules of the last run serve until the first plan is applied.
 fn opened_backend_leaves_existing_rules(mode: Mode) {
     let Some(world) = World::new() else { return };
-    if matches!(mode, Mode::Ipvs | Mode::Userspace) {
-        return eprintln!("skipped: the rules end with the process, or its link");
-    }
     let Some(mut first) = begin(&world, mode) else { return };
     first.set(&service(&PODS));
     assert_eq!(answers(&world, "out", "10.96.0.9:80").len(), 2);
@@ -564,24 +558,25 @@ fn opened_backend_leaves_existing_rules(mode: Mode) {
     assert_eq!(answers(&world, "out", "10.96.0.9:80").len(), 2, "applied");
 }
 
-/// Runs each test of the battery for each backend.
+/// Runs each test with the backends that its row names.
 macro_rules! battery {
+    ($($backend:ident $mode:ident: $($test:ident),* ;)*) => {
+        $(mod $backend {
+            $(#[test] fn $test() { super::$test(super::Mode::$mode); })*
+        })*
+    };
     ($($test:ident),* $(,)?) => {
-        mod nftables {
-            $(#[test] fn $test() { super::$test(super::Mode::Nftables); })*
-        }
-        mod iptables {
-            $(#[test] fn $test() { super::$test(super::Mode::Iptables); })*
-        }
-        mod ipvs {
-            $(#[test] fn $test() { super::$test(super::Mode::Ipvs); })*
-        }
-        mod userspace {
-            $(#[test] fn $test() { super::$test(super::Mode::Userspace); })*
+        battery! {
+            nftables Nftables: $($test,)* instances_in_one_namespace_are_independent, opened_backend_leaves_existing_rules;
+            iptables Iptables: $($test,)* instances_in_one_namespace_are_independent, opened_backend_leaves_existing_rules;
+            ipvs Ipvs: $($test),*;
+            userspace Userspace: $($test,)* instances_in_one_namespace_are_independent;
         }
     };
 }
 
+// IPVS has one table of virtual services in a network namespace, and its addresses are those of a link, which a new
+// backend replaces. Rules of the userspace backend end with its process.
 battery!(
     service_changes_apply_to_cluster_ip_and_node_port,
     service_serves_ipv6_and_udp,
@@ -591,8 +586,6 @@ battery!(
     service_change_among_many_is_a_small_difference,
     udp_flow_moves_when_endpoint_is_removed,
     tcp_connection_survives_service_changes,
-    instances_in_one_namespace_are_independent,
-    opened_backend_leaves_existing_rules,
 );
 
 /// Without privileges, node ports are served, and other ports at loopback addresses; the rest is reported.

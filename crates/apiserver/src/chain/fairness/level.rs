@@ -82,6 +82,8 @@ pub struct SchemaStats {
     pub dispatched: u64,
     /// Rejections by reason: concurrency limit, full queue, timeout.
     pub rejected: [u64; 3],
+    /// Dispatch attempts whose request needed more seats than were free.
+    pub no_accommodation: u64,
     pub executing: usize,
     pub seats: usize,
     pub waiting: usize,
@@ -101,6 +103,7 @@ impl SchemaStats {
             name,
             dispatched: 0,
             rejected: [0; 3],
+            no_accommodation: 0,
             executing: 0,
             seats: 0,
             waiting: 0,
@@ -370,11 +373,14 @@ impl State {
     fn dispatch(&mut self, now: Instant, turns: &Turns, most: usize) {
         if self.set.totals.waiting > 0 {
             let mut started = Vec::new();
-            self.set.dispatch(now, turns, most, |waiting, running| {
+            let blocked = self.set.dispatch(now, turns, most, |waiting, running| {
                 let wanted = !waiting.who.ready.is_closed();
                 started.push((waiting, wanted.then_some(running)));
                 wanted
             });
+            if let Some(stats) = blocked.and_then(|waiting| self.schemas.get_mut(waiting.who.schema)) {
+                stats.no_accommodation += 1;
+            }
             for (waiting, running) in started {
                 self.forget_waiting(&waiting);
                 let Some(running) = running else { continue };

@@ -13,134 +13,159 @@ const PREFIX: &str = "apiserver_flowcontrol_";
 const LEVEL: &str = "priority_level";
 const SCHEMA: &str = "flow_schema";
 
-/// Name, type and help of every family.
-const FAMILIES: [(&str, MetricType, &str); 28] = [
+/// Name, type, labels and help of every family.
+const FAMILIES: [(&str, MetricType, &[&str], &str); 28] = [
     (
         "rejected_requests_total",
         MetricType::COUNTER,
+        &[SCHEMA, LEVEL, "reason"],
         "Number of requests rejected by API Priority and Fairness subsystem",
     ),
     (
         "dispatched_requests_total",
         MetricType::COUNTER,
+        &[SCHEMA, LEVEL],
         "Number of requests executed by API Priority and Fairness subsystem",
     ),
     (
         "current_inqueue_requests",
         MetricType::GAUGE,
+        &[SCHEMA, LEVEL],
         "Number of requests currently pending in queues of the API Priority and Fairness subsystem",
     ),
     (
         "current_inqueue_seats",
         MetricType::GAUGE,
+        &[SCHEMA, LEVEL],
         "Number of seats currently pending in queues of the API Priority and Fairness subsystem",
     ),
     (
         "current_executing_requests",
         MetricType::GAUGE,
+        &[SCHEMA, LEVEL],
         "Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem",
     ),
     (
         "current_executing_seats",
         MetricType::GAUGE,
+        &[SCHEMA, LEVEL],
         "Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem",
     ),
     (
         "request_wait_duration_seconds",
         MetricType::HISTOGRAM,
+        &["execute", SCHEMA, LEVEL],
         "Length of time a request spent waiting in its queue",
     ),
     (
         "request_execution_seconds",
         MetricType::HISTOGRAM,
+        &[SCHEMA, LEVEL, "type"],
         "Duration of initial stage (for a WATCH) or any (for a non-WATCH) stage of request execution in the API Priority and Fairness subsystem",
     ),
     (
         "request_queue_length_after_enqueue",
         MetricType::HISTOGRAM,
+        &[SCHEMA, LEVEL],
         "Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued",
     ),
     (
         "work_estimated_seats",
         MetricType::HISTOGRAM,
+        &[SCHEMA, LEVEL],
         "Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness",
     ),
     (
         "watch_count_samples",
         MetricType::HISTOGRAM,
+        &[SCHEMA, LEVEL],
         "count of watchers for mutating requests in API Priority and Fairness",
     ),
     (
         "request_dispatch_no_accommodation_total",
         MetricType::COUNTER,
+        &[SCHEMA, LEVEL],
         "Number of times a dispatch attempt resulted in a non accommodation due to lack of available seats",
     ),
     (
         "nominal_limit_seats",
         MetricType::GAUGE,
+        &[LEVEL],
         "Nominal number of execution seats configured for each priority level",
     ),
     (
         "lower_limit_seats",
         MetricType::GAUGE,
+        &[LEVEL],
         "Configured lower bound on number of execution seats available to each priority level",
     ),
     (
         "upper_limit_seats",
         MetricType::GAUGE,
+        &[LEVEL],
         "Configured upper bound on number of execution seats available to each priority level",
     ),
     (
         "current_limit_seats",
         MetricType::GAUGE,
+        &[LEVEL],
         "current derived number of execution seats available to each priority level",
     ),
     (
         "demand_seats_high_watermark",
         MetricType::GAUGE,
+        &[LEVEL],
         "High watermark, over last adjustment period, of demand_seats",
     ),
     (
         "demand_seats_average",
         MetricType::GAUGE,
+        &[LEVEL],
         "Time-weighted average, over last adjustment period, of demand_seats",
     ),
     (
         "demand_seats_stdev",
         MetricType::GAUGE,
+        &[LEVEL],
         "Time-weighted standard deviation, over last adjustment period, of demand_seats",
     ),
-    ("demand_seats_smoothed", MetricType::GAUGE, "Smoothed seat demands"),
-    ("target_seats", MetricType::GAUGE, "Seat allocation targets"),
+    ("demand_seats_smoothed", MetricType::GAUGE, &[LEVEL], "Smoothed seat demands"),
+    ("target_seats", MetricType::GAUGE, &[LEVEL], "Seat allocation targets"),
     (
         "seat_fair_frac",
         MetricType::GAUGE,
+        &[],
         "Fair fraction of server's concurrency to allocate to each priority level that can use it",
     ),
-    ("current_r", MetricType::GAUGE, "R(time of last change)"),
+    ("current_r", MetricType::GAUGE, &[LEVEL], "R(time of last change)"),
     (
         "priority_level_seat_utilization",
         MetricType::HISTOGRAM,
+        &["phase", LEVEL],
         "Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)",
     ),
     (
         "priority_level_request_utilization",
         MetricType::HISTOGRAM,
+        &["phase", LEVEL],
         "Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)",
     ),
     (
         "demand_seats",
         MetricType::HISTOGRAM,
+        &[LEVEL],
         "Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)",
     ),
     (
         "request_concurrency_limit",
         MetricType::GAUGE,
+        &[LEVEL],
         "Nominal number of execution seats configured for each priority level",
     ),
     (
         "request_concurrency_in_use",
         MetricType::GAUGE,
+        &[SCHEMA, LEVEL],
         "Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem",
     ),
 ];
@@ -153,8 +178,9 @@ pub struct FairnessCollector {
 
 impl FairnessCollector {
     pub fn new(fairness: Arc<Fairness>) -> Result<Self, prometheus::Error> {
-        let describe = |(name, _, help): &(&str, MetricType, &str)| {
-            Desc::new(format!("{PREFIX}{name}"), (*help).to_owned(), Vec::new(), Default::default())
+        let describe = |(name, _, labels, help): &(&str, MetricType, &[&str], &str)| {
+            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+            Desc::new(format!("{PREFIX}{name}"), (*help).to_owned(), labels, Default::default())
         };
         Ok(Self { fairness, descriptions: FAMILIES.iter().map(describe).collect::<Result<_, _>>()? })
     }
@@ -259,16 +285,12 @@ impl Figures {
         ] {
             self.number(figure, labels, value);
         }
-        self.histogram("priority_level_seat_utilization", labels, state.seat_utilization.read(now));
         self.histogram("demand_seats", labels, state.demand_ratio.read(now));
         let phase = |phase| [("phase", phase), (LEVEL, name)];
         let (waiting, executing) = (phase("waiting"), phase("executing"));
+        self.histogram("priority_level_seat_utilization", &executing, state.seat_utilization.read(now));
         self.histogram("priority_level_request_utilization", &waiting, state.waiting_requests.read(now));
         self.histogram("priority_level_request_utilization", &executing, state.executing_requests.read(now));
-        if state.set.totals.no_accommodation > 0 {
-            let misses = state.set.totals.no_accommodation as f64;
-            self.number("request_dispatch_no_accommodation_total", labels, misses);
-        }
     }
 
     fn schema(&mut self, level: &str, stats: &SchemaStats) {
@@ -282,6 +304,9 @@ impl Figures {
             ("request_concurrency_in_use", stats.seats as f64),
         ] {
             self.number(figure, labels, value);
+        }
+        if stats.no_accommodation > 0 {
+            self.number("request_dispatch_no_accommodation_total", labels, stats.no_accommodation as f64);
         }
         for (reason, count) in ["concurrency-limit", "queue-full", "time-out"].iter().zip(stats.rejected) {
             if count > 0 {
@@ -301,7 +326,7 @@ impl Figures {
     }
 
     fn families(mut self) -> Vec<MetricFamily> {
-        let family = |(name, kind, help): &(&'static str, MetricType, &str)| {
+        let family = |(name, kind, _, help): &(&'static str, MetricType, &[&str], &str)| {
             let metrics = self.metrics.remove(name)?;
             let mut family = MetricFamily::default();
             family.set_name(format!("{PREFIX}{name}"));

@@ -110,8 +110,6 @@ pub struct Totals {
     pub dispatched: u64,
     pub rejected: u64,
     pub cancelled: u64,
-    /// Dispatch attempts whose request needed more seats than were free.
-    pub no_accommodation: u64,
 }
 
 #[derive(Debug)]
@@ -277,31 +275,28 @@ impl<T> QueueSet<T> {
     }
 
     /// Dispatches at most `most` requests while there are seats and starts in the turn. `started` receives each and
-    /// returns false if it was cancelled.
+    /// returns false if it was cancelled. Returns the next request if it needs more seats than are free.
     pub fn dispatch(
         &mut self,
         now: Instant,
         turns: &Turns,
         most: usize,
         mut started: impl FnMut(Waiting<T>, Running) -> bool,
-    ) {
+    ) -> Option<&Waiting<T>> {
         self.sync(now);
         for _ in 0..most {
             if self.totals.waiting == 0 || self.totals.seats_in_use >= self.limit {
-                return;
+                return None;
             }
-            let Some(at) = self.next_queue() else { return };
-            let Some(seats) = self.queues[at].waiting.front().map(|head| head.work.max_seats()) else {
-                return;
-            };
+            let at = self.next_queue()?;
+            let seats = self.queues[at].waiting.front()?.work.max_seats();
             if !self.has_seats_for(seats) {
-                self.totals.no_accommodation += 1;
-                return;
+                return self.queues[at].waiting.front();
             }
             if !turns.take() {
-                return;
+                return None;
             }
-            let Some(head) = self.queues[at].waiting.pop_front() else { return };
+            let head = self.queues[at].waiting.pop_front()?;
             self.forget_waiting(at, &head.work);
             self.robin = at;
             let running = self.run(now, head.work, Some(at));
@@ -311,6 +306,7 @@ impl<T> QueueSet<T> {
                 self.finish(now, running);
             }
         }
+        None
     }
 
     /// Reports whether only turns hold waiting requests back. Turns hold back only queues that started a request in

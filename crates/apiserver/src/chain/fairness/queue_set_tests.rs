@@ -13,6 +13,8 @@ struct World {
     /// Seat-time of each client.
     served: HashMap<usize, Duration>,
     rejected: HashMap<usize, usize>,
+    /// Dispatches that ended at a request of this client, for lack of seats.
+    blocked: HashMap<usize, usize>,
 }
 
 #[derive(Clone, Copy)]
@@ -35,6 +37,7 @@ impl World {
             clients,
             served: HashMap::new(),
             rejected: HashMap::new(),
+            blocked: HashMap::new(),
         }
     }
 
@@ -50,10 +53,13 @@ impl World {
 
     fn dispatch(&mut self) {
         let (now, clients, running) = (self.now, &self.clients, &mut self.running);
-        self.set.dispatch(now, &self.turns, usize::MAX, |waiting, run| {
+        let blocked = self.set.dispatch(now, &self.turns, usize::MAX, |waiting, run| {
             running.push((now + clients[waiting.who].takes, waiting.who, run));
             true
         });
+        if let Some(waiting) = blocked {
+            *self.blocked.entry(waiting.who).or_default() += 1;
+        }
         self.check();
     }
 
@@ -202,7 +208,7 @@ fn request_wider_than_level_runs_alone() {
     let mut world = World::new(one_each(2), 4, vec![wide, client(1, 3, 10)]);
     world.run_for(Duration::from_secs(5));
     assert!(world.shares()[0] > 0.2, "{:?}", world.shares());
-    assert!(world.set.totals.no_accommodation > 0);
+    assert!(world.blocked[&0] > 0, "{:?}", world.blocked);
 }
 
 #[test]
