@@ -67,6 +67,10 @@ struct MetricsArguments {
     /// Simulated nodes.
     #[arg(long, default_value_t = 100)]
     nodes: usize,
+    /// Real nodes besides, in namespaces of the benchmark; requires root.
+    #[arg(long, default_value_t = 0)]
+    real_nodes: usize,
+    /// Pods on the simulated nodes.
     #[arg(long, default_value_t = 1000)]
     pods: usize,
     /// Duration of each measurement, in seconds.
@@ -277,7 +281,10 @@ fn main() -> Result<()> {
         }
         Benchmark::Services(arguments) => services::run(&arguments),
         Benchmark::Policies(arguments) => policies::run(&arguments),
-        Benchmark::Metrics(arguments) => runtime()?.block_on(metrics::run(&arguments)),
+        Benchmark::Metrics(arguments) if arguments.real_nodes > 0 => {
+            node::in_own_world(|cgroup| runtime()?.block_on(metrics::run(&arguments, cgroup)))
+        }
+        Benchmark::Metrics(arguments) => runtime()?.block_on(metrics::run(&arguments, "")),
         Benchmark::Churn(arguments) => runtime()?.block_on(churn::run(&arguments)),
     }
 }

@@ -28,11 +28,13 @@ struct Cost {
     memory: f64,
 }
 
-pub async fn run(arguments: &MetricsArguments) -> Result<()> {
+/// `cgroup` is the control group of real nodes, if there are any.
+pub async fn run(arguments: &MetricsArguments, cgroup: &str) -> Result<()> {
     let binary = Ferry::binary(arguments.ferry.as_deref())?;
-    let (with, scrape) = control_plane(&binary, arguments).await?;
-    let (without, alone, other) = without_metrics(&binary, arguments).await?;
-    let name = |what: &str| format!("{} nodes, {} pods, every 15 s: {what}", arguments.nodes, arguments.pods);
+    let (with, scrape) = control_plane(&binary, arguments, cgroup).await?;
+    let (without, alone, other) = without_metrics(&binary, arguments, cgroup).await?;
+    let (nodes, real) = (arguments.nodes, arguments.real_nodes);
+    let name = |what: &str| format!("{nodes} + {real} nodes, {} pods, every 15 s: {what}", arguments.pods);
     let line = |what: &str, unit, ferry, other: Option<f64>| Line {
         name: name(what),
         unit,
@@ -68,8 +70,13 @@ struct World {
     _simulated: Component,
 }
 
-async fn world(binary: &Path, arguments: &MetricsArguments, flags: &[&str]) -> Result<World> {
-    let mut role = vec!["server"];
+async fn world(binary: &Path, arguments: &MetricsArguments, cgroup: &str, flags: &[&str]) -> Result<World> {
+    let real = arguments.real_nodes.to_string();
+    let mut role = match arguments.real_nodes {
+        0 => vec!["server"],
+        // Nodes in network namespaces of their own do not reach a loopback address.
+        _ => vec!["up", "--nodes", &real, "--listen", "0.0.0.0:0", "--cgroup-root", cgroup],
+    };
     role.extend_from_slice(flags);
     let ferry = Ferry::start_as(binary, &role).await?;
     crate::api::wait_ready(&ferry).await?;
@@ -77,14 +84,16 @@ async fn world(binary: &Path, arguments: &MetricsArguments, flags: &[&str]) -> R
     let nodes = arguments.nodes.to_string();
     let simulate = ["simulate", "--nodes", &nodes, "--kubelet-port", "0"];
     let simulated = Component::start(binary, &simulate, &ferry.kubeconfig())?;
-    crate::churn::wait_for_nodes(&target, arguments.nodes).await?;
+    crate::churn::wait_for_nodes(&target, arguments.nodes + arguments.real_nodes).await?;
     let running = Counting::start(&target, RUNNING).await?;
     let body = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "measured"},
         "spec": {
             "replicas": arguments.pods,
             "selector": {"matchLabels": {"app": "measured"}},
-            "template": {"metadata": {"labels": {"app": "measured"}}, "spec": {"containers": [pods::container()]}},
+            "template": {"metadata": {"labels": {"app": "measured"}}, "spec": {
+                "nodeSelector": {"topology.kubernetes.io/region": "simulated"}, "containers": [pods::container()],
+            }},
         },
     });
     let path = "/apis/apps/v1/namespaces/default/deployments";
@@ -124,8 +133,8 @@ async fn cost(processes: &Processes, work: impl Future<Output = Result<()>>) -> 
 
 /// Cost of a control plane with the metrics server in its process, and of one scrape of `/metrics`: its CPU in
 /// milliseconds, and its length.
-async fn control_plane(binary: &Path, arguments: &MetricsArguments) -> Result<(Cost, Cost)> {
-    let world = world(binary, arguments, &[]).await?;
+async fn control_plane(binary: &Path, arguments: &MetricsArguments, cgroup: &str) -> Result<(Cost, Cost)> {
+    let world = world(binary, arguments, cgroup, &[]).await?;
     let processes = world.ferry.processes();
     let period = Duration::from_secs(arguments.seconds);
     let with = cost(&processes, poll(&world.target, arguments.pods, period)).await?;
@@ -141,8 +150,12 @@ async fn control_plane(binary: &Path, arguments: &MetricsArguments) -> Result<(C
 }
 
 /// Cost of a control plane without a metrics server, of Ferry's as a process of its own, and of another one.
-async fn without_metrics(binary: &Path, arguments: &MetricsArguments) -> Result<(Cost, Cost, Option<Cost>)> {
-    let world = world(binary, arguments, &["--disable", "metrics-server"]).await?;
+async fn without_metrics(
+    binary: &Path,
+    arguments: &MetricsArguments,
+    cgroup: &str,
+) -> Result<(Cost, Cost, Option<Cost>)> {
+    let world = world(binary, arguments, cgroup, &["--disable", "metrics-server"]).await?;
     let period = Duration::from_secs(arguments.seconds);
     let idle = async {
         tokio::time::sleep(period).await;

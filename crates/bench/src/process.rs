@@ -90,7 +90,7 @@ impl Ferry {
         Self::start_as(binary, &["apiserver"]).await
     }
 
-    /// Starts it with this subcommand and these flags, besides the listen address and data directory.
+    /// Starts it with this subcommand and these flags, besides the data directory and a loopback address to listen on.
     pub async fn start_as(binary: &Path, role: &[&str]) -> Result<Self> {
         Self::spawn(binary, role)?.has_kubeconfig().await
     }
@@ -99,9 +99,11 @@ impl Ferry {
     pub fn spawn(binary: &Path, role: &[&str]) -> Result<Self> {
         let data_dir = tempfile::tempdir()?;
         let started = Instant::now();
+        let listen: &[&str] = if role.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         let child = Command::new(binary)
             .args(role)
-            .args(["--listen", "127.0.0.1:0", "--data-dir"])
+            .args(listen)
+            .arg("--data-dir")
             .arg(data_dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -22,6 +22,11 @@ pub struct Cli {
     /// A set of key=value pairs that describe feature gates for alpha and experimental features.
     #[arg(long, value_name = "GATE=BOOL[,...]", value_delimiter = ',', global = true)]
     pub feature_gates: Vec<String>,
+
+    /// Sample one allocation per this number of bytes from the start, so that `/debug/pprof/heap` has all memory in use;
+    /// 524288 is the rate of Kubernetes' components.
+    #[arg(long, value_name = "BYTES", global = true)]
+    pub heap_profile_rate: Option<usize>,
 }
 
 #[derive(Debug, Subcommand)]

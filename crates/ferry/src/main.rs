@@ -170,6 +170,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
     // The output of `ferry up` and of tests is read in a terminal: no line per request.
     let quiet = matches!(cli.command, Command::Up(_) | Command::Envtest(_));
     base::logging::init(cli.log.settings(u32::from(!quiet))?).context("failed to start logging")?;
+    if let Some(rate) = cli.heap_profile_rate {
+        memory::enable_heap_profiles();
+        base::profile::heap::record_continuously(rate).context("--heap-profile-rate")?;
+    }
     match cli.command {
         Command::Version(arguments) => Ok(version::run(&arguments)),
         Command::Completion(arguments) => generate::completion(&arguments),

@@ -48,6 +48,18 @@ impl ServiceLink {
         Ok(Arc::new(Self(Mutex::new(Links { netlink, name, held: HashMap::new() }))))
     }
 
+    /// Recreates the link with its addresses if another process removed it.
+    pub fn restore(&self) -> io::Result<()> {
+        let mut links = self.0.lock();
+        let Links { netlink, name, held } = &mut *links;
+        if netlink.link(name)?.is_some() {
+            return Ok(());
+        }
+        netlink.add_bridge(name, MTU)?;
+        netlink.set_up(name)?;
+        held.keys().try_for_each(|address| netlink.add_address(name, *address, alone(*address)))
+    }
+
     /// Adds an address to the link until the last holder drops it.
     pub fn hold(self: &Arc<Self>, address: IpAddr) -> io::Result<Held> {
         let mut links = self.0.lock();

@@ -58,6 +58,14 @@ impl Responder {
     pub async fn start(
         answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
     ) -> Result<Self> {
+        let path = |target: &str| target.split('?').next().unwrap_or_default().to_owned();
+        Self::start_with_query(move |target, body| answer(&path(target), body)).await
+    }
+
+    /// As `start`, for an `answer` that receives the query with the path.
+    pub async fn start_with_query(
+        answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1", SERVICE].map(str::to_owned))?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
         let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -141,6 +149,7 @@ async fn accept(
             let respond = service_fn(move |request: Request<Incoming>| {
                 let (answer, seen, headers) = (Arc::clone(&answer), Arc::clone(&seen), Arc::clone(&headers));
                 let path = request.uri().path().to_owned();
+                let target = request.uri().to_string();
                 if let Ok(mut connections) = on_connections.lock() {
                     connections.insert((number, path.clone()));
                 }
@@ -151,7 +160,7 @@ async fn accept(
                     let body = request.into_body().collect().await;
                     let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
                     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-                    let (code, value) = answer(&path, &body);
+                    let (code, value) = answer(&target, &body);
                     if let Ok(mut seen) = seen.lock() {
                         seen.push((path, body));
                     }

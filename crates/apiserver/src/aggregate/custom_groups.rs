@@ -2,7 +2,7 @@
 //!
 //! Such an APIService is labelled as managed by the server: it is created with the first definition of its group version,
 //! created again if it is deleted, reset if its spec is changed, and deleted with the last definition. Without the label
-//! it belongs to the user.
+//! it belongs to the user, and so does one that replaces a component of this process by a service.
 
 use crate::cache::Entry;
 use crate::discovery::GroupVersion;
@@ -93,17 +93,32 @@ impl CustomGroups {
         for (name, spec) in &wanted {
             match self.present.get(name) {
                 None => create(registry, name, spec).await?,
-                Some(Some(present)) if present != spec => reset(registry, name, spec).await?,
+                Some(Some(present)) if present != spec && !self.is_replaced(name, present) => {
+                    reset(registry, name, spec).await?;
+                }
                 Some(_) => {}
             }
         }
-        let unneeded = |name: &str, spec: &Option<Value>| spec.is_some() && !wanted.contains_key(name);
-        for (name, _) in self.present.iter().filter(|(name, spec)| unneeded(name, spec)) {
+        // One with a service replaced a component that is disabled now.
+        let unneeded = |(name, spec): &(&String, &Option<Value>)| {
+            spec.as_ref().is_some_and(|spec| !has_service(spec)) && !wanted.contains_key(*name)
+        };
+        for (name, _) in self.present.iter().filter(unneeded) {
             delete(registry, name).await?;
         }
         self.changed = false;
         Ok(())
     }
+
+    /// Reports whether a service serves the group version of a component.
+    fn is_replaced(&self, name: &str, present: &Value) -> bool {
+        let mut served = self.served.values().flatten();
+        has_service(present) && !served.any(|(group, version)| self::name(group, version) == name)
+    }
+}
+
+fn has_service(spec: &Value) -> bool {
+    spec.field("service").is_object()
 }
 
 fn name(group: &str, version: &str) -> String {

@@ -177,6 +177,23 @@ async fn changed_spec_of_managed_api_service_is_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_in_managed_api_service_of_component_is_kept() {
+    let running = Running::start();
+    running.aggregator.register(Arc::new(Parts::default()) as Arc<dyn Extension>);
+    running.until(API_SERVICE, |_, found| reason(found) == "Local").await;
+    let manifest =
+        json!({"spec": {"insecureSkipTLSVerify": true, "service": {"namespace": "n", "name": "s"}}});
+    let media = "application/merge-patch+json";
+    let (code, answer) =
+        running.server.ask(ADMIN, Method::PATCH, API_SERVICE, media, manifest.to_string()).await;
+    assert_eq!(code, 200, "{answer}");
+    running.until(API_SERVICE, |_, found| reason(found) == "ServiceNotFound").await;
+    let (code, _) = running.server.ask(ADMIN, Method::DELETE, API_SERVICE, JSON, "").await;
+    assert_eq!(code, 200);
+    running.until(API_SERVICE, |_, found| reason(found) == "Local").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn api_service_with_service_overrides_component() {
     let running = Running::start();
     let foreign = json!({

@@ -1,19 +1,19 @@
 //! Heap profiles: sampled allocations with their stacks.
 //!
 //! The global allocator calls [`allocated`] and [`freed`] while [`recording`]. Both allocate, and these allocations are
-//! not recorded.
+//! not recorded. Recording lasts for one profile, or from [`record_continuously`] until the process ends.
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::stack::{self, Stack};
-use super::{Error, LONGEST, Samples, ValueType};
+use super::{DEFAULT_HEAP, Error, LONGEST, Samples, ValueType};
 
-/// Bytes allocated by a thread between two samples.
+/// Bytes allocated by a thread between two samples, unless continuous recording has another rate.
 pub const RATE: usize = 128 * 1024;
 /// Live samples; further allocations are not recorded.
 const LIVE: usize = 200_000;
@@ -21,6 +21,8 @@ const LIVE: usize = 200_000;
 const STACKS: usize = 50_000;
 /// `stack::record` and `allocated`.
 const SKIPPED: usize = 2;
+/// Entries of [`SAMPLED`].
+const SLOTS: usize = 1 << 14;
 
 const TYPES: &[ValueType] = &[
     ValueType { name: "alloc_objects", unit: "count" },
@@ -33,16 +35,22 @@ const SPACE: ValueType = ValueType { name: "space", unit: "bytes" };
 /// Objects and bytes.
 type Amounts = [u64; 2];
 
+/// Allocated and freed amounts by stack.
+type Stacks = HashMap<Vec<usize>, (Amounts, Amounts)>;
+
 #[derive(Default)]
 struct Recorded {
-    /// Allocated and freed amounts by stack.
-    stacks: HashMap<Vec<usize>, (Amounts, Amounts)>,
+    stacks: Stacks,
     /// Sampled blocks that are not freed: their stack and amounts.
     live: HashMap<usize, (Vec<usize>, Amounts)>,
 }
 
 static RECORDING: AtomicBool = AtomicBool::new(false);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Rate of continuous recording, or 0.
+static CONTINUOUS: AtomicUsize = AtomicUsize::new(0);
+/// Numbers of sampled blocks by address slot: most blocks are freed without the lock. A full slot stays full.
+static SAMPLED: [AtomicU8; SLOTS] = [const { AtomicU8::new(0) }; SLOTS];
 static RECORDED: Mutex<Option<Recorded>> = Mutex::new(None);
 
 thread_local! {
@@ -54,6 +62,31 @@ thread_local! {
 /// Declares that the global allocator calls [`allocated`] and [`freed`].
 pub fn install() {
     INSTALLED.store(true, Ordering::Relaxed);
+}
+
+/// Records allocations until the process ends, one sample per `rate` bytes (0 is 1), so that a profile has all blocks in
+/// use. Each sample costs some ten microseconds.
+pub fn record_continuously(rate: usize) -> Result<(), Error> {
+    if !INSTALLED.load(Ordering::Relaxed) {
+        return Err(Error::NoAllocator);
+    }
+    CONTINUOUS.store(rate.max(1), Ordering::Relaxed);
+    let recording = Recording::start()?;
+    std::mem::forget(recording);
+    Ok(())
+}
+
+fn rate() -> usize {
+    match CONTINUOUS.load(Ordering::Relaxed) {
+        0 => RATE,
+        rate => rate,
+    }
+}
+
+fn slot(address: usize) -> &'static AtomicU8 {
+    // Fibonacci hashing; blocks are aligned to 8 bytes at least.
+    let hash = (address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50;
+    &SAMPLED[hash as usize % SLOTS]
 }
 
 /// Reports whether allocations are being recorded.
@@ -76,12 +109,12 @@ fn outside_of_recording(record: impl FnOnce(&mut Recorded)) {
     });
 }
 
-/// Counts an allocation, and samples it when [`RATE`] bytes were allocated since the last sample.
+/// Counts an allocation, and samples it when the bytes of the rate were allocated since the last sample.
 #[inline(never)]
 pub fn allocated(address: usize, size: usize) {
     let due = UNTIL_SAMPLE.try_with(|left| {
         let due = size >= left.get();
-        left.set(if due { RATE } else { left.get() - size });
+        left.set(if due { rate() } else { left.get() - size });
         due
     });
     if due != Ok(true) || address == 0 {
@@ -90,7 +123,7 @@ pub fn allocated(address: usize, size: usize) {
     let mut frames = Stack::EMPTY;
     stack::record(&mut frames);
     // A sample stands for all bytes since the last one.
-    let bytes = size.max(RATE) as u64;
+    let bytes = size.max(rate()) as u64;
     let amounts = [(bytes / (size.max(1) as u64)).max(1), bytes];
     outside_of_recording(|recorded| {
         let frames = frames.frames(SKIPPED);
@@ -102,18 +135,25 @@ pub fn allocated(address: usize, size: usize) {
         let (total, _) = recorded.stacks.entry(frames.to_vec()).or_default();
         add(total, amounts);
         recorded.live.insert(address, (frames.to_vec(), amounts));
+        let _ = slot(address)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| Some(count.saturating_add(1)));
     });
 }
 
 /// Subtracts a block that was sampled.
 #[inline(never)]
 pub fn freed(address: usize) {
+    if slot(address).load(Ordering::Relaxed) == 0 {
+        return;
+    }
     outside_of_recording(|recorded| {
-        if let Some((frames, amounts)) = recorded.live.remove(&address)
-            && let Some((_, freed)) = recorded.stacks.get_mut(&frames)
-        {
+        let Some((frames, amounts)) = recorded.live.remove(&address) else { return };
+        if let Some((_, freed)) = recorded.stacks.get_mut(&frames) {
             add(freed, amounts);
         }
+        let _ = slot(address).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count != u8::MAX).then(|| count.saturating_sub(1))
+        });
     });
 }
 
@@ -132,6 +172,9 @@ impl Recording {
             return Err(Error::Busy);
         }
         *recorded = Some(Recorded::default());
+        for count in &SAMPLED {
+            count.store(0, Ordering::Relaxed);
+        }
         drop(recorded);
         RECORDING.store(true, Ordering::Release);
         Ok(Self)
@@ -154,27 +197,42 @@ impl Drop for Recording {
     }
 }
 
-/// Records the allocations of a duration: all, and those that were not freed at its end.
-pub async fn profile(duration: Duration) -> Result<Samples, Error> {
+/// Allocations of a duration: all, and those that were not freed at its end. Without a duration, and while recording is
+/// continuous, the allocations since its start.
+pub async fn profile(duration: Option<Duration>) -> Result<Samples, Error> {
     if !INSTALLED.load(Ordering::Relaxed) {
         return Err(Error::NoAllocator);
     }
-    let duration = duration.min(LONGEST);
-    let recording = Recording::start()?;
-    tokio::time::sleep(duration).await;
-    let stacks = recording
-        .end()
-        .stacks
-        .into_iter()
-        .map(|(frames, (total, freed))| {
-            let values = vec![
-                total[0],
-                total[1],
-                total[0].saturating_sub(freed[0]),
-                total[1].saturating_sub(freed[1]),
-            ];
-            (frames, values)
-        })
-        .collect();
-    Ok(Samples { types: TYPES, period: RATE as u64, period_type: SPACE, duration, stacks })
+    let wait = duration.map(|duration| duration.min(LONGEST));
+    if CONTINUOUS.load(Ordering::Relaxed) == 0 {
+        let wait = wait.unwrap_or(DEFAULT_HEAP);
+        let recording = Recording::start()?;
+        tokio::time::sleep(wait).await;
+        return Ok(samples(recording.end().stacks, &Stacks::new(), wait));
+    }
+    let mut before = Stacks::new();
+    if let Some(wait) = wait {
+        before = snapshot();
+        tokio::time::sleep(wait).await;
+    }
+    Ok(samples(snapshot(), &before, wait.unwrap_or_default()))
+}
+
+fn snapshot() -> Stacks {
+    let mut stacks = Stacks::new();
+    outside_of_recording(|recorded| stacks = recorded.stacks.clone());
+    stacks
+}
+
+/// Amounts that were added since `before`; blocks freed since then may have been allocated earlier.
+fn samples(stacks: Stacks, before: &Stacks, duration: Duration) -> Samples {
+    let added = |(frames, (total, freed)): (Vec<usize>, (Amounts, Amounts))| {
+        let (old, gone) = before.get(&frames).copied().unwrap_or_default();
+        let total = [total[0] - old[0], total[1] - old[1]];
+        let freed = [freed[0] - gone[0], freed[1] - gone[1]];
+        let in_use = [total[0].saturating_sub(freed[0]), total[1].saturating_sub(freed[1])];
+        (frames, vec![total[0], total[1], in_use[0], in_use[1]])
+    };
+    let stacks = stacks.into_iter().map(added).collect();
+    Samples { types: TYPES, period: rate() as u64, period_type: SPACE, duration, stacks }
 }

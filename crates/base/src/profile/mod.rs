@@ -2,7 +2,7 @@
 //!
 //! CPU: `SIGPROF` arrives each 10 ms of CPU time at a running thread, whose stack is recorded. Heap: one allocation per
 //! [`heap::RATE`] bytes is recorded with its stack until it is freed. Neither costs anything between profiles but a load
-//! of a flag per allocation.
+//! of a flag per allocation, unless [`heap::record_continuously`] was called.
 
 pub mod cpu;
 mod encode;
@@ -20,8 +20,8 @@ pub use pages::{Page, page};
 pub const LONGEST: Duration = Duration::from_secs(600);
 /// Duration of a CPU profile if the request has none.
 pub const DEFAULT: Duration = Duration::from_secs(30);
-/// Duration of a heap profile if the request has none: allocations are recorded only while a profile is taken, so there
-/// is no sample of the past. It is within the timeout of `go tool pprof`, a minute.
+/// Duration of a heap profile if the request has none and recording is not continuous. It is within the timeout of
+/// `go tool pprof`, a minute.
 pub const DEFAULT_HEAP: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CONTENT_TYPE, DEFAULT, DEFAULT_HEAP, Error, Samples, cpu, heap};
+use super::{CONTENT_TYPE, DEFAULT, Error, Samples, cpu, heap};
 use crate::redact;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -25,7 +25,8 @@ const INDEX: &str = "\
 /debug/pprof/
 
 cmdline  the command line of this process, its arguments separated by NUL
-heap     allocations of ?seconds=N, 10 if not given: all, and those that were not freed
+heap     allocations of ?seconds=N: all, and those that were not freed; without seconds, allocations since the start of
+         a process with --heap-profile-rate, and of 10 seconds of others
 profile  CPU profile of ?seconds=N, 30 if not given
 
 Read them with: go tool pprof URL
@@ -49,7 +50,7 @@ pub async fn page(name: &str, seconds: Option<&str>) -> Page {
         "heap" if given.is_some() && seconds.is_none() => {
             Page::text(400, "invalid value for \"seconds\" - must be a positive integer\n")
         }
-        "heap" => reply(heap::profile(seconds.unwrap_or(DEFAULT_HEAP)).await).await,
+        "heap" => reply(heap::profile(seconds).await).await,
         _ => Page::text(404, "Unknown profile\n"),
     }
 }

@@ -104,7 +104,7 @@ async fn cancelled_cpu_profile_can_be_repeated() {
 
 #[tokio::test]
 async fn heap_profile_has_allocated_and_live_bytes() {
-    assert!(matches!(heap::profile(Duration::from_secs(1)).await, Err(Error::NoAllocator)));
+    assert!(matches!(heap::profile(Some(Duration::from_secs(1))).await, Err(Error::NoAllocator)));
     heap::install();
     let record = async {
         tokio::task::yield_now().await;
@@ -117,9 +117,9 @@ async fn heap_profile_has_allocated_and_live_bytes() {
             heap::freed(block * 16);
         }
         heap::freed(0xdead0);
-        assert!(matches!(heap::profile(Duration::from_secs(1)).await, Err(Error::Busy)));
+        assert!(matches!(heap::profile(Some(Duration::from_secs(1))).await, Err(Error::Busy)));
     };
-    let (samples, ()) = tokio::join!(heap::profile(Duration::from_millis(300)), record);
+    let (samples, ()) = tokio::join!(heap::profile(Some(Duration::from_millis(300))), record);
     let samples = samples.expect("a profile");
     let sum = |at: usize| samples.stacks.iter().map(|(_, values)| values[at]).sum::<u64>();
     let rate = heap::RATE as u64;
@@ -127,4 +127,30 @@ async fn heap_profile_has_allocated_and_live_bytes() {
     assert!(!heap::recording());
     let profile = decoded(&samples.encode());
     assert!(names(&profile).iter().any(|name| name.contains("heap_profile_has_allocated")));
+    continuous_heap_profile_has_blocks_in_use().await;
+}
+
+/// Not a test of its own: recording is a state of the process.
+async fn continuous_heap_profile_has_blocks_in_use() {
+    const RATE: usize = 1 << 20;
+    let sums = |samples: &Samples| {
+        let sum = |at: usize| samples.stacks.iter().map(|(_, values)| values[at]).sum::<u64>();
+        [sum(0), sum(1), sum(2), sum(3)]
+    };
+    heap::record_continuously(RATE).expect("starts");
+    for block in 1..=4 {
+        heap::allocated(block * 4096, RATE);
+    }
+    heap::freed(4096);
+    let rate = RATE as u64;
+    let all = heap::profile(None).await.expect("a profile");
+    assert_eq!(sums(&all), [4, 4 * rate, 3, 3 * rate]);
+    assert_eq!(all.period, rate);
+    let record = async {
+        heap::freed(2 * 4096);
+        heap::allocated(5 * 4096, 3 * RATE);
+    };
+    let (added, ()) = tokio::join!(heap::profile(Some(Duration::from_millis(50))), record);
+    assert_eq!(sums(&added.expect("a profile"))[..2], [1, 3 * rate]);
+    assert_eq!(sums(&heap::profile(None).await.expect("a profile")), [5, 7 * rate, 3, 5 * rate]);
 }

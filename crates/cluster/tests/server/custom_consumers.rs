@@ -336,6 +336,7 @@ async fn controllers_and_policies_handle_custom_resources() -> Result<()> {
     let server = start(|config| {
         let enabled = ["storagemigration.k8s.io/v1beta1=true"];
         config.api.runtime = api::runtime_config::RuntimeConfig::parse(enabled).expect("valid");
+        config.components.controllers.push("storage-version-migrator-controller".to_owned());
     })
     .await?;
     let admin = &server.admin;
@@ -353,7 +354,7 @@ async fn controllers_and_policies_handle_custom_resources() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn autoscaler_scales_a_custom_resource() -> Result<()> {
     const METRIC: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/queue";
-    let responder = Responder::start(|path, _| match path.split('?').next().unwrap_or_default() {
+    let responder = Responder::start(|path, _| match path {
         METRIC => (
             200,
             json!({"kind": "ExternalMetricValueList", "apiVersion": "external.metrics.k8s.io/v1beta1",

@@ -125,6 +125,8 @@ async fn metrics_match_those_of_kubernetes() -> Result<()> {
         |(code, page)| *code == 200 && page.contains("kube_pod_resource_limit{"),
     )
     .await;
+    // Each health check counts its results.
+    get_page(address, "/readyz", Some(&token)).await;
     let slis = get_page(address, "/metrics/slis", Some(&token)).await;
     let proxy = Metrics::new(&Clock::system())?;
     ProxyMetrics::new(&proxy)?;

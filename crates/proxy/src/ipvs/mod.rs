@@ -135,6 +135,7 @@ impl Backend for IpvsBackend {
     }
 
     fn replace(&self, state: &State) -> Result<(), BackendError> {
+        self.link.restore().map_err(IpvsError::Link)?;
         let mut serving = self.serving.lock();
         make(&mut serving.ipvs, Step::Flush)?;
         (serving.table, serving.virtuals) = (Table::default(), Virtuals::default());

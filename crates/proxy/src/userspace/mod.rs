@@ -46,6 +46,8 @@ pub enum UserspaceError {
     Start(#[source] io::Error),
     #[error("failed to list the node's addresses")]
     Addresses(#[source] io::Error),
+    #[error("failed to create the link of services")]
+    Link(#[source] io::Error),
     #[error("failed to delete the link of services")]
     Remove(#[source] io::Error),
 }
@@ -280,6 +282,9 @@ impl Backend for Userspace {
     }
 
     fn replace(&self, state: &State) -> Result<(), BackendError> {
+        if let Some(link) = &self.link {
+            link.restore().map_err(UserspaceError::Link)?;
+        }
         let mut serving = self.serving.lock();
         let mut changed = serving.table.all();
         serving.table = Table::default();

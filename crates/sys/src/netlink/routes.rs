@@ -74,6 +74,10 @@ impl Netlink {
     /// Removes a route of `owner`; a missing one is no error.
     pub fn remove_route(&mut self, route: &Route, owner: RouteOwner) -> io::Result<()> {
         const ANY_SCOPE: u8 = 255;
+        // Without a metric, the kernel removes the first of the routes of all metrics.
+        if owner.metric.is_none() && !self.routes(Some(owner))?.contains(route) {
+            return Ok(());
+        }
         let to = route.destination;
         let head = [family(to.addr()), to.prefix_len(), 0, 0, MAIN_TABLE, owner.protocol, ANY_SCOPE, 0];
         let message = Message::new(DELETE_ROUTE, 0).raw(&head).raw(&[0; 4]);

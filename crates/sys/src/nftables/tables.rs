@@ -101,7 +101,9 @@ impl Tables {
 
     /// Removes the tables; missing ones are no error.
     pub fn remove(&self) -> Result<(), NftError> {
-        self.apply(|batch, _| batch.remove_table())
+        self.apply(|batch, _| batch.remove_table())?;
+        *self.known() = Known::default();
+        Ok(())
     }
 }
 
@@ -146,6 +148,9 @@ mod tests {
             tables.replace(fill).expect("applied");
             foreign.remove().expect("removed");
             check("removed", false);
+            tables.replace(fill).expect("applied");
+            tables.remove().expect("removed");
+            check("removed by the owner", false);
         });
         worker.join().expect("joined");
     }
