@@ -73,7 +73,7 @@ async fn cache_of_server_without_streamed_lists_syncs_by_list() -> Result<()> {
         json!({"apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": revision}})
     };
-    let server = Responder::start_with_query(move |path, _| {
+    let server = Responder::start_api_server(move |path, _| {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500,
             "message": "progress notifications are not supported"});
         let answer = match path {

@@ -15,7 +15,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::PrivateKeyDer;
@@ -59,19 +59,27 @@ impl Responder {
         answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
     ) -> Result<Self> {
         let path = |target: &str| target.split('?').next().unwrap_or_default().to_owned();
-        Self::start_with_query(move |target, body| answer(&path(target), body)).await
+        Self::start_with(&[], move |target, body| answer(&path(target), body)).await
     }
 
-    /// As `start`, for an `answer` that receives the query with the path.
-    pub async fn start_with_query(
+    /// An API server for clients that need HTTP/2; `answer` receives the query with the path.
+    pub async fn start_api_server(
+        answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        Self::start_with(&[b"h2"], answer).await
+    }
+
+    async fn start_with(
+        protocols: &[&[u8]],
         answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
     ) -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1", SERVICE].map(str::to_owned))?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
-        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![made.cert.der().clone()], key)?;
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("failed to bind a listener")?;
@@ -149,7 +157,7 @@ async fn accept(
             let respond = service_fn(move |request: Request<Incoming>| {
                 let (answer, seen, headers) = (Arc::clone(&answer), Arc::clone(&seen), Arc::clone(&headers));
                 let path = request.uri().path().to_owned();
-                let target = request.uri().to_string();
+                let target = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
                 if let Ok(mut connections) = on_connections.lock() {
                     connections.insert((number, path.clone()));
                 }
@@ -170,7 +178,7 @@ async fn accept(
                 }
             });
             // A disconnecting client is no failure of the test.
-            let _ = hyper::server::conn::http1::Builder::new()
+            let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(stream), respond)
                 .await;
         });

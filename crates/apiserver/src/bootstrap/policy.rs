@@ -7,16 +7,28 @@ const TABLE: &str = include_str!("policy.txt");
 const API_GROUP: &str = "rbac.authorization.k8s.io";
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 
-/// Every role and binding, in the table's order.
-pub fn objects() -> Vec<Value> {
+/// Every role and binding of the enabled features, in the table's order.
+pub fn objects(is_enabled: impl Fn(&str) -> bool) -> Vec<Value> {
     let mut objects: Vec<Value> = Vec::new();
+    let (mut role, mut enabled) = (0, true);
     for line in TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        match line.strip_prefix("  ") {
-            Some(text) => {
-                let rules = objects.last_mut().and_then(|role| role["rules"].as_array_mut());
-                rules.into_iter().for_each(|rules| rules.extend(rule(text)));
+        if let Some(feature) = line.strip_prefix("feature ") {
+            enabled = is_enabled(feature);
+        } else if !enabled {
+            continue;
+        } else if let Some(text) = line.strip_prefix("  ") {
+            let rules = objects.get_mut(role).and_then(|role| role["rules"].as_array_mut());
+            rules.into_iter().for_each(|rules| rules.extend(rule(text)));
+        } else if let Some(object) = object(line) {
+            let same = |one: &Value| {
+                one["kind"] == object["kind"]
+                    && one["metadata"]["name"] == object["metadata"]["name"]
+                    && one["metadata"]["namespace"] == object["metadata"]["namespace"]
+            };
+            role = objects.iter().position(same).unwrap_or(objects.len());
+            if role == objects.len() {
+                objects.push(object);
             }
-            None => objects.extend(object(line)),
         }
     }
     objects
@@ -129,9 +141,27 @@ mod tests {
     }
 
     #[test]
+    fn enabled_feature_adds_roles_and_rules() {
+        let with = objects(|feature| feature == "ClusterTrustBundle");
+        let without = objects(|_| false);
+        let node_rules = |objects: &[Value]| {
+            let node = objects
+                .iter()
+                .find(|one| one["kind"] == "ClusterRole" && one["metadata"]["name"] == "system:node");
+            node.and_then(|node| node["rules"].as_array()).map_or(0, Vec::len)
+        };
+        assert_eq!(node_rules(&with), node_rules(&without) + 1);
+        assert_eq!(with.len(), without.len() + 2, "a role and its binding");
+        let all = objects(|_| true);
+        let name = "system:controller:storage-version-migrator-controller";
+        let named = |objects: &[Value]| objects.iter().filter(|one| one["metadata"]["name"] == name).count();
+        assert_eq!((named(&all), named(&with)), (2, 0));
+    }
+
+    #[test]
     fn policy_table_matches_reference() {
         let mut wanted = 0;
-        let ours = objects();
+        let ours = objects(|_| false);
         for (file, list) in reference::BOOTSTRAP.values() {
             for item in list["items"].as_array().into_iter().flatten() {
                 wanted += 1;

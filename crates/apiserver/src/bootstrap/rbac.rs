@@ -13,7 +13,7 @@ use machinery::{Value, meta};
 const AUTOUPDATE_ANNOTATION: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 pub async fn reconcile(registry: &Registry) -> Result<()> {
-    let objects = policy::objects();
+    let objects = policy::objects(base::features::enabled);
     try_join_all(objects.iter().map(|wanted| reconcile_one(registry, wanted))).await.map(drop)
 }
 

@@ -301,6 +301,12 @@ async fn webhook_mutates_and_audit_log_records(server: &Server) -> Result<()> {
 /// The API of migrations, enabled by `--runtime-config`, rewrites objects of a definition whose stored version changed.
 async fn stored_version_is_migrated(admin: &Client) -> Result<()> {
     const MIGRATIONS: &str = "/apis/storagemigration.k8s.io/v1beta1/storageversionmigrations";
+    // The feature gate, which belongs to the process, adds the role of the controller.
+    let binding = json!({"metadata": {"name": "migrator"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system",
+            "name": "storage-version-migrator-controller"}]});
+    create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await?;
     let own = format!("{DEFINITIONS}/widgets.example.com");
     let path = format!("{}/old", widgets("default"));
     create(admin, &widgets("default"), &widget("old", json!({"size": 1}))).await?;
