@@ -11,6 +11,7 @@ mod kubectl;
 pub mod memory;
 pub mod programs;
 mod responder;
+mod scenarios;
 mod signing_key;
 mod wait;
 
@@ -19,5 +20,6 @@ pub use collector::{Behaviour, Collector, RecordedSpan};
 pub use etcd::Etcd;
 pub use kubectl::Kubectl;
 pub use responder::Responder;
+pub use scenarios::Scenarios;
 pub use signing_key::SigningKey;
 pub use wait::eventually;

@@ -6,6 +6,6 @@ mod server;
 pub use component_port::{free_address, get_page, service_account_token};
 pub use server::Server;
 pub use testbase::{
-    Behaviour, Client, Collector, Etcd, Identity, Kubectl, RecordedSpan, Reply, Responder, SigningKey,
-    Streaming, eventually,
+    Behaviour, Client, Collector, Etcd, Identity, Kubectl, RecordedSpan, Reply, Responder, Scenarios,
+    SigningKey, Streaming, eventually,
 };

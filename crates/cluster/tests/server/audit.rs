@@ -11,6 +11,7 @@ use std::time::Duration;
 use testkit::{Reply, Server, eventually};
 
 const LIMIT: Duration = Duration::from_secs(20);
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 const POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
@@ -80,16 +81,29 @@ async fn audit_events_follow_policy() -> Result<()> {
         });
     })
     .await?;
-    let maps = "/api/v1/namespaces/default/configmaps";
+    write_is_recorded_with_its_objects(&server, &log).await?;
+    list_and_denial_are_recorded_without_objects(&server, &log).await?;
+    rejected_credentials_are_recorded(&server, &log).await?;
+    watch_is_recorded_at_start_and_end(&server, &log).await?;
+    patch_is_recorded_unmodified(&server, &log).await?;
+    let metrics = String::from_utf8(server.admin.get("/metrics").await?.bytes.to_vec())?;
+    for name in ["apiserver_audit_event_total", "apiserver_audit_level_total{level=\"Metadata\"}"] {
+        assert!(metrics.contains(name), "{metrics}");
+    }
+    server.stop().await
+}
+
+/// Level RequestResponse.
+async fn write_is_recorded_with_its_objects(server: &Server, log: &Path) -> Result<()> {
     let headers = [
         ("audit-id", "one"),
         ("user-agent", "tester/1 (x)"),
         ("x-forwarded-for", "1.2.3.4, rubbish"),
         ("ferry-cause", "a test"),
     ];
-    let reply = ask(&server.admin, Method::POST, maps, &headers, &config_map("a")).await?;
+    let reply = ask(&server.admin, Method::POST, MAPS, &headers, &config_map("a")).await?;
     assert_eq!((reply.status, reply.headers["audit-id"].to_str()?), (StatusCode::CREATED, "one"));
-    let event = events(&log).pop().context("an event")?;
+    let event = events(log).pop().context("an event")?;
     assert_eq!(event["auditID"], "one");
     assert_eq!((&event["level"], &event["stage"]), (&json!("RequestResponse"), &json!("ResponseComplete")));
     assert_eq!(event["user"]["username"], "admin");
@@ -107,15 +121,18 @@ async fn audit_events_follow_policy() -> Result<()> {
     assert_eq!(event["annotations"]["ferry.dev/cause"], "a test");
     let micros = event["requestReceivedTimestamp"].as_str().context("a time")?;
     assert_eq!((micros.len(), micros.ends_with('Z')), ("2026-01-02T03:04:05.000000Z".len(), true));
+    Ok(())
+}
 
-    // A list is recorded after its response; denials have a reason, also for impersonated users.
-    server.admin.get(&format!("{maps}?limit=500")).await?;
-    let event = events(&log).pop().context("an event")?;
+/// A list is recorded after its response; denials have a reason, also for impersonated users.
+async fn list_and_denial_are_recorded_without_objects(server: &Server, log: &Path) -> Result<()> {
+    server.admin.get(&format!("{MAPS}?limit=500")).await?;
+    let event = events(log).pop().context("an event")?;
     assert_eq!((&event["verb"], &event["responseObject"]["kind"]), (&json!("list"), &json!("ConfigMapList")));
     let as_bob = [("impersonate-user", "bob")];
     let reply = ask(&server.admin, Method::GET, "/api/v1/nodes/x", &as_bob, &Value::Null).await?;
     assert_eq!(reply.status, StatusCode::FORBIDDEN);
-    let event = events(&log).pop().context("an event")?;
+    let event = events(log).pop().context("an event")?;
     assert_eq!(
         (&event["level"], &event["impersonatedUser"]["username"]),
         (&json!("Metadata"), &json!("bob"))
@@ -123,44 +140,48 @@ async fn audit_events_follow_policy() -> Result<()> {
     assert_eq!(event["responseStatus"]["reason"], "Forbidden");
     assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "forbid");
     assert!(event.get("requestObject").is_none());
+    Ok(())
+}
 
-    // Rejected credentials.
+/// The message has the authenticators that were tried.
+async fn rejected_credentials_are_recorded(server: &Server, log: &Path) -> Result<()> {
     let reply =
         ask(&server.anonymous()?, Method::GET, "/api", &[("authorization", "Bearer wrong")], &Value::Null)
             .await?;
     assert_eq!(reply.status, StatusCode::UNAUTHORIZED);
-    let event = events(&log).pop().context("an event")?;
+    let event = events(log).pop().context("an event")?;
     assert_eq!(event["responseStatus"]["message"], "Authentication failed, attempted: bearer");
+    Ok(())
+}
 
-    // Watches are recorded twice, and requests of level None not at all.
-    let before = events(&log).len();
+/// Watches have two events, and requests of level None none.
+async fn watch_is_recorded_at_start_and_end(server: &Server, log: &Path) -> Result<()> {
+    let before = events(log).len();
     server.admin.get("/metrics").await?;
     let watch = server.admin.stream("/api/v1/namespaces?watch=1&timeoutSeconds=1").await?;
     let stages = async || -> Vec<String> {
         let stage = |event: &Value| event["stage"].as_str().unwrap_or("").to_owned();
-        events(&log).iter().skip(before).map(stage).collect()
+        events(log).iter().skip(before).map(stage).collect()
     };
     eventually("a watch began", LIMIT, stages, |seen| *seen == ["ResponseStarted"]).await;
     drop(watch);
     eventually("and ended", LIMIT, stages, |seen| *seen == ["ResponseStarted", "ResponseComplete"]).await;
+    Ok(())
+}
 
-    // Patches are recorded unmodified.
+/// The body of a patch, not its result.
+async fn patch_is_recorded_unmodified(server: &Server, log: &Path) -> Result<()> {
     let path = "/apis/apps/v1/namespaces/default/deployments";
     assert_eq!(server.admin.post(path, &deployment()).await?.status, StatusCode::CREATED);
     let patch = r#"{"spec":{"replicas":100}}"#;
     let scale = format!("{path}/web/scale");
     let reply = server.admin.request(Method::PATCH, &scale, "application/merge-patch+json", patch).await?;
     assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
-    let event = events(&log).pop().context("an event")?;
+    let event = events(log).pop().context("an event")?;
     assert_eq!(event["requestObject"], json!({"spec": {"replicas": 100}}));
     assert_eq!(event["annotations"]["ferry.dev/replicas"], "3 -> 100");
     assert!(event.get("responseObject").is_none());
-
-    let metrics = String::from_utf8(server.admin.get("/metrics").await?.bytes.to_vec())?;
-    for name in ["apiserver_audit_event_total", "apiserver_audit_level_total{level=\"Metadata\"}"] {
-        assert!(metrics.contains(name), "{metrics}");
-    }
-    server.stop().await
+    Ok(())
 }
 
 #[tokio::test]

@@ -8,11 +8,11 @@ mod writes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use store::{Embedded, EmbeddedOptions, Store};
-use testkit::{Client, Reply, Server};
+use testkit::{Client, Reply, Scenarios, Server};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -83,23 +83,23 @@ fn version(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Runs every scenario on a server of this store; reports all that fail.
+/// Runs every scenario on a server of this store.
 async fn run_all(store: Arc<dyn Store>) -> Result<()> {
     let server = Server::start_on(Arc::clone(&store), |_| {}).await?;
-    let mut failures = Vec::new();
+    let mut scenarios = Scenarios::default();
     for (namespace, scenario) in SCENARIOS {
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         let created = server.admin.post("/api/v1/namespaces", &object).await?;
         ensure!(created.status == 201, "{}", created.body);
         let ctx = Ctx { admin: &server.admin, store: &*store, namespace };
-        match tokio::time::timeout(LIMIT, scenario(&ctx)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => failures.push(format!("{namespace}: {error:#}")),
-            Err(_) => failures.push(format!("{namespace}: not done after {LIMIT:?}")),
-        }
+        let bounded = async {
+            let outcome = tokio::time::timeout(LIMIT, scenario(&ctx)).await;
+            outcome.unwrap_or_else(|_| Err(anyhow!("not done after {LIMIT:?}")))
+        };
+        scenarios.run_async(namespace, bounded).await;
     }
     server.stop().await?;
-    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    scenarios.finish();
     Ok(())
 }
 

@@ -123,93 +123,88 @@ impl Node {
     async fn audit(&self, acknowledged: &BTreeSet<String>) -> Result<(), String> {
         let mut cri = self.cri.clone();
         let list = ListContainersRequest::default();
-        let containers = cri
-            .runtime
-            .list_containers(list)
-            .await
-            .map_err(|status| status.to_string())?
-            .into_inner()
-            .containers;
+        let containers = cri.runtime.list_containers(list).await.map_err(|status| status.to_string())?;
         let list = ListPodSandboxRequest::default();
-        let sandboxes =
-            cri.runtime.list_pod_sandbox(list).await.map_err(|status| status.to_string())?.into_inner().items;
-        let mut wrong = Vec::new();
+        let sandboxes = cri.runtime.list_pod_sandbox(list).await.map_err(|status| status.to_string())?;
         let running: BTreeSet<String> = containers
-            .iter()
+            .into_inner()
+            .containers
+            .into_iter()
             .filter(|container| container.state() == ContainerState::ContainerRunning)
-            .map(|container| container.id.clone())
+            .map(|container| container.id)
             .collect();
-        wrong.extend(
-            acknowledged.difference(&running).map(|id| format!("{id:.12} was started and does not run")),
-        );
+        let sandboxes = sandboxes.into_inner().items.into_iter().map(|sandbox| sandbox.id).collect();
+        let mut wrong = self.wrong_processes(&running, acknowledged);
+        wrong.extend(self.stray_groups(&running));
+        wrong.extend(self.stray_network(&sandboxes));
+        wrong.extend(self.stray_mounts(&sandboxes));
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+
+    /// Containers and shims that do not belong together.
+    fn wrong_processes(&self, running: &BTreeSet<String>, acknowledged: &BTreeSet<String>) -> Vec<String> {
         let shims = shims(&self.root);
-        wrong.extend(
-            shims.iter().filter(|(_, count)| **count > 1).map(|(id, _)| format!("{id:.12} is doubled")),
-        );
-        wrong.extend(
-            shims
-                .keys()
-                .filter(|id| !running.contains(*id))
-                .map(|id| format!("{id:.12} has a shim and does not run")),
-        );
-        wrong.extend(
-            running
-                .iter()
-                .filter(|id| !shims.contains_key(*id))
-                .map(|id| format!("{id:.12} runs without a shim")),
-        );
-        let hierarchy = sys::cgroups::Hierarchy::detect().unwrap();
-        let group = hierarchy.group(&self.cgroup).unwrap();
+        let stopped =
+            acknowledged.difference(running).map(|id| format!("{id:.12} was started and does not run"));
+        let double =
+            shims.iter().filter(|(_, count)| **count > 1).map(|(id, _)| format!("{id:.12} is doubled"));
+        let idle = shims.keys().filter(|id| !running.contains(*id));
+        let idle = idle.map(|id| format!("{id:.12} has a shim and does not run"));
+        let alone = running.iter().filter(|id| !shims.contains_key(*id));
+        let alone = alone.map(|id| format!("{id:.12} runs without a shim"));
+        stopped.chain(double).chain(idle).chain(alone).collect()
+    }
+
+    /// Cgroups of containers that do not run.
+    fn stray_groups(&self, running: &BTreeSet<String>) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let group = sys::cgroups::Hierarchy::detect().unwrap().group(&self.cgroup).unwrap();
         for directory in group.directories() {
-            let pods = std::fs::read_dir(&directory)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .filter(|entry| entry.path().is_dir());
+            let pods = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+            let pods = pods.filter(|entry| entry.path().is_dir());
             for container in pods.flat_map(|pod| std::fs::read_dir(pod.path())).flatten().flatten() {
                 let id = container.file_name().to_string_lossy().into_owned();
                 if container.path().is_dir() && !running.contains(&id) {
-                    wrong.push(format!("group {} is nobody's", container.path().display()));
+                    wrong.push(format!("cgroup {} has no container", container.path().display()));
                 }
             }
         }
-        let known: BTreeSet<&str> = sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect();
-        let cables: BTreeSet<String> = known.iter().map(|id| format!("fe-{}", &id[..11])).collect();
+        wrong
+    }
+
+    /// Links, addresses and host ports of sandboxes that do not exist.
+    fn stray_network(&self, sandboxes: &BTreeSet<String>) -> Vec<String> {
+        let own: BTreeSet<String> = sandboxes.iter().map(|id| format!("fe-{}", &id[..11])).collect();
         let links = sys::netlink::Netlink::open().and_then(|mut netlink| netlink.links()).unwrap();
-        wrong.extend(
-            links
-                .iter()
-                .filter(|link| link.name.starts_with("fe-") && !cables.contains(&link.name))
-                .map(|link| format!("link {} is nobody's", link.name)),
-        );
+        let links = links.iter().filter(|link| link.name.starts_with("fe-") && !own.contains(&link.name));
+        let mut wrong: Vec<String> = links.map(|link| format!("link {} has no sandbox", link.name)).collect();
         let addresses = self.root.join("state/addresses");
         for entry in std::fs::read_dir(&addresses).unwrap().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let owner = std::fs::read_to_string(entry.path()).unwrap_or_default();
-            if name.parse::<std::net::IpAddr>().is_ok() && !known.contains(owner.as_str()) {
-                wrong.push(format!("address {name} is nobody's"));
+            if name.parse::<std::net::IpAddr>().is_ok() && !sandboxes.contains(&owner) {
+                wrong.push(format!("address {name} has no sandbox"));
             }
         }
         let ports: BTreeMap<String, serde_json::Value> = std::fs::read(addresses.join("ports.json"))
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .unwrap_or_default();
-        wrong.extend(
-            ports
-                .keys()
-                .filter(|owner| !known.contains(owner.as_str()))
-                .map(|owner| format!("ports of {owner:.12} are nobody's")),
-        );
-        let sandbox_root = self.root.join("state/sandboxes");
-        for mount in sys::mounts::list().unwrap() {
-            if let Ok(rest) = mount.target.strip_prefix(&sandbox_root)
-                && let Some(id) = rest.iter().next()
-                && !known.contains(id.to_string_lossy().as_ref())
-            {
-                wrong.push(format!("mount {} is nobody's", mount.target.display()));
-            }
-        }
-        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+        let owners = ports.keys().filter(|owner| !sandboxes.contains(*owner));
+        wrong.extend(owners.map(|owner| format!("host ports of {owner:.12} remain")));
+        wrong
+    }
+
+    /// Mounts of sandboxes that do not exist.
+    fn stray_mounts(&self, sandboxes: &BTreeSet<String>) -> Vec<String> {
+        let root = self.root.join("state/sandboxes");
+        let is_stray = |target: &Path| {
+            let id = target.strip_prefix(&root).ok().and_then(|rest| rest.iter().next());
+            id.is_some_and(|id| !sandboxes.contains(id.to_string_lossy().as_ref()))
+        };
+        let mounts = sys::mounts::list().unwrap();
+        let stray = mounts.iter().filter(|mount| is_stray(&mount.target));
+        stray.map(|mount| format!("mount {} has no sandbox", mount.target.display())).collect()
     }
 }
 

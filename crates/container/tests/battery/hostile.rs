@@ -1,6 +1,6 @@
-//! Images and pods that try to escape.
+//! Images and pods designed to escape.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cri::v1::*;
 
@@ -154,72 +154,100 @@ pub async fn whiteouts_hide_only_lower_layers(node: Node) {
     assert_eq!(seen, ["/a:", "new", "sub", "", "/a/sub:", "new", "", "/b:", "kept"]);
 }
 
-pub async fn hostile_containers_stay_confined(node: Node) {
-    use tar::EntryType::{Block, Directory, Regular, Symlink};
+/// An image layer with a shell, and `extra` entries.
+fn layer_with_shell(extra: &[Vec<u8>]) -> Vec<u8> {
+    use tar::EntryType::{Directory, Regular, Symlink};
     let program = std::fs::read("/bin/busybox").unwrap();
-    let base = |extra: &[Vec<u8>]| {
-        let mut parts = vec![raw("bin/", Directory, "", b""), raw("bin/busybox", Regular, "", &program)];
-        parts.extend(["sh", "cat", "head"].map(|name| raw(&format!("bin/{name}"), Symlink, "busybox", b"")));
-        parts.extend_from_slice(extra);
-        archive(&parts)
-    };
+    let mut parts = vec![raw("bin/", Directory, "", b""), raw("bin/busybox", Regular, "", &program)];
+    parts.extend(["sh", "cat", "head"].map(|name| raw(&format!("bin/{name}"), Symlink, "busybox", b"")));
+    parts.extend_from_slice(extra);
+    archive(&parts)
+}
+
+/// A new directory of the test that no container may reach.
+fn outside(node: &Node) -> PathBuf {
     let outside = node.root.join("outside");
     std::fs::create_dir(&outside).unwrap();
+    outside
+}
+
+/// A volume with one file.
+fn volume(node: &Node) -> PathBuf {
+    let volume = node.root.join("volume");
+    std::fs::create_dir(&volume).unwrap();
+    std::fs::write(volume.join("file"), "mine").unwrap();
+    volume
+}
+
+fn mount(volume: &Path, target: &str) -> Mount {
+    Mount { container_path: target.to_owned(), host_path: volume.display().to_string(), ..Mount::default() }
+}
+
+/// The image has links in place of directories that the runtime mounts on.
+pub async fn image_links_at_mount_points_fail_the_start(node: Node) {
+    let outside = outside(&node);
     let out = outside.display().to_string();
-    // The image has links in place of directories that the runtime mounts on.
     for name in ["proc", "dev", "sys"] {
-        node.import(&format!("linked:{name}"), &[base(&[raw(name, Symlink, &out, b"")])]).await.unwrap();
+        let layer = layer_with_shell(&[raw(name, tar::EntryType::Symlink, &out, b"")]);
+        node.import(&format!("linked:{name}"), &[layer]).await.unwrap();
         let mut config = node.container(name, &["/bin/sh", "-c", "true"]);
         config.image = Some(ImageSpec { image: format!("linked:{name}"), ..ImageSpec::default() });
         let pod_config = node.pod(name);
         let pod = node.run_pod(&pod_config).await;
         let id = node.create(&pod, &pod_config, config).await;
-        let started =
-            node.cri.clone().runtime.start_container(StartContainerRequest { container_id: id }).await;
-        let error = started.unwrap_err().message().to_owned();
+        let error = start(&node, id).await.unwrap_err();
         assert!(error.contains("not a symbolic link"), "{name}: {error}");
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0, "{name}");
     }
-    // Mount points that are links are resolved inside the root; a device in the image is unusable.
-    let extra =
-        [raw("data", Symlink, &out, b""), raw("up", Symlink, "../../..", b""), raw("disk", Block, "", b"")];
-    node.import("linked:mounts", &[base(&extra)]).await.unwrap();
-    let volume = node.root.join("volume");
-    std::fs::create_dir(&volume).unwrap();
-    std::fs::write(volume.join("file"), "mine").unwrap();
-    let mut config = node.container(
-        "mounts",
-        &["/bin/sh", "-c", "cat /up/inside/file; head -c 1 /disk || echo no; sleep 1000"],
-    );
+}
+
+async fn start(node: &Node, container_id: String) -> Result<(), String> {
+    let started = node.cri.clone().runtime.start_container(StartContainerRequest { container_id }).await;
+    started.map(|_| ()).map_err(|status| status.message().to_owned())
+}
+
+/// Mount points that are links are resolved inside the root; a device in the image is unusable.
+pub async fn volume_targets_are_resolved_inside_the_root(node: Node) {
+    use tar::EntryType::{Block, Symlink};
+    let (outside, volume) = (outside(&node), volume(&node));
+    let extra = [
+        raw("data", Symlink, &outside.display().to_string(), b""),
+        raw("up", Symlink, "../../..", b""),
+        raw("disk", Block, "", b""),
+    ];
+    node.import("linked:mounts", &[layer_with_shell(&extra)]).await.unwrap();
+    let script = "cat /up/inside/file; head -c 1 /disk || echo no; sleep 1000";
+    let mut config = node.container("mounts", &["/bin/sh", "-c", script]);
     config.image = Some(ImageSpec { image: "linked:mounts".into(), ..ImageSpec::default() });
-    let mount = |target: &str| Mount {
-        container_path: target.to_owned(),
-        host_path: volume.display().to_string(),
-        ..Mount::default()
-    };
-    config.mounts = vec![mount("/up/inside")];
+    config.mounts = vec![mount(&volume, "/up/inside")];
     let (_, id) = node.run("mounts", config).await;
-    node.until("its words", async || {
+    node.until("its output", async || {
         let seen = node.log("mounts", "mounts");
         if seen.iter().any(|line| line.ends_with("mineno")) { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
     assert_ne!(node.exec(&id, &["/bin/head", "-c", "1", "/disk"]).await.0, 0);
-    // A volume is replaced by a link between creation and start.
+}
+
+/// A volume is replaced by a link between creation and start.
+pub async fn volume_replaced_by_link_fails_the_start(node: Node) {
+    let volume = volume(&node);
     let mut config = node.container("swapped", &["/bin/sh", "-c", "true"]);
-    config.mounts = vec![mount("/inside")];
+    config.mounts = vec![mount(&volume, "/inside")];
     let pod_config = node.pod("swapped");
     let pod = node.run_pod(&pod_config).await;
     let id = node.create(&pod, &pod_config, config).await;
     std::fs::rename(&volume, node.root.join("moved")).unwrap();
     std::os::unix::fs::symlink("/etc", &volume).unwrap();
-    let started = node.cri.clone().runtime.start_container(StartContainerRequest { container_id: id }).await;
-    assert!(started.is_err(), "a link was followed");
-    // Values that a pod must not set.
+    assert!(start(&node, id).await.is_err(), "a link was followed");
+}
+
+/// Values that a pod must not set.
+pub async fn paths_in_pod_settings_fail_the_start(node: Node) {
     for (what, change) in [
         (
-            "a sysctl that climbs",
+            "a sysctl with parent directories",
             (|config: &mut PodSandboxConfig| {
                 let linux = config.linux.as_mut().unwrap();
                 linux.sysctls.insert("net/../../../../tmp/escaped".into(), "1".into());
@@ -235,9 +263,7 @@ pub async fn hostile_containers_stay_confined(node: Node) {
         let Ok(made) = node.cri.clone().runtime.run_pod_sandbox(request).await else { continue };
         let pod = made.into_inner().pod_sandbox_id;
         let id = node.create(&pod, &config, node.container("wrong", &["true"])).await;
-        let started =
-            node.cri.clone().runtime.start_container(StartContainerRequest { container_id: id }).await;
-        assert!(started.is_err(), "{what}");
+        assert!(start(&node, id).await.is_err(), "{what}");
         let remove = RemovePodSandboxRequest { pod_sandbox_id: pod };
         node.cri.clone().runtime.remove_pod_sandbox(remove).await.unwrap();
     }

@@ -70,9 +70,9 @@ impl Content {
     }
 }
 
-/// Failure that the server simulates.
+/// Failures that the server simulates.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Mischief {
+struct Faults {
     /// Content that does not match the digest.
     wrong: bool,
     /// Every response with a blob ends after this many bytes of it.
@@ -100,18 +100,18 @@ impl Drop for Server {
 }
 
 impl Server {
-    async fn start(content: Content, mischief: Mischief) -> Self {
+    async fn start(content: Content, faults: Faults) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let requests = Arc::<Mutex<Vec<String>>>::default();
         let (content, seen, own) = (Arc::new(content), Arc::clone(&requests), address.clone());
-        let busy = Arc::new(AtomicUsize::new(mischief.busy));
+        let busy = Arc::new(AtomicUsize::new(faults.busy));
         let task = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let (content, seen, own, busy) =
                     (Arc::clone(&content), Arc::clone(&seen), own.clone(), Arc::clone(&busy));
                 tokio::spawn(async move {
-                    let _ = answer(socket, &content, mischief, &seen, &own, &busy).await;
+                    let _ = answer(socket, &content, faults, &seen, &own, &busy).await;
                 });
             }
         });
@@ -123,104 +123,137 @@ impl Server {
     }
 }
 
+/// Head of a request.
+struct Head {
+    path: String,
+    authorization: String,
+    range: String,
+}
+
+impl Head {
+    /// Reads a head; `None` for the start of a TLS handshake.
+    async fn read(socket: &mut TcpStream) -> std::io::Result<Option<Self>> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(socket.read_u8().await?);
+            if head == [22] {
+                return Ok(None);
+            }
+        }
+        let head = String::from_utf8_lossy(&head).into_owned();
+        let header = |name: &str| {
+            let find = |line: &str| {
+                let (key, value) = line.split_once(": ")?;
+                key.eq_ignore_ascii_case(name).then(|| value.to_owned())
+            };
+            head.lines().find_map(find).unwrap_or_default()
+        };
+        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        Ok(Some(Self { path, authorization: header("authorization"), range: header("range") }))
+    }
+
+    /// True on the server to which blobs are redirected.
+    fn is_redirected(&self) -> bool {
+        self.path.starts_with("/elsewhere/")
+    }
+
+    /// Tag or digest.
+    fn name(&self) -> &str {
+        let last = self.path.rsplit('/').next().unwrap_or_default();
+        last.split('?').next().unwrap_or_default()
+    }
+}
+
+fn response(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+fn refusal(status: &str, headers: &str) -> Vec<u8> {
+    let body = r#"{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}"#;
+    response(status, headers, body.as_bytes())
+}
+
 async fn answer(
     mut socket: TcpStream,
     content: &Content,
-    mischief: Mischief,
+    faults: Faults,
     seen: &Mutex<Vec<String>>,
     own: &str,
     busy: &AtomicUsize,
 ) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(socket.read_u8().await?);
-        // The start of a TLS handshake.
-        if head == [22] {
-            return socket.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\nTLS to a plain server\n").await;
-        }
+    let Some(head) = Head::read(&mut socket).await? else {
+        return socket.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\nTLS to a plain server\n").await;
+    };
+    seen.lock().push(format!("{} {}", head.path, head.authorization));
+    if let Some(bytes) = instead_of_content(&head, faults, own, busy) {
+        return socket.write_all(&bytes).await;
     }
-    let head = String::from_utf8_lossy(&head).into_owned();
-    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    let header = |name: &str| {
-        let find = |line: &str| {
-            let (key, value) = line.split_once(": ")?;
-            key.eq_ignore_ascii_case(name).then(|| value.to_owned())
+    if head.path.contains("/manifests/") {
+        let bytes = match content.manifests.get(head.name()) {
+            Some((kind, body)) => response("200 OK", &format!("Content-Type: {kind}\r\n"), body),
+            None => refusal("404 Not Found", ""),
         };
-        head.lines().find_map(find).unwrap_or_default()
-    };
-    let authorization = header("authorization");
-    seen.lock().push(format!("{path} {authorization}"));
-    let refuse = |status: &str, extra: &str| {
-        let body = r#"{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}"#;
-        format!(
-            "HTTP/1.1 {status}\r\nConnection: close\r\n{extra}Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
-    };
-    let me = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode("me:secret"));
-    if path.starts_with("/token") {
-        let text = if authorization == me { r#"{"token":"good"}"# } else { r#"{"token":"anonymous"}"# };
-        let whole =
-            format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{text}", text.len());
-        return socket.write_all(whole.as_bytes()).await;
+        return socket.write_all(&bytes).await;
+    }
+    match content.blobs.get(head.name()) {
+        Some(body) => send_blob(&mut socket, &head, faults, own, body).await,
+        None => socket.write_all(&refusal("404 Not Found", "")).await,
+    }
+}
+
+/// Tokens, refused credentials and simulated overload.
+fn instead_of_content(head: &Head, faults: Faults, own: &str, busy: &AtomicUsize) -> Option<Vec<u8>> {
+    let valid = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode("me:secret"));
+    if head.path.starts_with("/token") {
+        let token = if head.authorization == valid { "good" } else { "anonymous" };
+        return Some(response("200 OK", "", format!(r#"{{"token":"{token}"}}"#).as_bytes()));
     }
     if busy.load(Ordering::Relaxed) > 0 {
         busy.fetch_sub(1, Ordering::Relaxed);
-        return socket.write_all(refuse("503 Service Unavailable", "").as_bytes()).await;
+        return Some(refusal("503 Service Unavailable", ""));
     }
-    let elsewhere = path.starts_with("/elsewhere/");
-    if mischief.token && !elsewhere && authorization != "Bearer good" {
-        let extra = format!("WWW-Authenticate: Bearer realm=\"http://{own}/token\",service=\"test\"\r\n");
-        return socket.write_all(refuse("401 Unauthorized", &extra).as_bytes()).await;
+    if faults.token && !head.is_redirected() && head.authorization != "Bearer good" {
+        let realm = format!("WWW-Authenticate: Bearer realm=\"http://{own}/token\",service=\"test\"\r\n");
+        return Some(refusal("401 Unauthorized", &realm));
     }
-    if mischief.password && authorization != me {
-        let extra = "WWW-Authenticate: Basic realm=\"test\"\r\n";
-        return socket.write_all(refuse("401 Unauthorized", extra).as_bytes()).await;
+    if faults.password && head.authorization != valid {
+        return Some(refusal("401 Unauthorized", "WWW-Authenticate: Basic realm=\"test\"\r\n"));
     }
-    let name = path.rsplit('/').next().unwrap_or_default().split('?').next().unwrap_or_default();
-    if path.contains("/manifests/") {
-        let Some((kind, body)) = content.manifests.get(name) else {
-            return socket.write_all(refuse("404 Not Found", "").as_bytes()).await;
-        };
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        socket.write_all(head.as_bytes()).await?;
-        return socket.write_all(body).await;
-    }
-    let Some(body) = content.blobs.get(name) else {
-        return socket.write_all(refuse("404 Not Found", "").as_bytes()).await;
-    };
-    if mischief.redirect && !elsewhere {
+    None
+}
+
+async fn send_blob(
+    socket: &mut TcpStream,
+    head: &Head,
+    faults: Faults,
+    own: &str,
+    body: &[u8],
+) -> std::io::Result<()> {
+    if faults.redirect && !head.is_redirected() {
         // Another port is another server.
-        let extra =
-            format!("Location: http://localhost:{}/elsewhere/{name}\r\n", own.rsplit(':').next().unwrap());
-        return socket.write_all(refuse("307 Temporary Redirect", &extra).as_bytes()).await;
+        let (port, name) = (own.rsplit(':').next().unwrap(), head.name());
+        let location = format!("Location: http://localhost:{port}/elsewhere/{name}\r\n");
+        return socket.write_all(&refusal("307 Temporary Redirect", &location)).await;
     }
-    if elsewhere && !authorization.is_empty() {
-        return socket.write_all(refuse("400 Bad Request", "").as_bytes()).await;
+    if head.is_redirected() && !head.authorization.is_empty() {
+        return socket.write_all(&refusal("400 Bad Request", "")).await;
     }
-    let mut body = body.clone();
-    if mischief.wrong && body.len() > 1000 {
+    let mut body = body.to_owned();
+    if faults.wrong && body.len() > 1000 {
         let at = body.len() / 2;
         body[at] ^= 1;
     }
-    let from =
-        header("range").strip_prefix("bytes=").and_then(|range| range.trim_end_matches('-').parse().ok());
-    let from: usize = if mischief.no_ranges { 0 } else { from.unwrap_or(0) };
+    let from = head.range.strip_prefix("bytes=").and_then(|range| range.trim_end_matches('-').parse().ok());
+    let from: usize = if faults.no_ranges { 0 } else { from.unwrap_or(0) };
     let status = if from > 0 { "206 Partial Content" } else { "200 OK" };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Range: bytes {from}-{}/{}\r\nContent-Length: {}\r\n\r\n",
-        body.len() - 1,
-        body.len(),
-        body.len() - from
-    );
-    socket.write_all(head.as_bytes()).await?;
-    let rest = &body[from..];
-    let cut = mischief.cut.filter(|cut| *cut < rest.len());
-    for piece in rest[..cut.unwrap_or(rest.len())].chunks(16 << 10) {
-        if mischief.slow {
+    let range = format!("Content-Range: bytes {from}-{}/{}\r\n", body.len() - 1, body.len());
+    let whole = response(status, &range, &body[from..]);
+    let head_length = whole.len() - (body.len() - from);
+    let end = faults.cut.map_or(whole.len(), |cut| whole.len().min(head_length + cut));
+    for piece in whole[..end].chunks(16 << 10) {
+        if faults.slow {
             // A slow server is the subject.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -259,17 +292,17 @@ fn me() -> Option<AuthConfig> {
 }
 
 pub async fn misbehaving_registries_are_handled(node: Node) {
-    for (text, mischief, works) in [
-        ("plain", Mischief::default(), true),
-        ("wrong", Mischief { wrong: true, ..Default::default() }, false),
-        ("cut", Mischief { cut: Some(100_000), ..Default::default() }, true),
-        ("cut for good", Mischief { cut: Some(100_000), no_ranges: true, ..Default::default() }, false),
-        ("redirected", Mischief { redirect: true, token: true, ..Default::default() }, true),
-        ("slow", Mischief { slow: true, ..Default::default() }, true),
+    for (text, faults, works) in [
+        ("plain", Faults::default(), true),
+        ("wrong", Faults { wrong: true, ..Default::default() }, false),
+        ("cut", Faults { cut: Some(100_000), ..Default::default() }, true),
+        ("cut for good", Faults { cut: Some(100_000), no_ranges: true, ..Default::default() }, false),
+        ("redirected", Faults { redirect: true, token: true, ..Default::default() }, true),
+        ("slow", Faults { slow: true, ..Default::default() }, true),
     ] {
         let mut content = Content::default();
         let id = content.image("v1", text);
-        let server = Server::start(content, mischief).await;
+        let server = Server::start(content, faults).await;
         node.plain_http(&[&server.address]);
         let name = format!("{}/some/app:v1", server.address);
         let outcome = node.pull(&name, me()).await;
@@ -285,7 +318,7 @@ pub async fn misbehaving_registries_are_handled(node: Node) {
                 let start =
                     format!("failed to pull and unpack image {name:?}: failed to copy: layer sha256:");
                 assert!(error.starts_with(&start), "{error}");
-                let why = if mischief.wrong { "unexpected commit digest" } else { "unexpected EOF" };
+                let why = if faults.wrong { "unexpected commit digest" } else { "unexpected EOF" };
                 assert!(error.contains(why), "{error}");
                 let layers = std::fs::read_dir(node.root.join("state/images/staging")).unwrap().count();
                 assert_eq!(layers, 0);
@@ -295,12 +328,12 @@ pub async fn misbehaving_registries_are_handled(node: Node) {
 }
 
 pub async fn pull_requires_credentials(node: Node) {
-    for mischief in
-        [Mischief { token: true, ..Default::default() }, Mischief { password: true, ..Default::default() }]
+    for faults in
+        [Faults { token: true, ..Default::default() }, Faults { password: true, ..Default::default() }]
     {
         let mut content = Content::default();
         let id = content.image("v1", "private");
-        let server = Server::start(content, mischief).await;
+        let server = Server::start(content, faults).await;
         let name = format!("{}/private/app:v1", server.address);
         // Without configuration only TLS is used.
         node.registries(&json!({}));
@@ -350,9 +383,9 @@ pub async fn mirrors_and_platforms_are_selected(node: Node) {
     let foreign = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [
         with(other["digest"].as_str().unwrap(), 10, "s390x")]});
     content.manifest("foreign", INDEX, &foreign);
-    let mirror = Server::start(content, Mischief { busy: 2, ..Default::default() }).await;
+    let mirror = Server::start(content, Faults { busy: 2, ..Default::default() }).await;
     // The first mirror has no images, and the second is unreachable.
-    let empty = Server::start(Content::default(), Mischief::default()).await;
+    let empty = Server::start(Content::default(), Faults::default()).await;
     node.registries(&json!({"mirrors": {"upstream.example": {"endpoint": [
         format!("http://{}", empty.address), "http://127.0.0.1:1", format!("http://{}/prefix/v2", mirror.address)]}}}));
     assert_eq!(node.pull("upstream.example/team/app:v1", None).await.unwrap(), id);
@@ -386,7 +419,7 @@ pub async fn equal_pulls_share_one_download(node: Node) {
     let mut content = Content::default();
     let id = content.image("v1", "shared");
     let layers = content.blobs.len();
-    let server = Server::start(content, Mischief { slow: true, ..Default::default() }).await;
+    let server = Server::start(content, Faults { slow: true, ..Default::default() }).await;
     node.plain_http(&[&server.address]);
     let name = format!("{}/app:v1", server.address);
     let (first, second, third) =
@@ -396,7 +429,7 @@ pub async fn equal_pulls_share_one_download(node: Node) {
     // A disconnecting client cancels its pull, and the partial download is removed.
     let mut content = Content::default();
     content.image("v2", "nobody waits");
-    let server = Server::start(content, Mischief { slow: true, ..Default::default() }).await;
+    let server = Server::start(content, Faults { slow: true, ..Default::default() }).await;
     node.plain_http(&[&server.address]);
     let name = format!("{}/app:v2", server.address);
     let _ = tokio::time::timeout(Duration::from_millis(150), node.pull_only(&name)).await;

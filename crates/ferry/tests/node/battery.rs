@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use super::machine::{Engine, Machine, until};
-use testbase::blocking::Scenarios;
+use testbase::Scenarios;
 
 const PODS: &str = r#"
 apiVersion: v1

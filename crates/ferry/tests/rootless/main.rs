@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use testbase::blocking::{Kubectl, until};
 use testbase::programs::{in_own_namespaces, missing, run};
+use testbase::scenarios;
 
 /// Set for the re-executed test inside the network namespace.
 const INSIDE: &str = "FERRY_TEST_ROOTLESS_IN_ITS_OWN_NETWORK";
@@ -141,6 +142,17 @@ fn rootless_scenarios_in_network_namespace() {
             .attempt(&["get", "namespace", "default"])
             .map_err(|error| format!("{error}\n{}{}", up.read("said"), up.read("log")))
     });
+    scenarios![
+        (&kubectl, &up);
+        missing_privileges_are_described,
+        api_server_is_reachable_as_service,
+        proxy_uses_userspace_mode,
+        services_reach_external_endpoints,
+        names_are_resolved,
+    ];
+}
+
+fn missing_privileges_are_described(_: &Kubectl, up: &Up) {
     until("all notes are printed", || {
         let output = up.read("said");
         let words = [
@@ -156,17 +168,25 @@ fn rootless_scenarios_in_network_namespace() {
             Some(word) => Err(format!("{word:?} is missing: {output}")),
         }
     });
-    // The API server as a service of its own cluster.
+}
+
+/// The API server as a service of its own cluster.
+fn api_server_is_reachable_as_service(_: &Kubectl, up: &Up) {
     until("the API server's service", || {
         let to: SocketAddr = "127.96.0.1:10443".parse().expect("an address");
         TcpStream::connect_timeout(&to, ONE_REQUEST).map_err(|error| format!("{error}\n{}", up.read("log")))
     });
-    until("how services are served", || {
+}
+
+fn proxy_uses_userspace_mode(_: &Kubectl, _: &Up) {
+    until("the mode of the proxy", || {
         let answer = ask("127.0.0.1:10249")?;
         if answer.ends_with("userspace") { Ok(()) } else { Err(answer) }
     });
-    services_reach_external_endpoints(&kubectl, &up);
-    until("names are known", || {
+}
+
+fn names_are_resolved(_: &Kubectl, _: &Up) {
+    until("the address of the service `kubernetes`", || {
         let found = look_up("127.96.0.10:10053", "kubernetes.default.svc.cluster.local")?;
         if found == [10, 96, 0, 1] { Ok(()) } else { Err(format!("{found:?}")) }
     });

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::cluster::{Cluster, IMAGE, ask, run as command, until};
 use super::{described, isolation, kinds, names};
-use testbase::blocking::Scenarios;
+use testbase::Scenarios;
 
 /// A web server per pod that returns the pod's name; spread over both nodes, with readiness probe and termination
 /// grace period.

@@ -5,7 +5,7 @@ use super::cluster::{Cluster, IMAGE, ask, until};
 use super::endpoints;
 use super::objects;
 use super::udp;
-use testbase::blocking::Scenarios;
+use testbase::Scenarios;
 
 type Pods<'a> = &'a [(String, String)];
 

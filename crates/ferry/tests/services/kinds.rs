@@ -4,16 +4,20 @@
 use std::collections::BTreeSet;
 
 use super::cluster::{Cluster, ask, until};
+use testbase::scenarios;
 
 pub fn run(cluster: &Cluster, pods: &[(String, String)]) {
-    through_the_api_server(cluster, pods);
-    affinity_is_switched(cluster);
-    several_ports_and_manual_endpoints(cluster, pods);
-    both_families(cluster, pods);
-    kinds_are_changed(cluster);
+    scenarios![
+        (cluster, pods);
+        pods_and_services_are_proxied_by_api_server,
+        affinity_is_switched,
+        several_ports_and_manual_endpoints_are_served,
+        both_families_are_served,
+        service_types_are_changed,
+    ];
 }
 
-fn through_the_api_server(cluster: &Cluster, pods: &[(String, String)]) {
+fn pods_and_services_are_proxied_by_api_server(cluster: &Cluster, pods: &[(String, String)]) {
     for (pod, _) in pods {
         let path = format!("/api/v1/namespaces/default/pods/{pod}:8080/proxy/");
         assert_eq!(cluster.kubectl(&["get", "--raw", &path]), *pod);
@@ -33,7 +37,7 @@ fn answers(to: &str) -> BTreeSet<String> {
     (0..30).map(|_| ask(to).unwrap_or_else(|error| error)).collect()
 }
 
-fn affinity_is_switched(cluster: &Cluster) {
+fn affinity_is_switched(cluster: &Cluster, _: &[(String, String)]) {
     let to = format!("{}:80", address(cluster, "sticky"));
     let set = |affinity: &str| {
         let patch = format!("{{\"spec\":{{\"sessionAffinity\":\"{affinity}\"}}}}");
@@ -48,7 +52,7 @@ fn affinity_is_switched(cluster: &Cluster) {
     }
 }
 
-fn several_ports_and_manual_endpoints(cluster: &Cluster, pods: &[(String, String)]) {
+fn several_ports_and_manual_endpoints_are_served(cluster: &Cluster, pods: &[(String, String)]) {
     let ip = cluster.kubectl(&["get", "pod", &pods[0].0, "-o", "jsonpath={.status.podIP}"]);
     cluster.apply(&format!(
         r#"
@@ -94,7 +98,7 @@ subsets: [{{addresses: [{{ip: {ip}}}], ports: [{{port: 8080}}]}}]
     });
 }
 
-fn both_families(cluster: &Cluster, pods: &[(String, String)]) {
+fn both_families_are_served(cluster: &Cluster, pods: &[(String, String)]) {
     cluster.apply(
         r#"
 apiVersion: v1
@@ -124,7 +128,7 @@ spec:
 }
 
 /// An ExternalName service becomes a ClusterIP service, then NodePort, and ExternalName again.
-fn kinds_are_changed(cluster: &Cluster) {
+fn service_types_are_changed(cluster: &Cluster, _: &[(String, String)]) {
     let patch = |patch: &str| {
         cluster.kubectl(&["patch", "service", "elsewhere", "--type=merge", "-p", patch]);
     };

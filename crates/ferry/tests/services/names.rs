@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::cluster::{self, Cluster, has, until};
+use testbase::scenarios;
 
 const GETENT: &str = "/usr/bin/getent";
 const PROGRAMS: [&str; 2] = [GETENT, "/usr/bin/perl"];
@@ -20,7 +21,11 @@ fn dig(arguments: &[&str]) -> String {
         .to_owned()
 }
 
-fn specification(cluster: &Cluster) {
+fn records_follow_the_specification(cluster: &Cluster, _: &[(String, String)]) {
+    if !has("dig") {
+        println!("partly skipped: no dig here");
+        return;
+    }
     let web = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
     let ips = cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.podIP}"]);
     let mut ips: Vec<&str> = ips.split(' ').collect();
@@ -60,7 +65,7 @@ fn specification(cluster: &Cluster) {
     assert!(outside.contains("SERVFAIL"), "{outside}");
 }
 
-fn from_pods(cluster: &Cluster, pods: &[(String, String)]) {
+fn pods_resolve_names(cluster: &Cluster, pods: &[(String, String)]) {
     let web = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
     for (pod, node) in pods {
         for name in ["web.default.svc.cluster.local", "web"] {
@@ -101,7 +106,7 @@ fn answers(namespace: &Path, from: &str, to: &str, message: &[u8], patience: Dur
 }
 
 /// Cluster DNS answers nodes, and no other address.
-fn only_the_cluster_is_answered(cluster: &Cluster) {
+fn only_the_cluster_is_answered(cluster: &Cluster, _: &[(String, String)]) {
     const ELSEWHERE: &str = "198.51.100.9";
     let second = cluster.second();
     let mut ip = Command::new("nsenter");
@@ -143,7 +148,7 @@ pub fn programs_of_debian() -> Vec<PathBuf> {
 }
 
 /// glibc's resolver: queries both families concurrently, follows the search path, and does reverse lookups.
-fn from_glibc(cluster: &Cluster, pods: &[(String, String)]) {
+fn glibc_resolves_names(cluster: &Cluster, pods: &[(String, String)]) {
     if programs_of_debian().is_empty() {
         println!("partly skipped: no getent with a shared libc here");
         return;
@@ -164,12 +169,11 @@ fn from_glibc(cluster: &Cluster, pods: &[(String, String)]) {
 }
 
 pub fn run(cluster: &Cluster, pods: &[(String, String)]) {
-    from_pods(cluster, pods);
-    from_glibc(cluster, pods);
-    only_the_cluster_is_answered(cluster);
-    if has("dig") {
-        specification(cluster);
-    } else {
-        println!("partly skipped: no dig here");
-    }
+    scenarios![
+        (cluster, pods);
+        pods_resolve_names,
+        glibc_resolves_names,
+        only_the_cluster_is_answered,
+        records_follow_the_specification,
+    ];
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::machine::{Machine, until};
 use testbase::escape_table::{CAPABILITIES, LINKS, MASKED, MOUNTS, REFUSED, TARGETS, WRITES};
-use testbase::images;
+use testbase::{images, scenarios};
 
 const NAMESPACE: &str = "baseline";
 const IMAGE: &str = "docker.io/test/escape:1";
@@ -136,10 +136,13 @@ data: {{status: "CapBnd:\t{CAPABILITIES}\n"}}
     let error = machine.try_kubectl(&["create", "-f", &file.display().to_string()]).expect_err("refused");
     assert!(error.contains("violates PodSecurity \"baseline"), "{error}");
 
-    pods_do_not_start(machine);
-    running_container_cannot_escape(machine);
-    swapped_sub_path_does_not_escape(machine);
-    fs_group_does_not_follow_links(machine);
+    scenarios![
+        (machine);
+        pods_do_not_start,
+        running_container_cannot_escape,
+        swapped_sub_path_does_not_escape,
+        fs_group_does_not_follow_links,
+    ];
 }
 
 /// CVE-2025-31133, CVE-2025-52881, CVE-2024-21626, CVE-2025-52565: escaping paths prevent the container's start.

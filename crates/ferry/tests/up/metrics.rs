@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use super::ferry;
 use super::machine::{Machine, until};
-use testbase::programs;
+use testbase::{programs, scenarios};
 
 /// Short periods, so that a load is seen within seconds.
 const FLAGS: [&str; 5] = [
@@ -184,13 +184,16 @@ fn check(machine: &Machine) {
     fs::create_dir_all(&directory).expect("a directory");
     machine.apply(&WORKLOAD.replace("DIRECTORY", &directory.display().to_string()));
     machine.wait_for("deployment/web", "{.status.readyReplicas}", "1");
-    usage_is_printed(machine);
-    load_scales(machine, &directory.join("on"));
-    annotated_pods_scale(machine);
-    another_server_takes_over(machine);
-    serves_alone(machine);
-    metrics_server_agrees(machine);
-    history_is_shown(machine);
+    scenarios![
+        (machine);
+        usage_is_printed,
+        load_scales,
+        annotated_pods_scale,
+        another_server_takes_over,
+        serves_alone,
+        metrics_server_agrees,
+        history_is_shown,
+    ];
 }
 
 /// The lines that kubectl prints after its headings.
@@ -223,7 +226,8 @@ fn usage_is_printed(machine: &Machine) {
 }
 
 /// A Deployment with a target of 80 % grows under load and shrinks again.
-fn load_scales(machine: &Machine, load: &Path) {
+fn load_scales(machine: &Machine) {
+    let load = &machine.directory.path().join("load/on");
     machine.wait_until(
         "hpa/web",
         "{.status.conditions[?(@.type==\"ScalingActive\")].status}",

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::machine::{IMAGE, Machine};
-use testbase::blocking::{Scenarios, try_until};
+use testbase::Scenarios;
+use testbase::blocking::try_until;
 
 const OBJECTS: &str = r#"
 apiVersion: v1
@@ -352,7 +353,7 @@ pub fn run(machine: &Machine) {
     machine.apply(&list.to_string());
     let mut scenarios = Scenarios::default();
     for row in &rows {
-        scenarios.record(row.name, check(machine, row));
+        scenarios.check(row.name, || check(machine, row));
     }
     scenarios.finish();
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::machine::{Machine, until};
-use testbase::blocking::Scenarios;
+use testbase::Scenarios;
 
 /// DIRECTORY is replaced with the test's directory.
 const PODS: &str = r#"

@@ -10,14 +10,15 @@ use store::{
     Event, Expect, KeyValue, LeaseId, Op, Outcome, RangeRequest, RangeResponse, Revision, Store, StoreError,
     Txn, prefix_end,
 };
+use testbase::Scenarios;
 
 use crate::recorder::Recorder;
 
-pub type Case = (&'static str, fn(Ctx) -> Pin<Box<dyn Future<Output = ()> + Send>>);
+type Case = (&'static str, fn(Ctx) -> Pin<Box<dyn Future<Output = ()> + Send>>);
 
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
-        pub const CASES: &[Case] = &[$((stringify!($name), |ctx| Box::pin($name(ctx)))),*];
+        const CASES: &[Case] = &[$((stringify!($name), |ctx| Box::pin($name(ctx)))),*];
     };
 }
 
@@ -38,6 +39,21 @@ cases![
     unusual_keys_and_values,
     contended_counter,
 ];
+
+/// Runs every case as a scenario; `ctx` is its environment.
+pub async fn run_all(mut ctx: impl FnMut(&str) -> Ctx) {
+    let mut scenarios = Scenarios::default();
+    for (name, case) in CASES {
+        let case = case(ctx(name));
+        scenarios
+            .run_async(name, async {
+                case.await;
+                Ok(())
+            })
+            .await;
+    }
+    scenarios.finish();
+}
 
 /// The store under test and the key prefix of the case.
 #[derive(Clone)]

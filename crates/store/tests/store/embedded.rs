@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use store::{Embedded, EmbeddedOptions, Expect, Op, RangeRequest, Store, StoreError, Txn};
 
-use crate::battery::{CASES, Ctx};
+use crate::battery::{self, Ctx};
 use crate::recorder::Recorder;
 
 pub fn open(directory: &Path) -> Arc<Embedded> {
@@ -16,22 +16,22 @@ pub fn open(directory: &Path) -> Arc<Embedded> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_store_passes_battery() {
-    for (name, case) in CASES {
-        println!("case {name}");
+    let mut directories = Vec::new();
+    let mut ctx = |name: &str| {
         let directory = tempfile::tempdir().unwrap();
-        case(Ctx::new(open(directory.path()), name)).await;
-    }
+        let ctx = Ctx::new(open(directory.path()), name);
+        directories.push(directory);
+        ctx
+    };
+    battery::run_all(&mut ctx).await;
 }
 
 /// The same cases sequentially on one store, as for shared backends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn battery_on_one_store() {
+async fn shared_embedded_store_passes_battery() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    for (name, case) in CASES {
-        println!("case {name}");
-        case(Ctx::new(store.clone(), name)).await;
-    }
+    battery::run_all(|name| Ctx::new(store.clone(), name)).await;
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use store::{Etcd, EtcdOptions, EtcdTls, Event, Expect, Op, Outcome, RangeRequest, Store, StoreError, Txn};
 use tempfile::TempDir;
 
-use crate::battery::{CASES, Ctx};
+use crate::battery::{self, Ctx};
 use crate::recorder::Recorder;
 
 /// A member that is killed with the test.
@@ -147,11 +147,8 @@ fn certificates(directory: &Path) -> Certificates {
     Certificates { directory: directory.to_owned(), ours: EtcdTls { ca: ca.pem().into_bytes(), identity } }
 }
 
-pub async fn battery(store: Arc<dyn Store>) {
-    for (name, case) in CASES {
-        println!("case {name}");
-        case(Ctx::new(store.clone(), name)).await;
-    }
+pub async fn pass_battery(store: Arc<dyn Store>) {
+    battery::run_all(|name| Ctx::new(store.clone(), name)).await;
     store.close().await;
 }
 
@@ -161,17 +158,17 @@ async fn etcd_store_without_tls_passes_battery() {
         return;
     }
     let member = Member::start(None);
-    battery(member.connect().await).await;
+    pass_battery(member.connect().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn battery_with_mutual_tls() {
+async fn etcd_store_with_mutual_tls_passes_battery() {
     if no_etcd() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let member = Member::start(Some(certificates(directory.path())));
-    battery(member.connect().await).await;
+    pass_battery(member.connect().await).await;
 
     let mut anonymous = member.options();
     anonymous.request_timeout = Duration::from_secs(1);

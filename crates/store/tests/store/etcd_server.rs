@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::battery::Ctx;
-use crate::etcd::battery;
+use crate::etcd::pass_battery;
 
 /// A server that ends with the test.
 struct Server {
@@ -42,9 +42,9 @@ impl Server {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn battery_over_the_embedded_store() {
+async fn served_embedded_store_passes_battery() {
     let server = Server::start().await;
-    battery(server.connect().await).await;
+    pass_battery(server.connect().await).await;
 }
 
 #[tokio::test]

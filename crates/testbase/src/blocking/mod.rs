@@ -2,10 +2,8 @@
 
 mod kubectl;
 mod objects;
-mod scenarios;
 mod wait;
 
 pub use kubectl::Kubectl;
 pub use objects::wait_until;
-pub use scenarios::Scenarios;
 pub use wait::{try_until, until};

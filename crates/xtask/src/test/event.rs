@@ -9,6 +9,8 @@ use std::time::Duration;
 const SKIPPED: &str = "skipped: ";
 /// Prefix of the line that a test prints when it omits a part of itself.
 const PARTLY_SKIPPED: &str = "partly skipped: ";
+/// Prefix of the line of a scenario: a part of a test with a result of its own (`testbase::Scenarios`).
+const SCENARIO: &str = "scenario ";
 /// Start of the `#[ignore]` reason of tests that another test executes.
 const BY_SIBLING: &str = "started by its sibling";
 
@@ -91,7 +93,9 @@ impl Parser {
         };
         let partly_skipped =
             lines().filter_map(|line| line.strip_prefix(PARTLY_SKIPPED)).map(str::to_owned).collect();
+        let scenarios: Vec<_> = lines().filter_map(|line| scenario(&name, line)).collect();
         self.results.push(TestResult { name, verdict, time, partly_skipped, output });
+        self.results.extend(scenarios);
     }
 }
 
@@ -103,7 +107,21 @@ fn json(line: &str) -> Option<(&str, Value)> {
 
 /// `test NAME ... ok <1.5s>`; the time is optional.
 fn plain(line: &str) -> Option<(&str, Verdict, Option<Duration>)> {
-    let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    named_outcome(line.strip_prefix("test ")?)
+}
+
+/// Result of a `scenario NAME ... ok <1.5s>` line in the output of a test, which has the details of a failure.
+fn scenario(test: &str, line: &str) -> Option<TestResult> {
+    let (name, verdict, time) = named_outcome(line.strip_prefix(SCENARIO)?)?;
+    let output = match verdict {
+        Verdict::Failed => format!("see the output of {test}"),
+        _ => String::new(),
+    };
+    Some(TestResult { name: format!("{test}::{name}"), verdict, time, partly_skipped: Vec::new(), output })
+}
+
+fn named_outcome(text: &str) -> Option<(&str, Verdict, Option<Duration>)> {
+    let (name, outcome) = text.split_once(" ... ")?;
     let (outcome, time) = match outcome.split_once(" <") {
         Some((outcome, time)) => (outcome, time.strip_suffix("s>").and_then(|time| time.parse().ok())),
         None => (outcome, None),
@@ -200,6 +218,27 @@ mod tests {
         let parser = parse(&["partly skipped: no perl", "test a ... ok"]);
         assert_eq!(parser.results[0].verdict, Verdict::Passed);
         assert_eq!(parser.results[0].partly_skipped, ["no perl"]);
+    }
+
+    #[test]
+    fn scenarios_in_output_of_test_are_results() {
+        let parser = parse(&[
+            "",
+            "scenario disk_is_limited ... ok <2.5s>",
+            "scenario memory_is_limited ... FAILED <0.001s>",
+            "no such cgroup",
+            "scenario without an outcome",
+            "test pods ... FAILED",
+        ]);
+        let results: Vec<_> =
+            parser.results.iter().map(|test| (test.name.as_str(), &test.verdict, test.time)).collect();
+        let expected = [
+            ("pods", &Verdict::Failed, None),
+            ("pods::disk_is_limited", &Verdict::Passed, Some(Duration::from_millis(2500))),
+            ("pods::memory_is_limited", &Verdict::Failed, Some(Duration::from_millis(1))),
+        ];
+        assert_eq!(results, expected);
+        assert_eq!(parser.results[2].output, "see the output of pods");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::machine::{Machine, until};
 use driver::{Driver, serve};
+use testbase::scenarios;
 
 const OBJECTS: &str = r#"
 apiVersion: storage.k8s.io/v1
@@ -99,6 +100,21 @@ pub fn run(machine: &Machine) {
     let _inside = runtime.enter();
     let plain = serve(machine, "plain.test.example", None);
     let attached = serve(machine, "attached.test.example", None);
+    scenarios![
+        (machine, &plain, &attached);
+        drivers_are_registered,
+        volumes_are_mounted,
+        volume_waits_for_attachment,
+        volumes_in_use_are_reported,
+        volume_stats_are_reported,
+        volumes_grow,
+        volume_is_unstaged_after_its_last_pod,
+        devices_are_provided,
+        removed_socket_unregisters_driver,
+    ];
+}
+
+fn drivers_are_registered(machine: &Machine, plain: &Driver, _: &Driver) {
     machine.wait_until("csinode/n1", "{.spec.drivers[*].name}", "names both drivers", |text| {
         text.contains("plain.test.example") && text.contains("attached.test.example")
     });
@@ -107,7 +123,9 @@ pub fn run(machine: &Machine) {
     machine.wait_for("csinode/n1", row, "here 7 test.example/rack");
     machine.wait_for("node/n1", "{.metadata.labels.test\\.example/rack}", "r1");
     assert_eq!(plain.is_registered(), Some(true));
+}
 
+fn volumes_are_mounted(machine: &Machine, plain: &Driver, _: &Driver) {
     machine.apply(OBJECTS);
     machine.wait_for("pod/one", "{.status.phase}", "Running");
     until("the pod wrote to its volume", || {
@@ -126,17 +144,17 @@ pub fn run(machine: &Machine) {
     assert!(calls.contains(&"publish inline blue one".to_owned()), "{calls:?}");
     let tokens = plain.tokens().expect("tokens");
     assert!(!tokens.0 && tokens.1.starts_with("{\"\":{"), "{tokens:?}");
+}
 
-    volume_waits_for_attachment(machine, &attached);
+fn volumes_in_use_are_reported(machine: &Machine, _: &Driver, _: &Driver) {
     assert_eq!(machine.kubectl(&["exec", "two", "--", "cat", "/plain/file"]), "from one\n");
     machine.wait_until("node/n1", "{.status.volumesInUse}", "names both volumes", |text| {
         text.contains("plain.test.example^plain-handle")
             && text.contains("attached.test.example^attached-handle")
     });
+}
 
-    volume_stats_are_reported(machine);
-    volumes_grow(machine, &plain);
-
+fn volume_is_unstaged_after_its_last_pod(machine: &Machine, plain: &Driver, attached: &Driver) {
     machine.kubectl(&["delete", "pod", "one", "--timeout=60s"]);
     let calls = plain.calls();
     assert_eq!(calls.iter().filter(|call| call.starts_with("unpublish")).count(), 2, "{calls:?}");
@@ -144,9 +162,13 @@ pub fn run(machine: &Machine) {
     machine.kubectl(&["delete", "pod", "two", "--timeout=60s"]);
     assert!(plain.calls().contains(&"unstage plain-handle".to_owned()), "{:?}", plain.calls());
     assert!(attached.calls().contains(&"unstage attached-handle".to_owned()), "{:?}", attached.calls());
+}
 
+fn devices_are_provided(machine: &Machine, _: &Driver, _: &Driver) {
     devices::run(machine);
+}
 
+fn removed_socket_unregisters_driver(machine: &Machine, _: &Driver, _: &Driver) {
     fs::remove_file(machine.data().join("kubelet/plugins_registry/attached.test.example.sock"))
         .expect("removed");
     machine.wait_until("csinode/n1", "{.spec.drivers[*].name}", "names the others only", |text| {
@@ -155,7 +177,7 @@ pub fn run(machine: &Machine) {
 }
 
 /// Volume statistics: from drivers, and from the kubelet for its own volumes.
-fn volume_stats_are_reported(machine: &Machine) {
+fn volume_stats_are_reported(machine: &Machine, _: &Driver, _: &Driver) {
     until("the summary has the pod's volumes", || {
         let text = machine.try_kubectl(&["get", "--raw", "/api/v1/nodes/n1/proxy/stats/summary"])?;
         let summary: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -189,7 +211,7 @@ fn volume_stats_are_reported(machine: &Machine) {
 }
 
 /// An expansion by the controller continues on the node; an impossible one is reported in the claim's status.
-fn volumes_grow(machine: &Machine, driver: &Driver) {
+fn volumes_grow(machine: &Machine, driver: &Driver, _: &Driver) {
     let controller = |size: &str| {
         let patch = format!("{{\"spec\":{{\"capacity\":{{\"storage\":\"{size}\"}}}}}}");
         machine.kubectl(&["patch", "pv", "plain", "-p", &patch]);
@@ -215,7 +237,7 @@ fn volumes_grow(machine: &Machine, driver: &Driver) {
 }
 
 /// The pod waits for the VolumeAttachment, and its driver gets the attachment metadata.
-fn volume_waits_for_attachment(machine: &Machine, driver: &Driver) {
+fn volume_waits_for_attachment(machine: &Machine, _: &Driver, driver: &Driver) {
     let mut name = String::new();
     until("a VolumeAttachment", || {
         name = machine.try_kubectl(&["get", "volumeattachments", "-o", "name"])?.trim().to_owned();

@@ -1,9 +1,8 @@
 use super::expect;
-use serde_json::json;
+use serde_json::{Value, json};
 
-#[test]
-fn running_pod_has_series_of_its_containers() {
-    let pod = json!({
+fn running_pod() -> Value {
+    json!({
         "metadata": {"namespace": "n", "name": "web", "uid": "u", "creationTimestamp": "2017-08-01T06:30:18Z",
             "ownerReferences": [{"kind": "ReplicaSet", "name": "web-1", "controller": true}]},
         "spec": {"nodeName": "node1", "restartPolicy": "Always", "serviceAccountName": "default",
@@ -34,12 +33,10 @@ fn running_pod_has_series_of_its_containers() {
                 "ready": true, "restartCount": 3, "state": {"running": {"startedAt": "2017-08-01T06:30:20Z"}},
                 "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137,
                     "finishedAt": "2017-08-01T06:30:21Z"}}}]},
-    });
-    expect(
-        "pods",
-        r#"namespace="n",pod="web",uid="u""#,
-        pod,
-        r#"
+    })
+}
+
+const SERIES_OF_RUNNING_POD: &str = r#"
         kube_pod_container_info{ID,container="main",image_spec="m:spec",image="m",image_id="sha256:m",container_id="c://2"} 1
         kube_pod_container_resource_limits{ID,container="main",node="node1",resource="cpu",unit="core"} 0.2
         kube_pod_container_resource_limits{ID,container="main",node="node1",resource="ephemeral_storage",unit="byte"} 3e+08
@@ -107,8 +104,11 @@ fn running_pod_has_series_of_its_containers() {
         kube_pod_tolerations{ID,key="a",operator="Equal",value="b",effect="",toleration_seconds=""} 1
         kube_pod_service_account{ID,service_account="default"} 1
         kube_pod_scheduler{ID,name="default-scheduler"} 1
-    "#,
-    );
+    "#;
+
+#[test]
+fn running_pod_has_series_of_its_containers() {
+    expect("pods", r#"namespace="n",pod="web",uid="u""#, running_pod(), SERIES_OF_RUNNING_POD);
 }
 
 #[test]
