@@ -56,6 +56,20 @@ pub fn version() -> Value {
     })
 }
 
+/// User-Agent of a component's client, in client-go's form; the part before the slash is the name of its field manager.
+#[must_use]
+pub fn user_agent(component: &str) -> String {
+    let (commit, _, _) = stamp(BUILD.get().copied().unwrap_or_default());
+    let commit = commit.get(..7).unwrap_or(&commit);
+    format!("{component}/{GIT_VERSION} ({}) kubernetes/{commit}", platform())
+}
+
+/// User-Agent of one of several clients of a component.
+#[must_use]
+pub fn user_agent_of(component: &str, client: &str) -> String {
+    format!("{}/{client}", user_agent(component))
+}
+
 /// Registers `kubernetes_build_info`.
 pub fn register_build_info(metrics: &Metrics) -> Result<(), MetricsError> {
     let info = version();
@@ -101,5 +115,13 @@ mod tests {
         assert_eq!(stamp(build), want);
         let want = ("$Format:%H$".to_owned(), "", "1970-01-01T00:00:00Z".to_owned());
         assert_eq!(stamp(BuildInfo::default()), want);
+    }
+
+    #[test]
+    fn user_agent_has_the_form_of_client_go() {
+        let platform = platform();
+        let want = format!("kubelet/v1.36.4 ({platform}) kubernetes/$Format");
+        assert_eq!(user_agent("kubelet"), want);
+        assert_eq!(user_agent_of("kubelet", "simulated"), format!("{want}/simulated"));
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use base::version::user_agent;
 use bytes::Bytes;
 use client::{
     Call, Client, Discovery, Kubeconfig, MergedKubeconfig, Overrides, RawRequest, Remote, Transport,
@@ -195,7 +196,7 @@ impl Session {
             headers.push((HeaderName::from_static(name), value));
         }
         let transport = WithHeaders { remote: Arc::clone(&remote), headers };
-        let client = Client::new(Arc::new(transport), "kubectl");
+        let client = Client::new(Arc::new(transport), &user_agent("kubectl"));
         let connection = Connection { client, remote, namespace, server };
         self.connection = Some(connection.clone());
         Ok(connection)
@@ -298,7 +299,7 @@ impl Session {
             // Key of the WebSocket handshake; not a secret.
             .header("sec-websocket-key", "ZmVycnkta3ViZWN0bC0wMQ==")
             .header("sec-websocket-protocol", protocols)
-            .header("user-agent", "kubectl");
+            .header("user-agent", user_agent("kubectl"));
         for (name, value) in &self.globals.impersonate {
             request = request.header(*name, value);
         }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use base::backoff::Backoff;
 use base::tasks::TaskGroup;
+use base::version::user_agent;
 use client::{Client, ClientError};
 use objects::core::v1::{ConfigMap, Node, Service};
 use runtime::Identities;
@@ -30,7 +31,8 @@ pub fn run_agent<'a>(
         let Some(kubeconfig) = tasks.until_stopped(join.kubeconfig()).await.transpose()? else {
             return Ok(());
         };
-        let client = Client::connect(&kubeconfig, "ferry-agent").map_err(ClusterError::Client)?;
+        let client =
+            Client::connect(&kubeconfig, &user_agent("ferry-agent")).map_err(ClusterError::Client)?;
         join.keep_fresh(client.clone(), tasks, node.certificates.clone());
         let Some(authority) = tasks.until_stopped(client_authority(&client)).await else { return Ok(()) };
         if node.cluster_dns.is_empty() {
@@ -40,8 +42,9 @@ pub fn run_agent<'a>(
         let serving = serving::begin(&node, &client, tasks)?;
         let accounts = Accounts::new(client.clone(), &kubeconfig).map_err(ClusterError::Client)?;
         let accounts = accounts.bound_to_node(&node.name);
-        let proxy =
-            accounts.client(service_network::ACCOUNT_USER, "ferry-proxy").map_err(ClusterError::Client)?;
+        let proxy = accounts
+            .client(service_network::ACCOUNT_USER, &user_agent("kube-proxy"))
+            .map_err(ClusterError::Client)?;
         let (network, name, group) = (node.service_network.clone(), node.name.clone(), tasks.clone());
         let registration = registered(client.clone(), node.name.clone(), tasks.clone());
         tasks.spawn(async move {
@@ -49,7 +52,7 @@ pub fn run_agent<'a>(
             service_network::start(&network, &name, proxy, &group);
         });
         if node.service_network.policies {
-            let reader = accounts.client(policy::access::USER, "ferry-network-policy");
+            let reader = accounts.client(policy::access::USER, &user_agent("ferry-network-policy"));
             let reader = reader.map_err(ClusterError::Client)?;
             let registration = registered(client.clone(), node.name.clone(), tasks.clone());
             let on_failure = node.service_network.policy_failure;

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
+use base::version::user_agent_of;
 use client::Client;
 pub use cloud::ProviderConfig;
 use cloud::http::{CallError, Caller, Http};
@@ -23,7 +24,7 @@ use crate::{ClusterError, chain, components};
 /// Default request timeout of a provider: clouds are slow.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lease name of cloud-controller-manager.
-const LEASE: &str = "cloud-controller-manager";
+pub(crate) const COMPONENT: &str = "cloud-controller-manager";
 
 /// Provider and its settings.
 #[derive(Clone, Debug)]
@@ -129,17 +130,18 @@ pub fn run_cloud<'a>(
     tasks: &'a TaskGroup,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
-        let client = Client::connect(kubeconfig, "ferry-cloud").map_err(ClusterError::Client)?;
+        let client = Client::connect(kubeconfig, &user_agent_of(COMPONENT, COMPONENT))
+            .map_err(ClusterError::Client)?;
         let settings = build(config).await?;
         let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;
         let loop_metrics = LoopMetrics::new(&metrics).map_err(ClusterError::Metrics)?;
-        let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
+        let harness = Harness::new(COMPONENT, client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
             .with_metrics(loop_metrics.clone())
             .with_settings(vec![Box::new(settings.clone())]);
         let controllers = config.controllers.clone();
         let begin = move |harness: &Harness| start(harness, &settings, &controllers);
         if config.leader_election {
-            let election = LeaderElection::new(LEASE, components::identity()).with_metrics(&loop_metrics);
+            let election = LeaderElection::new(COMPONENT, components::identity()).with_metrics(&loop_metrics);
             let shared = client.clone();
             components::run_while_leading(client, election, clock, tasks, move |scope| {
                 begin(&harness.within(shared.clone(), scope));

@@ -14,6 +14,7 @@ use base::backoff::Backoff;
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
+use base::version::user_agent;
 use client::{Client, ClientError, DeleteOptions};
 use dns::config::StubDomain;
 use dns::feed::Feed;
@@ -193,7 +194,7 @@ pub fn run_dns<'a>(
     ready: DnsReady<'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
-        let client = Client::connect(kubeconfig, "ferry-dns").map_err(ClusterError::Client)?;
+        let client = Client::connect(kubeconfig, &user_agent("ferry-dns")).map_err(ClusterError::Client)?;
         let metrics = DnsRegistry::new(clock)?;
         let outcome = run(config, client, metrics, tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
+use base::version::user_agent_of;
 use base::zpages::PageSettings;
 use client::Client;
 use controllers::node_ipam::{ClusterCidrs, parse_cidr};
@@ -28,7 +29,8 @@ use crate::signing::{self, SigningPair};
 use crate::{ClusterError, ComponentPort, LocalLoadBalancers, chain, cloud_provider, scheduling};
 
 /// User of the controllers' informers.
-const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
+const CONTROLLER_MANAGER: &str = "kube-controller-manager";
+const CONTROLLER_MANAGER_USER: &str = "system:kube-controller-manager";
 
 /// Enabled components and their configuration.
 #[derive(Clone, Debug, Default)]
@@ -143,7 +145,8 @@ pub(crate) fn start(
         return Ok(started);
     }
     let rows = controllers::selected(&components.controllers).map_err(ClusterError::Controllers)?;
-    let client = shared(CONTROLLER_MANAGER)?;
+    let (component, agent) = component_of(components);
+    let client = shared(CONTROLLER_MANAGER_USER)?.called(&agent);
     let ignored = controllers::without_effect(&components.controllers);
     if !ignored.is_empty() {
         tracing::warn!(controllers = ignored.join(", "), "controllers of --controllers have no effect");
@@ -159,12 +162,14 @@ pub(crate) fn start(
     }
     let loop_metrics = LoopMetrics::new(metrics).map_err(ClusterError::Metrics)?;
     client::register_metrics(metrics).map_err(ClusterError::Metrics)?;
-    let harness = Harness::new(client.clone(), Arc::clone(identities), clock.clone(), tasks)
+    let shared = client.called(&user_agent_of(component, "shared-informers"));
+    let harness = Harness::new(component, shared.clone(), Arc::clone(identities), clock.clone(), tasks)
         .with_metrics(loop_metrics.clone())
         .with_tracer(components.tracer.clone())
         .with_settings(settings);
     if let Some(configuration) = &components.scheduler {
-        let election = components.leader_election.then(|| client.clone());
+        let election = components.leader_election.then(|| client.called(&scheduling::user_agent()));
+        let harness = harness.of_component(scheduling::COMPONENT);
         scheduling::start(configuration, election, &harness, metrics, &started.checks, clock, tasks)?;
     }
     if rows.is_empty() {
@@ -185,14 +190,14 @@ pub(crate) fn start(
             }
         }
         if let Some(cloud) = &cloud {
-            cloud_provider::start(harness, cloud, &["*".to_owned()]);
+            let harness = harness.of_component(cloud_provider::COMPONENT);
+            cloud_provider::start(&harness, cloud, &["*".to_owned()]);
         }
         tracing::info!(controllers = rows.len(), "started controllers");
     };
     if components.leader_election {
-        let election = LeaderElection::new("kube-controller-manager", identity()).with_metrics(&loop_metrics);
+        let election = LeaderElection::new(CONTROLLER_MANAGER, identity()).with_metrics(&loop_metrics);
         started.checks.add_controllers(names, Some(&election), &active, tasks);
-        let shared = client.clone();
         run_while_leading(client, election, clock, tasks, move |scope| {
             begin(&harness.within(shared.clone(), scope));
         });
@@ -201,6 +206,14 @@ pub(crate) fn start(
         begin(&harness);
     }
     Ok(started)
+}
+
+/// Component that owns the shared informers, and the User-Agent of its client, as in Kubernetes.
+fn component_of(components: &Components) -> (&'static str, String) {
+    if components.controllers.is_empty() && components.scheduler.is_some() {
+        return (scheduling::COMPONENT, scheduling::user_agent());
+    }
+    (CONTROLLER_MANAGER, user_agent_of(CONTROLLER_MANAGER, CONTROLLER_MANAGER))
 }
 
 /// Settings that controllers look up by type.
@@ -273,7 +286,8 @@ pub fn run_alone<'a>(
     tasks: &'a TaskGroup,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
-        let client = Client::connect(kubeconfig, "ferry").map_err(ClusterError::Client)?;
+        let client =
+            Client::connect(kubeconfig, &component_of(components).1).map_err(ClusterError::Client)?;
         let identities: Arc<dyn Identities> = if components.service_account_credentials {
             Arc::new(Accounts::new(client.clone(), kubeconfig).map_err(ClusterError::Client)?)
         } else {
@@ -301,7 +315,8 @@ pub fn run_simulation<'a>(
     tasks: &'a TaskGroup,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
-        let client = Client::connect(kubeconfig, "ferry simulate").map_err(ClusterError::Client)?;
+        let client = Client::connect(kubeconfig, &user_agent_of("kubelet", "simulated"))
+            .map_err(ClusterError::Client)?;
         simulate::start(&client, fleet.clone(), clock, tasks).await.map_err(ClusterError::Simulation)?;
         tasks.stopping().await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {

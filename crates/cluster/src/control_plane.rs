@@ -14,6 +14,7 @@ use base::backoff::Backoff;
 use base::metrics::Metrics;
 use base::readiness::Probes;
 use base::tasks::TaskGroup;
+use base::version::user_agent;
 use client::Client;
 use runtime::Identities;
 use store::Store;
@@ -171,25 +172,29 @@ impl ControlPlane {
         node.traces = self.traces.clone();
         let clients = self.in_process_clients();
         let clients = NodeClients {
-            kubelet: clients.client_of_node(&node.user(), "ferry-kubelet", node.certificates.clone())?,
-            administrator: clients.client_in("ferry-up", &["system:masters"], "ferry-up")?,
-            provisioner: clients.client_as(local_path::USER, "local-path-provisioner")?,
-            proxy: clients.client_as(service_network::USER, "ferry-proxy")?,
-            policies: clients.client_as(policy::access::USER, "ferry-network-policy")?,
+            kubelet: clients.client_of_node(
+                &node.user(),
+                &user_agent("kubelet"),
+                node.certificates.clone(),
+            )?,
+            administrator: clients.client_in("ferry-up", &["system:masters"], &user_agent("ferry-up"))?,
+            provisioner: clients.client_as(local_path::USER, &user_agent("local-path-provisioner"))?,
+            proxy: clients.client_as(service_network::USER, &user_agent("kube-proxy"))?,
+            policies: clients.client_as(policy::access::USER, &user_agent("ferry-network-policy"))?,
         };
         Ok(LocalNode::new(node, clients, &self.certificates.pki))
     }
 
     /// Service proxy on this machine without a node; can be started once the control plane is ready.
     pub fn proxy(&self, config: ProxyConfig) -> Result<LocalProxy, ClusterError> {
-        let client = self.in_process_clients().client_as(service_network::USER, "ferry-proxy")?;
+        let client = self.in_process_clients().client_as(service_network::USER, &user_agent("kube-proxy"))?;
         Ok(LocalProxy::new(config, client))
     }
 
     /// Client with the administrator's permissions.
     pub fn administrator(&self) -> Result<Client, ClusterError> {
         let clients = InProcessClients::new(Arc::clone(&self.server), Arc::clone(&self.certificates));
-        clients.client_in("ferry-up", &["system:masters"], "ferry-up")
+        clients.client_in("ferry-up", &["system:masters"], &user_agent("ferry-up"))
     }
 
     /// Serves until the tasks are stopped, then drains requests, stops the tasks and closes the store. `ready` is
@@ -303,27 +308,28 @@ fn start_components(
         components.legacy_tokens = Some(controllers::service_account_token::LegacyTokens { sign, root_ca });
     }
     let identities: Arc<dyn Identities> = Arc::clone(&clients) as Arc<dyn Identities>;
-    let shared = |user: &str| clients.client_as(user, "ferry");
+    let shared = |user: &str| clients.client_as(user, "");
     let metrics = &server.chain.metrics;
     let started = components::start(&components, &shared, &identities, metrics, &config.clock, tasks)?;
     if let Some(metrics) = &components.metrics {
-        let client = clients.client_as(metrics_server::USER, "ferry-metrics")?;
+        let client = clients.client_as(metrics_server::USER, &user_agent("metrics-server"))?;
         let election = components.leader_election;
         metrics_server::start(metrics, election, server, client, &config.clock, tasks)?;
     }
     for port in &components.ports {
-        let client = clients.client_as(&format!("system:{}", port.component), port.component)?;
+        let client = clients.client_as(&format!("system:{}", port.component), &user_agent(port.component))?;
         port.clone().open(client, metrics, &started, &config.clock, tasks)?;
     }
     if let Some(port) = &components.state_metrics {
-        port.open(clients.client_as(state_metrics::USER, "ferry-state-metrics")?, tasks)?;
+        port.open(clients.client_as(state_metrics::USER, &user_agent("kube-state-metrics"))?, tasks)?;
     }
     component_health::report(&components, server, tasks);
     if components.addons {
-        let administrator = clients.client_in("ferry-up", &["system:masters"], "ferry-up")?;
+        let administrator = clients.client_in("ferry-up", &["system:masters"], &user_agent("ferry-up"))?;
         let dns = components.dns.clone();
-        let dns =
-            dns.map(|dns| Ok::<_, ClusterError>((dns, clients.client_as(cluster_dns::USER, "ferry-dns")?)));
+        let dns = dns.map(|dns| {
+            Ok::<_, ClusterError>((dns, clients.client_as(cluster_dns::USER, &user_agent("ferry-dns"))?))
+        });
         let addons = Addons {
             administrator,
             advertised: certificates.advertised(),

@@ -121,7 +121,7 @@ pub async fn run(
     clock: Clock,
     tasks: &TaskGroup,
 ) -> Result<(), ClientError> {
-    let harness = Harness::new(client.clone(), Arc::new(client), clock, tasks)
+    let harness = Harness::new("local-path-provisioner", client.clone(), Arc::new(client), clock, tasks)
         .with_settings(vec![Box::new(VolumeDirectory(directory))]);
     harness.start(&ROW)?;
     tasks.stopping().await;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use base::clock::Clock;
 use base::pki::{Pki, ServingNames};
 use base::tasks::TaskGroup;
+use base::version::user_agent;
 use client::Client;
 use kubelet::server::{ClientAuthorities, Serving};
 use kubelet::{Kubelet, NodeStarted};
@@ -210,7 +211,7 @@ pub fn run_kubelet<'a>(
                 return Ok(());
             }
         }
-        let client = Client::connect(kubeconfig, "ferry-kubelet").map_err(ClusterError::Client)?;
+        let client = Client::connect(kubeconfig, &user_agent("kubelet")).map_err(ClusterError::Client)?;
         if node.rotate_client && credential.is_used_by(kubeconfig) {
             credential.keep_client_fresh(client.clone(), tasks, node.certificates.clone());
         }

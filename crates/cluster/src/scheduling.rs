@@ -3,13 +3,28 @@
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
-use client::Client;
-use runtime::{Harness, LeaderElection};
+use base::version::user_agent_of;
+use client::{Client, ClientError};
+use runtime::{Context, Harness, LeaderElection};
 use scheduler::{Configuration, Scheduler, SchedulerMetrics};
 
 use crate::component_checks::{ActiveInformers, ComponentChecks};
 use crate::components::{identity, run_while_leading};
 use crate::{ClusterError, chain};
+
+pub(crate) const COMPONENT: &str = "kube-scheduler";
+
+/// User-Agent of the scheduler's client.
+pub(crate) fn user_agent() -> String {
+    user_agent_of(COMPONENT, "scheduler")
+}
+
+/// Context of the scheduler, whose client has the User-Agent of stock kube-scheduler.
+fn context(harness: &Harness) -> Result<Context, ClientError> {
+    let mut context = harness.context(&scheduler::DESCRIPTOR)?;
+    context.client = context.client.called(&user_agent());
+    Ok(context)
+}
 
 /// Starts the scheduler, which shares the harness' informers. With `election`, the client of leader election, it runs
 /// while it holds the lease, with its own informers.
@@ -25,7 +40,7 @@ pub(crate) fn start(
     let active = ActiveInformers::default();
     let metrics = SchedulerMetrics::new(metrics).map_err(ClusterError::Metrics)?;
     let build = |harness: &Harness| {
-        let context = harness.context(&scheduler::DESCRIPTOR).map_err(ClusterError::Client)?;
+        let context = context(harness).map_err(ClusterError::Client)?;
         Scheduler::new(context, configuration, Some(metrics.clone())).map_err(ClusterError::Scheduler)
     };
     let Some(client) = election else {
@@ -67,7 +82,7 @@ fn supervise(
 ) {
     tasks.supervise("kube-scheduler", move || {
         let again = || {
-            let context = harness.context(&scheduler::DESCRIPTOR).map_err(|error| chain(&error))?;
+            let context = context(&harness).map_err(|error| chain(&error))?;
             Scheduler::new(context, &settings, Some(metrics.clone())).map_err(|error| chain(&error))
         };
         let scheduler = first.take().map_or_else(again, Ok);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
+use base::version::user_agent;
 use base::zpages::{ComponentPages, PageSettings};
 use client::Client;
 use cloud::local::{Pool, announce};
@@ -181,7 +182,7 @@ pub fn run_proxy<'a>(
     ready: Box<dyn FnOnce() + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
-        let client = Client::connect(kubeconfig, "ferry-proxy").map_err(ClusterError::Client)?;
+        let client = Client::connect(kubeconfig, &user_agent("kube-proxy")).map_err(ClusterError::Client)?;
         let outcome = run(config, name, &Informers::new(client, tasks), tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {
             tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");

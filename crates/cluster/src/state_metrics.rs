@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ::metrics::{InvalidSchedule, StateMetrics, StateMetricsConfig, state_resources};
 use base::tasks::TaskGroup;
+use base::version::user_agent;
 use client::{Client, ClientError};
 use controllers::cron_job::schedule::{Schedule, local_zone};
 use futures_util::future::BoxFuture;
@@ -78,7 +79,8 @@ pub fn run_state_metrics<'a>(
     ready: Box<dyn FnOnce(SocketAddr) + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
-        let client = Client::connect(&kubeconfig, "ferry state-metrics").map_err(ClusterError::Client)?;
+        let client =
+            Client::connect(&kubeconfig, &user_agent("kube-state-metrics")).map_err(ClusterError::Client)?;
         ready(port.open(client, tasks)?);
         tasks.stopping().await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {

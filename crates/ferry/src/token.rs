@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use base::clock::Clock;
+use base::version::user_agent;
 use clap::{Args, Subcommand};
 use cluster::{BootstrapToken, Client};
 use serde_json::json;
@@ -56,7 +57,7 @@ pub enum TokenVerb {
 
 pub async fn run(arguments: TokenArgs) -> Result<ExitCode> {
     let kubeconfig = arguments.kubeconfig.unwrap_or_else(|| arguments.data_dir.data_dir.join("kubeconfig"));
-    let client = Client::connect(&kubeconfig, "ferry-token")
+    let client = Client::connect(&kubeconfig, &user_agent("ferry-token"))
         .with_context(|| format!("failed to load {}", kubeconfig.display()))?;
     match arguments.verb {
         TokenVerb::Create { ttl, description, quiet } => {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use base::version::user_agent;
 use clap::{Args, ValueEnum};
 use cluster::{Client, HISTORY_GROUP, HISTORY_VERSION};
 use machinery::quantity::Quantity;
@@ -71,7 +72,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// `ferry top`.
 pub async fn run(arguments: TopArgs) -> Result<ExitCode> {
     let kubeconfig = arguments.kubeconfig.unwrap_or_else(|| arguments.data_dir.data_dir.join("kubeconfig"));
-    let client = Client::connect(&kubeconfig, "ferry top")?;
+    let client = Client::connect(&kubeconfig, &user_agent("ferry-top"))?;
     let path = path(arguments.resource, arguments.namespace.as_deref(), arguments.since);
     let mut list: Value = client.read(&path).await.context("failed to read the usage history")?;
     if let (Some(by), Some(items)) = (arguments.sort_by, list["items"].as_array_mut()) {

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use base::clock::Clock;
 use base::tasks::TaskGroup;
+use base::version::user_agent;
 use client::{Client, Patch};
 use objects::core::v1::{ConfigMap, Namespace};
 use runtime::{Action, Cache, Context, Descriptor, Harness, Key, Loop, LoopError, Row};
@@ -67,8 +68,8 @@ impl Loop for LabelCopier {
 
 /// Starts the controller in `tasks`. The client of the kubeconfig serves all identities.
 pub fn start(kubeconfig: &Path, tasks: &TaskGroup) -> Result<()> {
-    let client = Client::connect(kubeconfig, "label-copier")?;
-    let harness = Harness::new(client.clone(), Arc::new(client), Clock::system(), tasks);
+    let client = Client::connect(kubeconfig, &user_agent("label-copier"))?;
+    let harness = Harness::new("label-copier", client.clone(), Arc::new(client), Clock::system(), tasks);
     harness.start(&ROW).context("failed to start the controller")
 }
 

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use base::clock::Clock;
 use base::tasks::{TaskGroup, panic_message};
 use base::trace::{self, Kind, Parent, Span, Tracer};
+use base::version::user_agent_of;
 use client::{Client, ClientError, Object};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -104,6 +105,11 @@ pub struct Workers(pub HashMap<String, usize>);
 /// Provides a client for each identity.
 pub trait Identities: Send + Sync {
     fn client(&self, identity: &str, user_agent: &str) -> Result<Client, ClientError>;
+
+    /// False if all clients share the credentials of the component.
+    fn has_own_credentials(&self) -> bool {
+        true
+    }
 }
 
 /// Dependencies of a loop. Clones share everything but the cause on the client's writes.
@@ -195,6 +201,7 @@ impl Context {
 /// Starts loops and owns what they share.
 #[derive(Clone)]
 pub struct Harness {
+    component: &'static str,
     identities: Arc<dyn Identities>,
     informers: Informers,
     tasks: TaskGroup,
@@ -205,11 +212,18 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// Harness whose informers use `shared` and whose loops get their clients from `identities`. Everything runs in
-    /// `tasks`.
+    /// Harness of a component whose informers use `shared` and whose loops get their clients from `identities`.
+    /// Everything runs in `tasks`.
     #[must_use]
-    pub fn new(shared: Client, identities: Arc<dyn Identities>, clock: Clock, tasks: &TaskGroup) -> Self {
+    pub fn new(
+        component: &'static str,
+        shared: Client,
+        identities: Arc<dyn Identities>,
+        clock: Clock,
+        tasks: &TaskGroup,
+    ) -> Self {
         Self {
+            component,
             identities,
             informers: Informers::new(shared, tasks),
             tasks: tasks.clone(),
@@ -224,6 +238,12 @@ impl Harness {
     #[must_use]
     pub fn within(&self, shared: Client, tasks: &TaskGroup) -> Self {
         Self { informers: Informers::new(shared, tasks), tasks: tasks.clone(), ..self.clone() }
+    }
+
+    /// Copy for loops of another component of this process.
+    #[must_use]
+    pub fn of_component(&self, component: &'static str) -> Self {
+        Self { component, ..self.clone() }
     }
 
     #[must_use]
@@ -253,9 +273,19 @@ impl Harness {
         &self.informers
     }
 
+    /// User-Agent of a loop: as in Kubernetes, it ends with the service account if the loop has its own credentials.
+    fn user_agent(&self, descriptor: &Descriptor) -> String {
+        let account = descriptor.identity.starts_with("system:serviceaccount:");
+        let client = match self.identities.has_own_credentials() && account {
+            true => descriptor.identity,
+            false => descriptor.name,
+        };
+        user_agent_of(self.component, client)
+    }
+
     /// Context for components that are not a [`Loop`], such as the scheduler.
     pub fn context(&self, descriptor: &'static Descriptor) -> Result<Context, ClientError> {
-        let client = self.identities.client(descriptor.identity, &user_agent(descriptor.name))?;
+        let client = self.identities.client(descriptor.identity, &self.user_agent(descriptor))?;
         let recorder = Recorder::new(client.clone(), descriptor.name, self.clock.clone(), &self.tasks);
         Ok(Context {
             client,
@@ -298,11 +328,6 @@ impl Harness {
         });
         Ok(())
     }
-}
-
-/// User agent of a component.
-fn user_agent(component: &str) -> String {
-    format!("ferry/{} ({component})", env!("CARGO_PKG_VERSION"))
 }
 
 /// Guard of a key in process. Dropping it without an outcome, as a panic does, retries the key; in either case the
@@ -411,10 +436,14 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// Returns the same client for every identity.
+/// Returns the same client for every identity, except for its User-Agent.
 impl Identities for Client {
-    fn client(&self, _identity: &str, _user_agent: &str) -> Result<Client, ClientError> {
-        Ok(self.clone())
+    fn client(&self, _identity: &str, user_agent: &str) -> Result<Client, ClientError> {
+        Ok(self.called(user_agent))
+    }
+
+    fn has_own_credentials(&self) -> bool {
+        false
     }
 }
 
@@ -458,7 +487,7 @@ mod tests {
     async fn worker_after_panic_retries_key_and_continues() {
         let tasks = TaskGroup::new();
         let client = client();
-        let harness = Harness::new(client.clone(), Arc::new(client), Clock::system(), &tasks);
+        let harness = Harness::new("tester", client.clone(), Arc::new(client), Clock::system(), &tasks);
         let ctx = harness.context(&TEST).expect("a context");
         let (queue, looks) = (ctx.queue.clone(), Arc::new(AtomicU32::new(0)));
         let work: Arc<dyn Loop> = Arc::new(Panicking(Arc::clone(&looks)));

@@ -203,7 +203,7 @@ async fn failing_loop_is_retried_until_success() -> Result<()> {
     let server = Server::start().await?;
     let client = Client::connect(&server.kubeconfig, "test")?;
     let tasks = TaskGroup::new();
-    let harness = Harness::new(client.clone(), Arc::new(client.clone()), Clock::system(), &tasks);
+    let harness = Harness::new("tester", client.clone(), Arc::new(client.clone()), Clock::system(), &tasks);
     let row = Row {
         descriptor: &MARKER,
         build: |ctx| Box::new(Marker { maps: ctx.watch_self::<ConfigMap>() }),

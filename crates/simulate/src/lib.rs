@@ -93,7 +93,7 @@ pub fn start<'a>(
         let fleet = Arc::new(fleet);
         heartbeat::start(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
         registration::keep_ready(client.clone(), Arc::clone(&fleet), clock.clone(), tasks);
-        let harness = Harness::new(client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
+        let harness = Harness::new("kubelet", client.clone(), Arc::new(client.clone()), clock.clone(), tasks)
             .with_settings(vec![Box::new(Arc::clone(&fleet))]);
         harness.start(&Row { descriptor: &pods::DESCRIPTOR, build: pods::build, by_default: true })?;
         tracing::info!(nodes = fleet.nodes, "started simulated nodes");

@@ -1,5 +1,6 @@
 //! Node object of a simulated node, and its status.
 
+use base::version::GIT_VERSION;
 use client::{Client, ClientError, DeleteOptions, Patch};
 use jiff::Timestamp;
 use objects::core::v1::Node;
@@ -70,7 +71,7 @@ fn status(fleet: &Fleet, name: &str, number: usize, now: Timestamp) -> Value {
         "nodeInfo": {
             "architecture": "amd64", "operatingSystem": "linux", "osImage": "simulated",
             "kernelVersion": "simulated", "containerRuntimeVersion": "simulated://1.0",
-            "kubeletVersion": "v1.36.4", "kubeProxyVersion": "", "bootID": "", "machineID": "", "systemUUID": "",
+            "kubeletVersion": GIT_VERSION, "kubeProxyVersion": "", "bootID": "", "machineID": "", "systemUUID": "",
         },
     })
 }

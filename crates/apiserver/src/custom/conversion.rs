@@ -176,7 +176,7 @@ impl Webhook {
         let authorities = bundle.filter(|bundle| !bundle.is_empty()).into();
         let trust = Trust { authorities, server_name, ..Trust::default() };
         let target = Target::of_webhook(url, &trust).map_err(|error| error.to_string())?;
-        let client = Arc::new(Client::new(target));
+        let client = Arc::new(Client::new(target).for_webhook());
         *self.client.lock() = Some((url.to_owned(), Arc::clone(&client)));
         Ok(client)
     }

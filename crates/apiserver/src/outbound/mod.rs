@@ -12,6 +12,7 @@ pub use target::Target;
 pub use users::Users;
 
 use base::http::{HttpError, Limits};
+use base::version::user_agent;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -91,6 +92,7 @@ pub enum Credentials {
 pub struct Client {
     pub target: Target,
     credentials: Credentials,
+    user_agent: String,
     http: base::http::Client,
 }
 
@@ -101,7 +103,14 @@ impl Client {
 
     pub fn with_credentials(target: Target, credentials: Credentials) -> Self {
         let limits = Limits { response: MAX_WAIT, silence: MAX_WAIT, ..Limits::default() };
-        Self { target, credentials, http: base::http::Client::new(limits) }
+        let user_agent = user_agent("kube-apiserver");
+        Self { target, credentials, user_agent, http: base::http::Client::new(limits) }
+    }
+
+    /// The same client with the User-Agent that admission and conversion webhooks see in Kubernetes.
+    #[must_use]
+    pub fn for_webhook(self) -> Self {
+        Self { user_agent: "kube-apiserver-admission".to_owned(), ..self }
     }
 
     /// Gets JSON from this path below the target's.
@@ -199,7 +208,7 @@ impl Client {
         let mut request = Request::builder()
             .method(method.clone())
             .uri(if whole.is_empty() { "/" } else { &whole })
-            .header(USER_AGENT, concat!("ferry/", env!("CARGO_PKG_VERSION")))
+            .header(USER_AGENT, &self.user_agent)
             .header(ACCEPT, "application/json");
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");

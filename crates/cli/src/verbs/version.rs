@@ -1,5 +1,6 @@
 //! `kubectl version`.
 
+use base::version::GIT_VERSION;
 use machinery::codec::yaml;
 use serde_json::{Value, json};
 
@@ -22,9 +23,16 @@ const FLAGS: &[Flag] = &[
     option("output", "One of 'yaml' or 'json'.").short('o'),
 ];
 
-/// The version of Kubernetes whose kubectl this is.
-const VERSION: &str = "v1.36.4";
 const KUSTOMIZE: &str = "none";
+
+/// Version of the command: unlike that of a server, it has no versions that it emulates.
+fn client_version() -> Value {
+    let mut version = base::version::version();
+    if let Some(fields) = version.as_object_mut() {
+        fields.retain(|name, _| !name.starts_with("emulation") && !name.starts_with("minCompatibility"));
+    }
+    version
+}
 
 async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
     if !matches.operands.is_empty() {
@@ -36,7 +44,7 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         return fail("--output must be 'yaml' or 'json'");
     }
     let mut versions = json!({
-        "clientVersion": {"gitVersion": VERSION, "major": "1", "minor": "36", "platform": "linux"},
+        "clientVersion": client_version(),
         "kustomizeVersion": KUSTOMIZE,
     });
     let mut failure = None;
@@ -50,7 +58,7 @@ async fn run(session: &mut Session, matches: &Matches) -> Result<(), CliError> {
         "json" => pretty_json(&versions).replace("    ", "  ") + "\n",
         "yaml" => String::from_utf8_lossy(&yaml::encode(&versions)).into_owned(),
         _ => {
-            let mut text = format!("Client Version: {VERSION}\nKustomize Version: {KUSTOMIZE}\n");
+            let mut text = format!("Client Version: {GIT_VERSION}\nKustomize Version: {KUSTOMIZE}\n");
             if let Value::String(server) = &versions["serverVersion"]["gitVersion"] {
                 text.push_str(&format!("Server Version: {}\n", crate::printer::escape_terminal(server)));
             }

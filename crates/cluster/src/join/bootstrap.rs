@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use base::file::{self, PRIVATE};
+use base::version::user_agent;
 use client::{Client, Kubeconfig, read_material};
 use machinery::kubeconfig::{self, ClusterEntry, Material, UserEntry};
 
@@ -19,7 +20,7 @@ pub(crate) async fn kubeconfig(
     if path.exists() && (!credential.is_used_by(path) || credential.load().is_some()) {
         return Ok(());
     }
-    let client = Client::connect(bootstrap, "ferry-kubelet").map_err(JoinError::Request)?;
+    let client = Client::connect(bootstrap, &user_agent("kubelet")).map_err(JoinError::Request)?;
     credential.renew(&client).await?;
     let shared = Kubeconfig::load(bootstrap).map_err(JoinError::Kubeconfig)?;
     let authority = shared.authority.as_ref().map(read_material).transpose();

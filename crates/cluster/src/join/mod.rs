@@ -14,6 +14,7 @@ use std::time::Duration;
 use base::clock::Clock;
 use base::file::{self, PRIVATE, PUBLIC};
 use base::tasks::TaskGroup;
+use base::version::user_agent;
 use client::{Client, ClientError, KubeconfigError};
 use kubelet::CertificateStatus;
 use machinery::kubeconfig::{self, ClusterEntry, Material, UserEntry};
@@ -108,7 +109,7 @@ impl Join {
         let bootstrap = self.file("bootstrap-kubeconfig");
         let user = UserEntry { token: Some(Material::Text(token.to_string())), ..UserEntry::default() };
         write(&bootstrap, &render(&self.server, &user), PRIVATE)?;
-        let client = Client::connect(&bootstrap, "ferry-agent").map_err(JoinError::Request)?;
+        let client = Client::connect(&bootstrap, &user_agent("ferry-agent")).map_err(JoinError::Request)?;
         let outcome = self.credential().renew(&client).await;
         // The old content is outdated or invalid.
         let _ = std::fs::remove_file(&bootstrap);

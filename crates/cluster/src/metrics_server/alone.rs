@@ -8,6 +8,7 @@ use ::metrics::{ResourceMetrics, ResourceMetricsConfig};
 use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
+use base::version::user_agent;
 use bytes::Bytes;
 use client::{Client, Kubeconfig};
 use futures_util::future::BoxFuture;
@@ -54,8 +55,8 @@ pub fn run_metrics_server<'a>(
     ready: Box<dyn FnOnce(SocketAddr) + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
-        let client =
-            Client::connect(&config.kubeconfig, "ferry metrics-server").map_err(ClusterError::Client)?;
+        let client = Client::connect(&config.kubeconfig, &user_agent("metrics-server"))
+            .map_err(ClusterError::Client)?;
         let kubeconfig = kubeconfig(&config.kubeconfig)?;
         let listening = config.port.bind()?;
         let metrics = Metrics::new(clock).map_err(ClusterError::Metrics)?;

@@ -19,6 +19,7 @@ mod encryption;
 mod ingress;
 mod issuers;
 mod lifecycle;
+mod managers;
 mod metric_names;
 mod node_identities;
 mod policies;

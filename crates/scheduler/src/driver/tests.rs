@@ -84,7 +84,8 @@ impl World {
         let api = Arc::new(FakeApi::default());
         let client = Client::new(Arc::clone(&api) as Arc<dyn Transport>, "test");
         let tasks = TaskGroup::new();
-        let harness = Harness::new(client.clone(), Arc::new(client), Clock::system(), &tasks);
+        let harness =
+            Harness::new("kube-scheduler", client.clone(), Arc::new(client), Clock::system(), &tasks);
         let (pods, nodes) = (harness.informers().of::<Pod>(), harness.informers().of::<Node>());
         let context = harness.context(&DESCRIPTOR).expect("a context");
         let scheduler = Scheduler::new(context, &Configuration::default(), None).expect("a scheduler");

@@ -86,7 +86,8 @@ impl Hook {
         let authorities = bundle.filter(|bundle| !bundle.is_empty()).into();
         let ServerCredentials { credentials, identity } = presented();
         let trust = Trust { authorities, server_name, identity };
-        let client = Arc::new(Client::with_credentials(Target::of_webhook(url, &trust)?, credentials));
+        let target = Target::of_webhook(url, &trust)?;
+        let client = Arc::new(Client::with_credentials(target, credentials).for_webhook());
         *self.client.lock() = Some((url.to_owned(), client.clone()));
         Ok(client)
     }
