@@ -29,6 +29,3 @@ pub mod volumes;
 pub use config::{CertificateStatus, Config, Gate};
 pub use housekeeping_config::HousekeepingConfig;
 pub use kubelet::{Kubelet, KubeletError, NodeStarted};
-
-/// Kubernetes version that this kubelet implements.
-pub const KUBERNETES_VERSION: &str = base::version::GIT_VERSION;
