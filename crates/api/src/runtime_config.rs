@@ -35,6 +35,15 @@ const STABILITIES: [Stability; 4] = [
     ("api/alpha", |version| version.contains("alpha")),
 ];
 
+/// A deprecated key without effect.
+const LEGACY: &str = "api/legacy";
+
+/// Key of the core version for the names that kube-apiserver has for it and its resources, and other keys as they are.
+fn core_version(key: &str) -> &str {
+    let rest = key.strip_prefix("api/").unwrap_or(key);
+    if rest == "v1" || rest.starts_with("v1/") { "/v1" } else { key }
+}
+
 /// Validated settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
@@ -47,7 +56,9 @@ impl RuntimeConfig {
         let mut values: BTreeMap<&str, &str> = BTreeMap::new();
         for pair in pairs.into_iter().map(str::trim).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            values.insert(key.trim(), value.trim());
+            if key.trim() != LEGACY {
+                values.insert(core_version(key.trim()), value.trim());
+            }
         }
         if values.len() == 1 && values.get("api/all") == Some(&"false") {
             return Err(RuntimeConfigError::Nothing);
@@ -179,10 +190,18 @@ mod tests {
     }
 
     #[test]
+    fn core_version_has_several_names() {
+        for off in ["v1=false", "api/v1=false", "api/v1/pods=false", "/v1=false"] {
+            assert!(!served(off).contains(&"/v1/pods".to_owned()), "{off}");
+        }
+        assert_eq!(served("api/v1,api/legacy=false").len(), RESOURCES.len());
+    }
+
+    #[test]
     fn invalid_settings_return_kubernetes_messages() {
         for (text, want) in [
             ("api/all=false", "invalid runtime-config with only api/all=false"),
-            ("v1=false", "runtime-config invalid key v1"),
+            ("apps=false", "runtime-config invalid key apps"),
             ("nothing.k8s.io/v1=true", "unknown api groups nothing.k8s.io/v1"),
             ("apps/v7=true", "group version apps/v7 that has not been registered"),
             ("api/beta=maybe", "invalid value api/beta=maybe"),

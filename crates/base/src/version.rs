@@ -20,10 +20,22 @@ pub struct BuildInfo {
 }
 
 static BUILD: OnceLock<BuildInfo> = OnceLock::new();
+static REPORTED: OnceLock<String> = OnceLock::new();
 
 /// Sets the build of this process, which `/version` and `kubernetes_build_info` report. The first call counts.
 pub fn set_build(build: BuildInfo) {
     let _ = BUILD.set(build);
+}
+
+/// Sets the version that is reported instead of [`GIT_VERSION`]. The first call counts.
+pub fn set_reported(version: String) {
+    let _ = REPORTED.set(version);
+}
+
+/// The version that this process reports.
+#[must_use]
+pub fn git_version() -> &'static str {
+    REPORTED.get().map_or(GIT_VERSION, String::as_str)
 }
 
 /// Commit, state of the tree and date. Those of an unknown build are those of an unstamped build of Kubernetes.
@@ -46,7 +58,7 @@ pub fn version() -> Value {
         "emulationMinor": "36",
         "minCompatibilityMajor": "1",
         "minCompatibilityMinor": "35",
-        "gitVersion": GIT_VERSION,
+        "gitVersion": git_version(),
         "gitCommit": commit,
         "gitTreeState": tree_state,
         "buildDate": date,
@@ -94,7 +106,8 @@ pub fn register_build_info(metrics: &Metrics) -> Result<(), MetricsError> {
 }
 
 /// Operating system and architecture in Go's terms.
-fn platform() -> String {
+#[must_use]
+pub fn platform() -> String {
     let machine = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

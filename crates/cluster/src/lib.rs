@@ -96,5 +96,6 @@ pub use simulate::Fleet;
 pub use state_metrics::{StateMetricsPort, run_state_metrics};
 pub use status_port::{ComponentPort, StatusPort};
 pub use store::embedded::DEFAULT_QUOTA_BYTES;
+pub use store::etcd_server::VERSION as ETCD_VERSION;
 pub use store_server::serve_store;
 pub use traces::Traces;

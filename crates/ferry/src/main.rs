@@ -56,6 +56,7 @@ mod tracing_flags;
 mod up;
 mod upstream_flags;
 mod upstream_node_flags;
+mod upstream_version;
 mod version;
 
 use std::ffi::OsString;
@@ -68,6 +69,7 @@ use rustix::process::geteuid;
 
 use cli::{Cli, Command};
 use upstream_flags::CommandLine;
+use upstream_version::VersionRequest;
 
 fn main() -> ExitCode {
     memory::return_immediately();
@@ -84,7 +86,20 @@ fn main() -> ExitCode {
     if let Some(words) = kubectl::words(std::env::args_os()) {
         return kubectl::main(words);
     }
-    let cli = match parse() {
+    let line = CommandLine::new(std::env::args_os());
+    match line.version {
+        Ok(None) => {}
+        Ok(Some(VersionRequest::Report(ref version))) => base::version::set_reported(version.clone()),
+        Ok(Some(VersionRequest::Print(text))) => {
+            println!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("ferry: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    let cli = match parse(line) {
         Ok(cli) => cli,
         Err(error) => {
             eprintln!("ferry: {error:#}");
@@ -114,8 +129,7 @@ fn main() -> ExitCode {
 }
 
 /// Parses the command line; the kubelet's configuration file and the proxy's logging settings are merged as flags.
-fn parse() -> Result<Cli> {
-    let CommandLine { mut words, warnings } = CommandLine::new(std::env::args_os());
+fn parse(CommandLine { mut words, warnings, .. }: CommandLine) -> Result<Cli> {
     let cli = parsed(&words, |_| None);
     for warning in warnings {
         eprintln!("ferry: {warning}");

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use crate::controller_flags::CONCURRENCY;
 use crate::upstream_node_flags::{KUBELET, PROXY};
+use crate::upstream_version::{self, VersionRequest};
 
 /// Binaries of Kubernetes and the equivalent commands of Ferry, run by links of those names.
 const BINARIES: &[(&str, &str)] = &[
@@ -269,18 +270,23 @@ fn rows(command: &str) -> impl Iterator<Item = &'static Row> {
 }
 
 /// A command line for clap, and the warnings to print.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct CommandLine {
     pub words: Vec<OsString>,
     pub warnings: Vec<String>,
+    /// `--version` of a component.
+    pub version: Result<Option<VersionRequest>, String>,
 }
 
 impl CommandLine {
     /// Parses `words`; the first is the program name. The name of a Kubernetes binary selects the equivalent command.
     pub fn new(words: impl IntoIterator<Item = OsString>) -> Self {
+        let mut words: Vec<OsString> = words.into_iter().collect();
+        let version =
+            component(&words).map_or(Ok(None), |command| upstream_version::take(command, &mut words));
         let mut words = words.into_iter();
-        let Some(program) = words.next() else { return Self::default() };
-        let mut line = Self { words: vec![program.clone()], warnings: Vec::new() };
+        let program = words.next().unwrap_or_default();
+        let mut line = Self { words: vec![program.clone()], warnings: Vec::new(), version };
         line.words.extend(command_of(&program).map(OsString::from));
         let mut command: Option<String> = command_of(&program).map(str::to_owned);
         while let Some(word) = words.next() {
@@ -331,6 +337,14 @@ impl CommandLine {
             self.words.push(format!("--data-dir={directory}").into());
         }
     }
+}
+
+/// Command of a line that runs a component of Kubernetes, by the program's name or as the first argument.
+fn component(words: &[OsString]) -> Option<&'static str> {
+    let by_name = words.first().and_then(|program| command_of(program));
+    by_name.or_else(|| {
+        BINARIES.iter().map(|(_, command)| *command).find(|one| words.get(1).is_some_and(|word| word == one))
+    })
 }
 
 /// Command that a program of this name runs.

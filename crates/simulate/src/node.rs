@@ -1,6 +1,6 @@
 //! Node object of a simulated node, and its status.
 
-use base::version::GIT_VERSION;
+use base::version::git_version;
 use client::{Client, ClientError, DeleteOptions, Patch};
 use jiff::Timestamp;
 use objects::core::v1::Node;
@@ -71,7 +71,7 @@ fn status(fleet: &Fleet, name: &str, number: usize, now: Timestamp) -> Value {
         "nodeInfo": {
             "architecture": "amd64", "operatingSystem": "linux", "osImage": "simulated",
             "kernelVersion": "simulated", "containerRuntimeVersion": "simulated://1.0",
-            "kubeletVersion": GIT_VERSION, "kubeProxyVersion": "", "bootID": "", "machineID": "", "systemUUID": "",
+            "kubeletVersion": git_version(), "kubeProxyVersion": "", "bootID": "", "machineID": "", "systemUUID": "",
         },
     })
 }

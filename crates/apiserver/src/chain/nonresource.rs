@@ -116,18 +116,24 @@ impl Chain {
     }
 }
 
+/// A document as indented JSON.
 fn json(value: &Value, context: &Context) -> Reply {
-    match reply::value(200, value, &Accepted::plain(Encoding::Json, true), context) {
-        Ok(reply) => reply,
-        Err(status) => reply::status(&status, None),
-    }
+    let accepted = Accepted::plain(Encoding::Json, true);
+    reply::finish(200, &accepted, discovery::document(value, true).into(), context)
 }
 
 /// A discovery document in the encoding the client accepts.
 fn negotiated(value: &Value, context: &Context) -> Reply {
     let offers = Offers { cbor: false, forms: Forms::None, streams: false, protobuf: true };
-    let outcome = accept(&context.headers, context.query.get("pretty"), offers)
-        .and_then(|accepted| reply::value(200, value, &accepted, context));
+    let outcome = accept(&context.headers, context.query.get("pretty"), offers).and_then(|accepted| {
+        match accepted.encoding {
+            Encoding::Json => {
+                let body = discovery::document(value, accepted.pretty);
+                Ok(reply::finish(200, &accepted, body.into(), context))
+            }
+            _ => reply::value(200, value, &accepted, context),
+        }
+    });
     outcome.unwrap_or_else(|status| reply::status(&status, None))
 }
 

@@ -4,6 +4,7 @@
 //! a new one replaces it. Documents are built on first use.
 
 mod group_version;
+mod order;
 mod root_paths;
 mod version;
 
@@ -11,6 +12,7 @@ mod version;
 mod reference_tests;
 
 pub use group_version::{ApiResource, ApiSubresource, GroupVersion, built_in, compare_versions};
+pub use order::document;
 pub use root_paths::{CHECKS, HealthCheck};
 pub use version::{GIT_VERSION, register_build_info, version};
 
@@ -69,7 +71,7 @@ impl Group {
     }
 
     fn aggregated(&self) -> &str {
-        self.aggregated.get_or_init(|| aggregated_group(&self.versions).to_string())
+        self.aggregated.get_or_init(|| order::item(&aggregated_group(&self.versions)))
     }
 }
 

@@ -81,7 +81,7 @@ pub fn system_info(runtime: &str, version: &str) -> NodeSystemInfo {
         container_runtime_version: format!("{runtime}://{version}"),
         kernel_version: read("/proc/sys/kernel/osrelease"),
         kube_proxy_version: String::new(),
-        kubelet_version: base::version::GIT_VERSION.to_owned(),
+        kubelet_version: base::version::git_version().to_owned(),
         system_uuid: if uuid.is_empty() { machine.clone() } else { uuid },
         machine_id: machine,
         operating_system: "linux".to_owned(),

@@ -22,6 +22,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::Status;
 use tonic::body::Body;
 
+pub use self::status::VERSION;
+
 use self::grpc::{Answer, streaming, unary};
 use crate::contract::{Revision, Store};
 use crate::etcd::rpc;

@@ -7,7 +7,7 @@ use super::{Server, header, signed};
 use crate::etcd::rpc;
 
 /// The version in responses, by which clients enable features. Every served part of the API behaves as in this version.
-const VERSION: &str = "3.6.0";
+pub const VERSION: &str = "3.6.0";
 
 /// `etcdserverpb.StatusRequest`.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
