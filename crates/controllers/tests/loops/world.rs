@@ -41,7 +41,13 @@ impl World {
     pub fn start_loops(&mut self, controllers: &str) -> Result<()> {
         self.loops = TaskGroup::new();
         let identities = Arc::new(self.admin.clone());
-        let harness = Harness::new(self.admin.clone(), identities, self.clock.clone(), &self.loops);
+        let harness = Harness::new(
+            "kube-controller-manager",
+            self.admin.clone(),
+            identities,
+            self.clock.clone(),
+            &self.loops,
+        );
         let names: Vec<String> = controllers.split(',').map(str::to_owned).collect();
         for row in controllers::selected(&names)? {
             harness.start(row)?;

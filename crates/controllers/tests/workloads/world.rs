@@ -39,8 +39,13 @@ impl World {
 
     pub fn start_loops(&mut self) -> Result<()> {
         let tasks = TaskGroup::new();
-        let harness =
-            Harness::new(self.client.clone(), Arc::new(self.client.clone()), self.clock.clone(), &tasks);
+        let harness = Harness::new(
+            "kube-controller-manager",
+            self.client.clone(),
+            Arc::new(self.client.clone()),
+            self.clock.clone(),
+            &tasks,
+        );
         for name in &self.names {
             harness.start(row(name))?;
         }
