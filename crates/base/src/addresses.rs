@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::machine_network::{self, Family};
+
 /// The machine's host name, if it has a usable one.
 #[must_use]
 pub fn hostname() -> Option<String> {
@@ -20,7 +22,10 @@ pub fn reachable(listen: SocketAddr) -> BTreeSet<IpAddr> {
         addresses.insert(listen.ip());
         return addresses;
     }
-    addresses.extend(local());
+    match machine_network::current() {
+        Some(network) => addresses.extend(&network.external),
+        None => addresses.extend(local()),
+    }
     addresses
 }
 
@@ -35,14 +40,16 @@ pub fn for_local_clients(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Address to advertise for a listener bound to `listen`: its own, or the first one of this machine that is not a
-/// loopback.
+/// Address to advertise for a listener bound to `listen`: its own, or the machine's preferred one of these families, or
+/// the first one of this machine that is not a loopback.
 #[must_use]
-pub fn for_other_machines(listen: SocketAddr) -> SocketAddr {
+pub fn for_other_machines(listen: SocketAddr, families: &[Family]) -> SocketAddr {
     if !listen.ip().is_unspecified() {
         return listen;
     }
-    let reachable = local().into_iter().find(|ip| !ip.is_loopback() && (listen.is_ipv6() || ip.is_ipv4()));
+    let usable = |ip: &IpAddr| !ip.is_loopback() && (listen.is_ipv6() || ip.is_ipv4());
+    let preferred = machine_network::current().map(|network| network.node_ips(families)).unwrap_or_default();
+    let reachable = preferred.into_iter().find(usable).or_else(|| local().into_iter().find(usable));
     reachable.map_or_else(|| for_local_clients(listen), |ip| SocketAddr::new(ip, listen.port()))
 }
 

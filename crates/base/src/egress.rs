@@ -13,6 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use crate::http::{Address, Origin};
+use crate::machine_network::AddressedStream;
 
 /// Time for the connection to a proxy and for its answer.
 const PROXY_LIMIT: Duration = Duration::from_secs(30);
@@ -80,7 +81,7 @@ pub async fn connect(network: Option<Network>, host: &str, port: u16) -> Result<
     let found = found.map_err(|error| Error::new(error.kind(), LookupError(error)))?;
     let stream = TcpStream::connect(found.collect::<Vec<_>>().as_slice()).await?;
     stream.set_nodelay(true)?;
-    Ok(Box::new(stream))
+    Ok(Box::new(AddressedStream::new(stream)))
 }
 
 /// Connects to a server through a proxy, which also resolves its name.

@@ -1,17 +1,19 @@
 //! Notifies of file changes with inotify, without polling.
 //!
-//! [`FileChanges`] watches the directory, not the file: files are replaced by renaming others over them.
+//! [`FileChanges`] watches the directory, because files are replaced by renaming others over them, and the file itself,
+//! because a mounted file is written in place. For a symbolic link it also watches the directory of the target.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::inotify;
 pub use rustix::fs::inotify::WatchFlags;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Writers may need several steps; a change is reported after this quiet period.
@@ -31,7 +33,7 @@ impl Inotify {
     /// Has to be called on the runtime.
     pub fn new() -> io::Result<Self> {
         let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        Ok(Self(register(watch)?))
+        Ok(Self(register(watch, Interest::READABLE | Interest::WRITABLE)?))
     }
 
     /// Watches a file or directory.
@@ -77,9 +79,26 @@ fn read(watch: &OwnedFd, names: &mut Vec<OsString>) -> io::Error {
 }
 
 #[expect(unsafe_code, reason = "the descriptor is owned by the registration, as the runtime requires")]
-fn register(watch: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+fn register(watch: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an owned descriptor refers to the same open file until it is dropped, which the runtime sees.
-    Ok(unsafe { AsyncFd::register(watch) }?)
+    Ok(unsafe { AsyncFd::register_with_interest(watch, interest) }?)
+}
+
+/// A file of `/proc` whose changes the kernel reports as an exceptional condition, such as that of the host name.
+#[derive(Debug)]
+pub struct PolledFile(AsyncFd<OwnedFd>);
+
+impl PolledFile {
+    /// Changes from now on. Has to be called on the runtime.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(register(std::fs::File::open(path)?.into(), Interest::PRIORITY)?))
+    }
+
+    /// Waits for the next change.
+    pub async fn changed(&mut self) -> io::Result<()> {
+        self.0.ready(Interest::PRIORITY).await?.clear_ready();
+        Ok(())
+    }
 }
 
 /// Watches one file.
@@ -100,28 +119,50 @@ fn register(watch: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 #[derive(Debug)]
 pub struct FileChanges {
     watch: Inotify,
-    /// The file's name in its directory.
-    name: OsString,
+    path: PathBuf,
+    /// Name of the file and of its target, in their directories.
+    names: Vec<OsString>,
+}
+
+const IN_DIRECTORY: WatchFlags =
+    WatchFlags::CLOSE_WRITE.union(WatchFlags::MOVED_TO).union(WatchFlags::CREATE).union(WatchFlags::DELETE);
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }
 
 impl FileChanges {
     /// Changes from now on. Has to be called on the runtime.
     pub fn of(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
         let watch = Inotify::new()?;
-        let events = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::DELETE;
-        watch.add(directory, events)?;
-        Ok(Self { watch, name })
+        watch.add(directory(path), IN_DIRECTORY)?;
+        let mut changes = Self { watch, path: path.to_owned(), names: vec![name] };
+        changes.follow_target();
+        Ok(changes)
+    }
+
+    /// Watches the file, which may be another one than before. A missing file is watched once it exists.
+    fn follow_target(&mut self) {
+        self.names.truncate(1);
+        let _ = self.watch.add(&self.path, WatchFlags::CLOSE_WRITE);
+        let Ok(target) = self.path.canonicalize() else { return };
+        if target.file_name() != self.path.file_name() || target.parent() != self.path.parent() {
+            let watched = self.watch.add(directory(&target), IN_DIRECTORY);
+            self.names.extend(target.file_name().filter(|_| watched.is_ok()).map(OsStr::to_owned));
+        }
     }
 
     /// Waits until the file has changed. Mounted volumes replace a link beside it; that counts, too.
     pub async fn changed(&mut self) -> io::Result<()> {
-        while !self.watch.names().await?.iter().any(|name| *name == self.name || name == "..data") {}
+        let counts =
+            |name: &OsString, names: &[OsString]| name.is_empty() || name == "..data" || names.contains(name);
+        while !self.watch.names().await?.iter().any(|name| counts(name, &self.names)) {}
         tokio::time::sleep(SETTLE).await;
+        self.follow_target();
         Ok(())
     }
 }
@@ -171,6 +212,22 @@ mod tests {
         tokio::time::timeout(limit, changes.changed()).await.expect("noticed").expect("watched");
         std::fs::write(&path, "3").expect("written");
         tokio::time::timeout(limit, changes.changed()).await.expect("noticed").expect("watched");
+    }
+
+    #[tokio::test]
+    async fn changes_of_a_link_and_its_target_are_noticed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (link, target) = (directory.path().join("resolv.conf"), directory.path().join("run/stub"));
+        std::fs::create_dir(directory.path().join("run")).expect("created");
+        std::fs::write(&target, "1").expect("written");
+        std::os::unix::fs::symlink(&target, &link).expect("linked");
+        let mut changes = FileChanges::of(&link).expect("a watch");
+        let limit = Duration::from_secs(10);
+        crate::file::replace(&target, b"2", crate::file::PRIVATE).expect("replaced");
+        tokio::time::timeout(limit, changes.changed()).await.expect("target replaced").expect("watched");
+        std::fs::remove_file(&link).expect("removed");
+        std::fs::write(&link, "3").expect("written");
+        tokio::time::timeout(limit, changes.changed()).await.expect("link replaced").expect("watched");
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ pub mod file_changes;
 pub mod http;
 pub mod limits;
 pub mod logging;
+pub mod machine_network;
 pub mod metrics;
 pub mod peers;
 pub mod pki;

@@ -1,5 +1,6 @@
 //! The transport over TCP and TLS: HTTP/2 connections, shared by all requests, reopened after they close.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use base::clock::Clock;
+use base::machine_network::AddressedStream;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -24,11 +26,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::exec::ExecCredential;
-use crate::{Body, Call, Kubeconfig, KubeconfigError, Transport, TransportError, read_material};
+use crate::{Body, Call, Kubeconfig, KubeconfigError, Servers, Transport, TransportError, read_material};
 
 /// Concurrent requests and watches on one connection; servers allow 100 or more.
 const MAX_STREAMS: usize = 80;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time for one of several addresses.
+const CANDIDATE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Idle time after which a ping is sent.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -44,6 +48,8 @@ pub struct Remote {
     host: String,
     /// `host:port`.
     address: String,
+    /// Further addresses of the server.
+    servers: Option<Arc<Servers>>,
     /// Path prefix of the server, if any.
     prefix: String,
     connections: Mutex<Vec<Connection>>,
@@ -72,12 +78,19 @@ impl Remote {
         Ok(Self {
             address: format!("{host}:{port}"),
             host,
+            servers: None,
             prefix: uri.path().trim_end_matches('/').to_owned(),
             connections: Mutex::new(Vec::new()),
             token: parking_lot::Mutex::new(None),
             exec_credential: Mutex::new(None),
             config,
         })
+    }
+
+    /// The same server, which may also be reached at other addresses.
+    #[must_use]
+    pub fn with_servers(self, servers: Arc<Servers>) -> Self {
+        Self { servers: Some(servers), ..self }
     }
 
     fn address(&self) -> String {
@@ -158,18 +171,43 @@ impl Remote {
         Ok(Some(value))
     }
 
-    /// Opens a TLS connection for `protocol`.
+    /// Opens a TLS connection for `protocol`, at the first address of the server that presents its certificate.
     async fn dial(
         &self,
         exec_credential: Option<&ExecCredential>,
         protocol: &[u8],
-    ) -> Result<TlsStream<TcpStream>, TransportError> {
-        let address = self.address();
+    ) -> Result<TlsStream<AddressedStream>, TransportError> {
+        let Some(servers) = &self.servers else { return self.dial_at(None, exec_credential, protocol).await };
+        let (candidates, mut first) = (servers.candidates(), None);
+        for candidate in &candidates {
+            let limit = if candidates.len() > 1 { CANDIDATE_TIMEOUT } else { CONNECT_TIMEOUT };
+            let dialing = self.dial_at(*candidate, exec_credential, protocol);
+            match tokio::time::timeout(limit, dialing).await {
+                Ok(Ok(stream)) => {
+                    servers.connected(*candidate);
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => first = first.or(Some(error)),
+                Err(_) => first = first.or(Some(TransportError::Slow { address: self.address(), limit })),
+            }
+        }
+        Err(first.unwrap_or_else(|| TransportError::Slow { address: self.address(), limit: CONNECT_TIMEOUT }))
+    }
+
+    /// Opens a TLS connection at an address, or at that of the kubeconfig.
+    async fn dial_at(
+        &self,
+        at: Option<SocketAddr>,
+        exec_credential: Option<&ExecCredential>,
+        protocol: &[u8],
+    ) -> Result<TlsStream<AddressedStream>, TransportError> {
+        let address = at.map_or_else(|| self.address(), |at| at.to_string());
         let credentials = |source| TransportError::Credentials { address: address.clone(), source };
         // Files are reread, so that a renewed certificate is used from the next connection on.
         let mut config = tls(&self.config, exec_credential).map_err(credentials)?;
         config.alpn_protocols = vec![protocol.to_vec()];
-        let name = self.config.server_name.as_deref().unwrap_or(&self.host);
+        let host = at.map_or_else(|| self.host.clone(), |at| at.ip().to_string());
+        let name = self.config.server_name.as_deref().unwrap_or(&host);
         let name = ServerName::try_from(name.trim_matches(['[', ']']).to_owned()).map_err(|error| {
             credentials(KubeconfigError::Unusable { what: "the server's name", reason: error.to_string() })
         })?;
@@ -179,7 +217,7 @@ impl Remote {
                 .map_err(|source| TransportError::Connect { address: address.clone(), source })?;
             // A failure affects only latency.
             let _ = stream.set_nodelay(true);
-            let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
+            let connecting = TlsConnector::from(Arc::new(config)).connect(name, AddressedStream::new(stream));
             connecting.await.map_err(|source| TransportError::Handshake { address: address.clone(), source })
         };
         tokio::time::timeout(CONNECT_TIMEOUT, connecting)
@@ -202,9 +240,17 @@ impl Remote {
                 .handshake(TokioIo::new(stream))
                 .await
                 .map_err(TransportError::Http)?;
+            let abandoned = self.servers.as_ref().map(|servers| servers.abandonment());
             // Ends with the connection, which closes when its last sender is dropped.
             base::tasks::spawn_detached(async move {
-                if let Err(error) = connection.await {
+                let outcome = match abandoned {
+                    None => connection.await,
+                    Some(abandoned) => tokio::select! {
+                        outcome = connection => outcome,
+                        () = abandoned => Ok(()),
+                    },
+                };
+                if let Err(error) = outcome {
                     tracing::debug!(%error, "connection to the API server closed");
                 }
             });

@@ -22,7 +22,12 @@ impl Accounts {
     /// `manager` requests the tokens; the server is the kubeconfig's.
     pub fn new(manager: Client, kubeconfig: &Path) -> Result<Self, ClientError> {
         let config = Kubeconfig::load(kubeconfig)?.without_credentials();
-        Ok(Self { manager, shared: Arc::new(Remote::new(config)?), node: None })
+        Ok(Self::over(manager, Remote::new(config)?))
+    }
+
+    /// The same over connections without credentials to the server.
+    pub fn over(manager: Client, shared: Remote) -> Self {
+        Self { manager, shared: Arc::new(shared), node: None }
     }
 
     /// Binds all tokens to a node.

@@ -3,17 +3,22 @@
 
 use futures_util::future::BoxFuture;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::backoff::Backoff;
+use base::machine_network::Family;
 use base::tasks::TaskGroup;
 use base::version::user_agent;
-use client::{Client, ClientError};
+use client::{Client, ClientError, Kubeconfig, Remote, Servers, Transport};
 use objects::core::v1::{ConfigMap, Node, Service};
 use runtime::Identities;
 
 use crate::accounts::Accounts;
-use crate::{ClusterError, Join, NodeConfig, chain, policies, run_node, service_network, serving};
+use crate::certificates::KUBELET_CLIENT;
+use crate::{
+    ClusterError, Join, NodeConfig, chain, machine_network, policies, run_node, service_network, serving,
+};
 
 /// Time limit for a new cluster to create its DNS service.
 const DNS_WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -28,19 +33,29 @@ pub fn run_agent<'a>(
     ready: Box<dyn FnOnce(kubelet::NodeStarted) + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
+        machine_network::follow(tasks);
         let Some(kubeconfig) = tasks.until_stopped(join.kubeconfig()).await.transpose()? else {
             return Ok(());
         };
-        let client =
-            Client::connect(&kubeconfig, &user_agent("ferry-agent")).map_err(ClusterError::Client)?;
+        let kubeconfig =
+            Kubeconfig::load(&kubeconfig).map_err(ClientError::from).map_err(ClusterError::Client)?;
+        let servers = Arc::new(Servers::open(join.directory.join("servers")));
+        let remote = |config: Kubeconfig| {
+            let remote = Remote::new(config).map_err(ClientError::from).map_err(ClusterError::Client)?;
+            Ok::<_, ClusterError>(remote.with_servers(Arc::clone(&servers)))
+        };
+        let own = Arc::new(remote(kubeconfig.clone())?);
+        node.peer = Some(follow_server(Arc::clone(&servers), own.authority().to_owned()));
+        let client = Client::new(own, &user_agent("ferry-agent"));
         join.keep_fresh(client.clone(), tasks, node.certificates.clone());
         let Some(authority) = tasks.until_stopped(client_authority(&client)).await else { return Ok(()) };
         if node.cluster_dns.is_empty() {
             let Some(found) = tasks.until_stopped(name_service(&client)).await else { return Ok(()) };
             node.cluster_dns = found;
         }
+        node.families = Family::all_of(node.cluster_dns.iter().map(ToString::to_string));
         let serving = serving::begin(&node, &client, tasks)?;
-        let accounts = Accounts::new(client.clone(), &kubeconfig).map_err(ClusterError::Client)?;
+        let accounts = Accounts::over(client.clone(), remote(kubeconfig.without_credentials())?);
         let accounts = accounts.bound_to_node(&node.name);
         let proxy = accounts
             .client(service_network::ACCOUNT_USER, &user_agent("kube-proxy"))
@@ -72,6 +87,16 @@ pub fn run_agent<'a>(
             tracing::warn!(error = chain(&error), "tasks did not stop within the grace period, cancelled");
         }
         outcome
+    })
+}
+
+/// Considers the addresses from which the API server connects to the kubelet.
+fn follow_server(servers: Arc<Servers>, primary: String) -> kubelet::PeerObserver {
+    kubelet::PeerObserver::new(move |user, ip| {
+        if user == KUBELET_CLIENT {
+            let (servers, primary) = (Arc::clone(&servers), primary.clone());
+            base::tasks::spawn_detached(async move { servers.consider(ip, &primary).await });
+        }
     })
 }
 

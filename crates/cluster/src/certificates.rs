@@ -1,6 +1,6 @@
 //! Certificates in use: Ferry's own or the operator's files, renewed and reloaded at run time.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use apiserver::serve::{ClientTrust, NamedCertificate, Tls, check_pair};
 use apiserver::{ApiServer, AuthenticationTrust, KubeletIdentity};
 use base::addresses;
+use base::machine_network::MachineNetwork;
 use base::pki::{Identity, Pki, ServingNames, certificates_from_pem, dns_names_of_certificate};
 use base::tasks::TaskGroup;
 use parking_lot::Mutex;
@@ -16,7 +17,7 @@ use crate::config::NamedFiles;
 use crate::{ClusterError, Config, chain};
 
 /// User of the API server at kubelets.
-const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 /// Certificates of the cluster and the TLS settings derived from them.
 #[derive(Debug)]
@@ -98,7 +99,7 @@ impl Certificates {
     pub fn advertised(&self) -> SocketAddr {
         match self.config.advertise {
             Some(ip) => SocketAddr::new(ip, self.address.port()),
-            None => addresses::for_other_machines(self.address),
+            None => addresses::for_other_machines(self.address, &self.config.families),
         }
     }
 
@@ -184,8 +185,15 @@ impl Certificates {
 
     async fn keep_fresh(self: Arc<Self>, server: Arc<ApiServer>, group: TaskGroup) {
         let mut seen = self.modified();
+        let mut network = base::machine_network::subscribe();
         loop {
-            if group.until_stopped(tokio::time::sleep(self.config.certificate_check)).await.is_none() {
+            let due = async {
+                tokio::select! {
+                    () = tokio::time::sleep(self.config.certificate_check) => {}
+                    network = network.next() => self.warn_of_lost(&network),
+                }
+            };
+            if group.until_stopped(due).await.is_none() {
                 return;
             }
             let now = self.modified();
@@ -205,6 +213,17 @@ impl Certificates {
                 }
                 Ok(Err(error)) => tracing::error!(error = chain(&error), "failed to renew certificates"),
                 Err(error) => tracing::error!(%error, "failed to renew certificates"),
+            }
+        }
+    }
+
+    /// Logs addresses of flags that the machine no longer has.
+    fn warn_of_lost(&self, network: &MachineNetwork) {
+        let listen = ("--listen", Some(self.address.ip()));
+        for (flag, ip) in [listen, ("--advertise-address", self.config.advertise)] {
+            let followed = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified();
+            if let Some(ip) = ip.filter(followed).filter(|ip| !network.addresses.contains(ip)) {
+                tracing::error!(%ip, "the machine does not have the address of {flag}; restart with another one, or without it to follow the machine's address");
             }
         }
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use base::backoff::Backoff;
 use base::clock::Clock;
+use base::file_changes::FileChanges;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use base::version::user_agent;
@@ -30,7 +31,7 @@ use runtime::Informers;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
-use crate::{ClusterError, chain, dns_clients};
+use crate::{ClusterError, chain, dns_clients, machine_network};
 
 /// User of cluster DNS.
 pub const USER: &str = "system:serviceaccount:kube-system:ferry-dns";
@@ -106,12 +107,13 @@ pub(crate) async fn run(
         upstreams: config.upstreams.clone(),
         ..dns::config::Config::default()
     };
-    if settings.upstreams.is_empty() {
-        let known = dns::config::upstreams_from(&config.resolv_conf, &own).unwrap_or_default();
-        let through_us = |server: &SocketAddr| !config.service_ips.contains(&server.ip());
-        settings.upstreams = known.into_iter().filter(through_us).collect();
+    if config.upstreams.is_empty() {
+        settings.upstreams = upstreams(config, &own);
     }
     let resolver = Arc::new(Resolver::new(zone, &settings, metrics.counters.clone()));
+    if config.upstreams.is_empty() {
+        follow_upstreams(config, &own, &resolver, tasks);
+    }
     let mut clients = dns_clients::parse(&config.client_ranges);
     clients.extend(dns_clients::parse(&local_addresses()));
     dns_clients::follow(&resolver, clients, &informers, tasks);
@@ -133,6 +135,37 @@ pub(crate) async fn run(
     let publishing = publish(&client, &informers, &config.service_ips, &served);
     tasks.until_stopped(publishing).await;
     Ok(())
+}
+
+/// Upstream servers of the resolver configuration file, without this server.
+fn upstreams(config: &DnsConfig, own: &[SocketAddr]) -> Vec<SocketAddr> {
+    let known = dns::config::upstreams_from(&config.resolv_conf, own).unwrap_or_default();
+    let through_us = |server: &SocketAddr| !config.service_ips.contains(&server.ip());
+    known.into_iter().filter(through_us).collect()
+}
+
+/// Follows the resolver configuration file while `tasks` run.
+fn follow_upstreams(config: &DnsConfig, own: &[SocketAddr], resolver: &Arc<Resolver>, tasks: &TaskGroup) {
+    let (config, own, resolver) = (config.clone(), own.to_vec(), Arc::clone(resolver));
+    let mut last = upstreams(&config, &own);
+    tasks.spawn_until_stopped(async move {
+        let path = config.resolv_conf.display();
+        let mut changes = match FileChanges::of(&config.resolv_conf) {
+            Ok(changes) => changes,
+            Err(error) => return tracing::warn!(%error, %path, "failed to watch the resolver configuration"),
+        };
+        loop {
+            let now = upstreams(&config, &own);
+            if now != last {
+                tracing::info!(servers = ?now, %path, "upstream DNS servers changed");
+                resolver.set_upstreams(now.clone());
+                last = now;
+            }
+            if let Err(error) = changes.changed().await {
+                return tracing::warn!(%error, %path, "failed to watch the resolver configuration");
+            }
+        }
+    });
 }
 
 /// Metrics of cluster DNS, in a registry of their own.
@@ -194,6 +227,7 @@ pub fn run_dns<'a>(
     ready: DnsReady<'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
+        machine_network::follow(tasks);
         let client = Client::connect(kubeconfig, &user_agent("ferry-dns")).map_err(ClusterError::Client)?;
         let metrics = DnsRegistry::new(clock)?;
         let outcome = run(config, client, metrics, tasks, ready).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use apiserver::serve::{ServerConfig, TlsOptions};
 use base::clock::Clock;
 use base::egress::Proxies;
+use base::machine_network::Family;
 
 use crate::Components;
 
@@ -18,6 +19,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Advertised address of the API for other machines and pods; detected if absent.
     pub advertise: Option<IpAddr>,
+    /// Families of the cluster's addresses, the primary one first, which the advertised address is chosen by.
+    pub families: Vec<Family>,
     pub store: StoreConfig,
     /// Size limit of the embedded store; above it, writes other than deletes are rejected, as with etcd's quota.
     pub store_quota_bytes: u64,
@@ -55,6 +58,7 @@ impl Config {
             data_dir,
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 6443)),
             advertise: None,
+            families: Vec::new(),
             store: StoreConfig::Embedded,
             store_quota_bytes: store::embedded::DEFAULT_QUOTA_BYTES,
             store_failure_grace: Duration::from_secs(30),

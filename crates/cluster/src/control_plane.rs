@@ -1,7 +1,7 @@
 //! The control plane: store, certificates and API server, built, run and drained together.
 
 use futures_util::future::BoxFuture;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -11,11 +11,13 @@ use std::time::Duration;
 use apiserver::serve;
 use apiserver::{ApiServer, Stores};
 use base::backoff::Backoff;
+use base::machine_network::Family;
 use base::metrics::Metrics;
 use base::readiness::Probes;
 use base::tasks::TaskGroup;
 use base::version::user_agent;
 use client::Client;
+use parking_lot::Mutex;
 use runtime::Identities;
 use store::Store;
 use tokio::net::TcpListener;
@@ -25,7 +27,8 @@ use crate::node::NodeClients;
 use crate::{
     Certificates, ClusterError, Config, DnsConfig, InProcessClients, LocalNode, LocalProxy, NodeConfig,
     ProxyConfig, StoreConfig, Traces, addons, chain, cluster_dns, compaction, component_health, components,
-    encryption, live_backup, local_path, metrics_server, service_network, state_metrics, storage,
+    encryption, live_backup, local_path, machine_network, metrics_server, node_contact, service_network,
+    state_metrics, storage,
 };
 
 /// Grace period of background tasks after the last request.
@@ -33,6 +36,9 @@ pub(crate) const TASK_GRACE: Duration = Duration::from_secs(5);
 
 /// Retry delay.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+
+/// Delay before cluster DNS is started again after a failure.
+const DNS_RETRY: Duration = Duration::from_secs(1);
 
 /// Probes that fail if a restart of the process would help.
 const LIVENESS: Probes = Probes { healthz: true, livez: true, readyz: false };
@@ -91,6 +97,7 @@ impl ControlPlane {
             sys::directories::ensure(&directory, 0o750)
                 .map_err(|source| ClusterError::DataDirectory { path: directory, source })?;
         }
+        machine_network::follow(&tasks);
         let listener = serve::bind(config.listen).map_err(ClusterError::Listen)?;
         let address = listener.local_addr().map_err(ClusterError::LocalAddress)?;
         // Keys and certificates are created while the store reads its files.
@@ -332,10 +339,12 @@ fn start_components(
         });
         let addons = Addons {
             administrator,
-            advertised: certificates.advertised(),
+            certificates: Arc::clone(certificates),
+            advertise: config.advertise,
+            families: config.families.clone(),
             authority: certificates.serving_authority()?,
             alone: config.store == StoreConfig::Embedded,
-            dns: dns.transpose()?,
+            dns: Mutex::new(dns.transpose()?),
             serves_metrics: components.metrics.is_some(),
             serves_state_metrics: components.state_metrics.is_some(),
             metrics: DnsRegistry::new(&config.clock)?,
@@ -349,11 +358,15 @@ fn start_components(
 /// Objects and DNS of a cluster besides its control plane.
 struct Addons {
     administrator: Client,
-    advertised: SocketAddr,
+    certificates: Arc<Certificates>,
+    /// Configured address of the API server.
+    advertise: Option<IpAddr>,
+    families: Vec<Family>,
     authority: String,
     /// True if this is the only API server.
     alone: bool,
-    dns: Option<(DnsConfig, Client)>,
+    /// Until cluster DNS is started.
+    dns: Mutex<Option<(DnsConfig, Client)>>,
     /// Reports whether this process serves metrics.k8s.io.
     serves_metrics: bool,
     serves_state_metrics: bool,
@@ -362,24 +375,32 @@ struct Addons {
 }
 
 impl Addons {
-    /// Installs the objects, and starts cluster DNS once they exist.
+    /// Installs the objects, and starts cluster DNS once they exist. Later changes of the machine's address are
+    /// written to them.
     fn start(self) {
         let (tasks, addons) = (self.tasks.clone(), Arc::new(self));
-        tasks.supervise_while("add-ons", move || {
+        tasks.supervise_until_stopped("add-ons", move || {
             let addons = Arc::clone(&addons);
             async move {
-                if addons.tasks.until_stopped(addons.install()).await.is_some() {
-                    addons.serve_names();
+                let mut network = base::machine_network::subscribe();
+                let mut installed = addons.install().await;
+                Self::serve_names(&addons);
+                loop {
+                    network.next().await;
+                    if installed != addons.certificates.advertised() {
+                        installed = addons.install().await;
+                        tracing::info!(address = %installed, "the API server's address changed");
+                        node_contact::contact(&addons.administrator).await;
+                    }
                 }
-                ControlFlow::Break(())
             }
         });
     }
 
-    /// Installs the objects, retrying until it succeeds.
-    async fn install(&self) {
-        let url = format!("https://{}", self.advertised);
-        let install = async || {
+    /// Installs the objects, retrying until it succeeds; returns the address they have.
+    async fn install(&self) -> SocketAddr {
+        let install = async |advertised: SocketAddr| {
+            let url = format!("https://{advertised}");
             addons::install(&self.administrator, &url, &self.authority).await?;
             policy::access::install(&self.administrator).await?;
             if self.serves_metrics {
@@ -389,37 +410,86 @@ impl Addons {
                 state_metrics::install(&self.administrator).await?;
             }
             if self.alone {
-                addons::reconcile_endpoints(&self.administrator, self.advertised).await?;
+                addons::reconcile_endpoints(&self.administrator, advertised).await?;
             }
             Ok::<_, client::ClientError>(())
         };
         let mut retry = RETRY;
-        while let Err(error) = install().await {
-            tracing::warn!(error = chain(&error), "failed to create bootstrap objects, retrying");
+        loop {
+            let advertised = self.certificates.advertised();
+            match install(advertised).await {
+                Ok(()) => return advertised,
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "failed to create bootstrap objects, retrying");
+                }
+            }
             retry.wait().await;
         }
     }
 
-    fn serve_names(&self) {
-        let Some((mut dns, client)) = self.dns.clone() else { return };
-        let reachable = |ip: &std::net::IpAddr| !ip.is_loopback() && !ip.is_unspecified();
-        if dns.addresses.is_empty() {
-            dns.addresses.push(self.advertised.ip());
-        }
-        dns.addresses.retain(reachable);
-        if dns.addresses.is_empty() {
-            tracing::warn!("cluster DNS is not started: this machine has no address that pods can reach");
-            return;
-        }
-        let metrics = self.metrics.clone();
-        self.tasks.supervise_scope("dns", move |scope| {
-            let (dns, client, metrics) = (dns.clone(), client.clone(), metrics.clone());
+    /// Starts cluster DNS, which moves with the addresses of the machine. A restart of the caller starts no second
+    /// one.
+    fn serve_names(addons: &Arc<Self>) {
+        let Some((dns, client)) = addons.dns.lock().take() else { return };
+        let (addons, tasks) = (Arc::clone(addons), addons.tasks.clone());
+        tasks.supervise_scope("dns", move |scope| {
+            let (dns, client, addons) = (dns.clone(), client.clone(), Arc::clone(&addons));
             async move {
-                if let Err(error) = cluster_dns::run(&dns, client, metrics, &scope, |_| {}).await {
-                    tracing::error!(error = chain(&error), "failed to run cluster DNS");
-                }
+                addons.serve_names_at_current(&dns, &client, &scope).await;
                 ControlFlow::Continue(())
             }
         });
+    }
+
+    /// Serves DNS at the current addresses of the machine until `scope` stops.
+    async fn serve_names_at_current(&self, dns: &DnsConfig, client: &Client, scope: &TaskGroup) {
+        let mut network = base::machine_network::subscribe();
+        while !scope.is_stopping() {
+            let addresses = self.dns_addresses(dns);
+            let at = DnsConfig { addresses: addresses.clone(), ..dns.clone() };
+            let group = scope.scope();
+            let serving = async {
+                if addresses.is_empty() {
+                    tracing::warn!(
+                        "cluster DNS is not served: this machine has no address that pods can reach"
+                    );
+                    return group.stopping().await;
+                }
+                let outcome =
+                    cluster_dns::run(&at, client.clone(), self.metrics.clone(), &group, |_| {}).await;
+                if let Err(error) = outcome {
+                    tracing::error!(error = chain(&error), "failed to run cluster DNS");
+                    // Possibly an address that is not usable yet.
+                    tokio::time::sleep(DNS_RETRY).await;
+                }
+            };
+            let moved = async {
+                loop {
+                    network.next().await;
+                    if self.dns_addresses(dns) != addresses {
+                        return tracing::info!("addresses of the machine changed, restarting cluster DNS");
+                    }
+                }
+            };
+            tokio::select! {
+                () = serving => {}
+                () = moved => {}
+            }
+            group.stop();
+        }
+    }
+
+    /// Addresses to serve DNS at: the configured ones, else those of the node that pods can reach.
+    fn dns_addresses(&self, dns: &DnsConfig) -> Vec<IpAddr> {
+        let mut addresses = dns.addresses.clone();
+        if addresses.is_empty() && self.advertise.is_none() {
+            let network = base::machine_network::current();
+            addresses = network.map(|network| network.node_ips(&self.families)).unwrap_or_default();
+        }
+        if addresses.is_empty() {
+            addresses.push(self.certificates.advertised().ip());
+        }
+        addresses.retain(|ip| !ip.is_loopback() && !ip.is_unspecified());
+        addresses
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::clock::Clock;
+use base::machine_network::Family;
 use base::pki::{Pki, ServingNames};
 use base::tasks::TaskGroup;
 use base::version::user_agent;
@@ -17,10 +18,11 @@ use client::Client;
 use kubelet::server::{ClientAuthorities, Serving};
 use kubelet::{Kubelet, NodeStarted};
 
-use crate::join::credential::Credential;
+use crate::join::credential::{Credential, Names};
 use crate::status_port::{MachinePort, StatusPort};
 use crate::{
-    ClusterError, ServiceNetwork, Traces, chain, join, local_path, policies, service_network, serving,
+    ClusterError, ServiceNetwork, Traces, chain, join, local_path, machine_network, policies,
+    service_network, serving,
 };
 
 /// Retry delay while the container runtime is unavailable.
@@ -35,7 +37,12 @@ pub struct NodeConfig {
     pub runtime: String,
     /// Listen address of the kubelet's HTTPS API; port 0 selects a free port.
     pub listen: SocketAddr,
+    /// Addresses of the node; those of the machine at any time if empty.
     pub ips: Vec<IpAddr>,
+    /// Families of the cluster's addresses, which addresses of the machine are chosen by.
+    pub families: Vec<Family>,
+    /// Host name that the node reports; that of the machine at any time if absent.
+    pub hostname: Option<String>,
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
     pub max_pods: u32,
@@ -70,6 +77,8 @@ pub struct NodeConfig {
     pub traces: Traces,
     /// Gates that must open before a pod's containers start.
     pub gate: Option<Arc<dyn kubelet::Gate>>,
+    /// Observer of the kubelet's clients.
+    pub peer: Option<kubelet::PeerObserver>,
     pub clock: Clock,
 }
 
@@ -83,6 +92,8 @@ impl NodeConfig {
             runtime: "unix:///run/containerd/containerd.sock".to_owned(),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10250)),
             ips: Vec::new(),
+            families: Vec::new(),
+            hostname: None,
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),
             max_pods: 110,
@@ -104,6 +115,7 @@ impl NodeConfig {
             traces: Traces::default(),
             pages: kubelet::server::PageSettings::default(),
             gate: None,
+            peer: None,
             clock: Clock::system(),
         }
     }
@@ -115,7 +127,7 @@ impl NodeConfig {
     }
 
     /// Certificate for this node, signed by the cluster.
-    pub(crate) fn credential(&self, file: &str, names: Option<ServingNames>) -> Credential {
+    pub(crate) fn credential(&self, file: &str, names: Option<Names>) -> Credential {
         let (node, clock) = (self.name.clone(), self.clock.clone());
         Credential { file: self.data_dir.join("kubelet/pki").join(file), node, names, clock }
     }
@@ -123,9 +135,16 @@ impl NodeConfig {
     pub(crate) fn names(&self) -> ServingNames {
         let mut names = ServingNames::default();
         names.dns.insert(self.name.clone());
-        names.ips.extend(if self.ips.is_empty() { kubelet::node::node_ips() } else { self.ips.clone() });
+        names.dns.extend(self.hostname.clone().or_else(base::addresses::hostname));
+        names.ips.extend(if self.ips.is_empty() { self.machine_ips() } else { self.ips.clone() });
         names.ips.insert(Ipv4Addr::LOCALHOST.into());
         names
+    }
+
+    /// Addresses of the machine that the node reports.
+    pub(crate) fn machine_ips(&self) -> Vec<IpAddr> {
+        let found = base::machine_network::current().map(|network| network.node_ips(&self.families));
+        found.filter(|ips| !ips.is_empty()).unwrap_or_else(kubelet::node::node_ips)
     }
 
     fn kubelet(&self, serving: &Serving, authorities: &ClientAuthorities) -> kubelet::Config {
@@ -135,6 +154,8 @@ impl NodeConfig {
         config.runtime.clone_from(&self.runtime);
         config.listen = self.listen;
         config.node_ips.clone_from(&self.ips);
+        config.families.clone_from(&self.families);
+        config.hostname.clone_from(&self.hostname);
         config.cluster_dns.clone_from(&self.cluster_dns);
         config.cluster_domain.clone_from(&self.cluster_domain);
         config.max_pods = self.max_pods;
@@ -144,6 +165,7 @@ impl NodeConfig {
         config.static_pods.clone_from(&self.static_pods);
         config.housekeeping = self.housekeeping.clone();
         config.gate.clone_from(&self.gate);
+        config.peer.clone_from(&self.peer);
         config.serving = Some(serving.clone());
         config.certificates = self.certificates.clone();
         config.pages = self.pages;
@@ -204,6 +226,7 @@ pub fn run_kubelet<'a>(
     ready: Box<dyn FnOnce(NodeStarted) + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
+        machine_network::follow(tasks);
         let credential = node.credential("kubelet-client-current.pem", None);
         if let Some(bootstrap) = &node.bootstrap {
             let joined = join::bootstrap::kubeconfig(bootstrap, kubeconfig, &credential);

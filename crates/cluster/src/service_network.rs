@@ -24,7 +24,7 @@ use runtime::Informers;
 use sys::instance::Instance;
 use tokio::time::Instant;
 
-use crate::{ClusterError, StatusPort, chain, component_configs};
+use crate::{ClusterError, StatusPort, chain, component_configs, machine_network};
 
 /// User name of the proxy in the process of the control plane.
 pub const USER: &str = "system:kube-proxy";
@@ -182,6 +182,7 @@ pub fn run_proxy<'a>(
     ready: Box<dyn FnOnce() + Send + 'a>,
 ) -> BoxFuture<'a, Result<(), ClusterError>> {
     Box::pin(async move {
+        machine_network::follow(tasks);
         let client = Client::connect(kubeconfig, &user_agent("kube-proxy")).map_err(ClusterError::Client)?;
         let outcome = run(config, name, &Informers::new(client, tasks), tasks, ready).await;
         if let Err(error) = tasks.drain(crate::control_plane::TASK_GRACE).await {

@@ -12,6 +12,7 @@ use kubelet::CertificateStatus;
 use kubelet::server::{ClientAuthorities, Serving};
 use parking_lot::Mutex;
 
+use crate::join::credential::Names;
 use crate::{ClusterError, NodeConfig, chain};
 
 /// Check interval of the certificate.
@@ -83,7 +84,7 @@ fn reload(path: &Path, last: &mut String, shown: &ClientAuthorities) -> Result<(
 /// Serving certificate of a kubelet without a local control plane: from files, signed by the cluster, or self-signed.
 pub(crate) fn begin(node: &NodeConfig, client: &Client, tasks: &TaskGroup) -> Result<Serving, ClusterError> {
     if node.rotate_serving && node.serving.is_none() {
-        let credential = node.credential("kubelet-server-current.pem", Some(node.names()));
+        let credential = node.credential("kubelet-server-current.pem", Some(names_of(node)));
         let identity = match credential.load() {
             Some(identity) => identity,
             // Self-signed until the cluster has signed one.
@@ -113,12 +114,19 @@ pub(crate) fn begin(node: &NodeConfig, client: &Client, tasks: &TaskGroup) -> Re
 pub(crate) fn issued(node: &NodeConfig, pki: &Arc<Pki>, tasks: &TaskGroup) -> Result<Serving, ClusterError> {
     let (node, pki) = (node.clone(), Arc::clone(pki));
     serve_and_poll(tasks, node.certificates.clone(), move |before| match before {
-        Some(before) if !before.is_due(node.clock.now()) => Ok(before.clone()),
+        Some(before) if !before.is_due(node.clock.now()) && before.covers(&node.names()) => {
+            Ok(before.clone())
+        }
         _ => {
             let issued = pki.server_authority.issue_serving(&node.user(), &node.names(), node.clock.now());
             issued.map_err(ClusterError::Pki)
         }
     })
+}
+
+fn names_of(node: &NodeConfig) -> Names {
+    let node = node.clone();
+    Arc::new(move || node.names())
 }
 
 /// Certificate of the kubelet's own authority.
@@ -151,8 +159,15 @@ fn serve_and_poll(
         let (shown, group, status) = (shown.clone(), group.clone(), status.clone());
         let (identity, current) = (Arc::clone(&identity), Arc::clone(&current));
         async move {
+            let mut network = base::machine_network::subscribe();
             loop {
-                if group.until_stopped(tokio::time::sleep(CHECK)).await.is_none() {
+                let due = async {
+                    tokio::select! {
+                        () = tokio::time::sleep(CHECK) => {}
+                        _ = network.next() => {}
+                    }
+                };
+                if group.until_stopped(due).await.is_none() {
                     return;
                 }
                 let before = identity.lock().clone();

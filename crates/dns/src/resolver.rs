@@ -94,6 +94,11 @@ impl Resolver {
         }
     }
 
+    /// Replaces the upstream servers of names outside the cluster and of no stub domain.
+    pub fn set_upstreams(&self, servers: Vec<SocketAddr>) {
+        self.upstream.set_servers(servers);
+    }
+
     /// Resolves from the zone and the cache, without waiting.
     pub fn begin(&self, message: &[u8], exchange: &Exchange, buffer: &mut Vec<u8>) -> Step {
         let query = match Query::parse(message) {

@@ -1,9 +1,11 @@
 //! Forwards queries to upstream servers: UDP first, TCP if the reply is truncated, the next server after a timeout.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
 use rand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
@@ -34,7 +36,7 @@ pub enum UpstreamError {
 /// Equivalent servers.
 #[derive(Debug)]
 pub struct Upstream {
-    servers: Vec<SocketAddr>,
+    servers: RwLock<Arc<[SocketAddr]>>,
     /// Index of the server to try first: the one after the last that failed.
     first: AtomicUsize,
     max_ttl: u32,
@@ -43,7 +45,13 @@ pub struct Upstream {
 impl Upstream {
     #[must_use]
     pub fn new(servers: Vec<SocketAddr>, max_ttl: u32) -> Self {
-        Self { servers, first: AtomicUsize::new(0), max_ttl }
+        Self { servers: RwLock::new(servers.into()), first: AtomicUsize::new(0), max_ttl }
+    }
+
+    /// Replaces the servers for later queries.
+    pub fn set_servers(&self, servers: Vec<SocketAddr>) {
+        *self.servers.write() = servers.into();
+        self.first.store(0, Ordering::Relaxed);
     }
 
     /// Reply of the first server that responds. A failed server is not tried first next time.
@@ -52,10 +60,11 @@ impl Upstream {
         query: &Query<'_>,
         metrics: &DnsMetrics,
     ) -> Result<CachedReply, UpstreamError> {
+        let servers = Arc::clone(&self.servers.read());
         let mut last = UpstreamError::NoServers;
         let first = self.first.load(Ordering::Relaxed);
-        for attempt in 0..ATTEMPTS.min(self.servers.len().max(1) * 2) {
-            let Some(&server) = self.servers.get((first + attempt) % self.servers.len().max(1)) else {
+        for attempt in 0..ATTEMPTS.min(servers.len().max(1) * 2) {
+            let Some(&server) = servers.get((first + attempt) % servers.len().max(1)) else {
                 break;
             };
             let failed_once = matches!(last, UpstreamError::NoServers);
@@ -66,11 +75,11 @@ impl Upstream {
                 Ok(received) if received.code() != rcode::SERVER_FAILURE || !failed_once => {
                     return Ok(received);
                 }
-                Ok(received) if self.servers.len() == 1 => return Ok(received),
+                Ok(received) if servers.len() == 1 => return Ok(received),
                 Ok(_) => last = UpstreamError::Nonsense { server },
                 Err(error) => last = error,
             }
-            let next = (first + attempt + 1) % self.servers.len().max(1);
+            let next = (first + attempt + 1) % servers.len().max(1);
             self.first.store(next, Ordering::Relaxed);
         }
         Err(last)

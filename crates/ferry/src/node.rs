@@ -183,6 +183,7 @@ fn listed(addresses: &[IpAddr]) -> String {
 /// Applies the flags to the node configuration.
 pub fn configure(node: &mut NodeConfig, arguments: NodeArgs) -> Result<()> {
     if let Some(name) = arguments.hostname_override {
+        node.hostname = Some(name.clone());
         node.name = name;
     }
     check_node_ips(&arguments.node_ip, &machine_addresses())?;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use base::machine_network::Family;
 use base::tasks::TaskGroup;
 use base::zpages::PageSettings;
 use cluster::{
@@ -80,6 +81,7 @@ pub fn configure(arguments: ServeArgs, role: Role) -> Result<Config> {
     };
     config.service_ip = services.first_address();
     let ranges = services.texts();
+    config.families = Family::all_of(&ranges);
     config.api.services.set_cidrs(ranges.iter().map(String::as_str)).context("--service-cluster-ip-range")?;
     (config.api.services.node_ports.first, config.api.services.node_ports.last) =
         arguments.service_node_port_range;

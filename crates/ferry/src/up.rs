@@ -252,7 +252,6 @@ fn other_nodes(
             "several nodes on one machine require root: run `sudo ferry up --nodes {}`",
             count.unwrap_or_default()
         );
-        find_addresses(node_config);
         return Ok(None);
     }
     let count = count.map_or_else(|| nodes::count(&config.data_dir), usize::from);
@@ -320,13 +319,6 @@ fn print_root_notes(advertised: std::net::SocketAddr, services: bool) {
     ));
 }
 
-/// Addresses of the machine, if none are configured.
-fn find_addresses(node_config: &mut NodeConfig) {
-    if node_config.ips.is_empty() {
-        node_config.ips.extend(cluster::node_ips().into_iter().filter(|ip| !ip.is_loopback()));
-    }
-}
-
 /// Sets the node's address and creates the other nodes of this machine, if any.
 fn prepare_nodes(
     node_config: &mut NodeConfig,
@@ -335,8 +327,8 @@ fn prepare_nodes(
     dual_stack: bool,
 ) -> Result<Option<Nodes>> {
     if count == 1 {
-        find_addresses(node_config);
-        if !node_config.ips.is_empty() {
+        // Addresses of the machine are followed, so they are not part of the configuration.
+        if !node_config.ips.is_empty() || cluster::node_ips().iter().any(|ip| !ip.is_loopback()) {
             return Ok(None);
         }
         say(format_args!("This machine has no address; one is added for the cluster"));
@@ -354,6 +346,7 @@ fn configure_services(config: &mut Config, node_config: &mut NodeConfig, disable
     if config.listen.ip().is_unspecified() && config.advertise.is_none() {
         config.advertise = node_config.ips.first().copied();
     }
+    node_config.families.clone_from(&config.families);
     if let Some(dns) = &mut config.components.dns {
         dns.addresses.clone_from(&node_config.ips);
         if node_config.cluster_dns.is_empty() {

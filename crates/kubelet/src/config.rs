@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use base::clock::Clock;
+use base::machine_network::Family;
 
 use crate::housekeeping_config::HousekeepingConfig;
 use crate::server::{ClientAuthorities, PageSettings, Serving};
@@ -24,8 +25,12 @@ pub struct Config {
     pub runtime: String,
     /// Address of the kubelet's HTTPS API; port 0 selects a free port.
     pub listen: SocketAddr,
-    /// Node addresses, the first of each family; detected if empty.
+    /// Node addresses, the first of each family; those of the machine at any time if empty.
     pub node_ips: Vec<IpAddr>,
+    /// Families of the cluster's addresses, which addresses of the machine are chosen by.
+    pub families: Vec<Family>,
+    /// Host name that the node reports; that of the machine at any time if absent.
+    pub hostname: Option<String>,
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
     pub resolv_conf: PathBuf,
@@ -49,10 +54,34 @@ pub struct Config {
     pub pages: PageSettings,
     /// Gate that must admit a pod before its containers start.
     pub gate: Option<Arc<dyn Gate>>,
+    /// Observer of clients.
+    pub peer: Option<PeerObserver>,
     pub tracer: base::trace::Tracer,
     /// Exporter of the kubelet alone, for its metrics; absent if the process has one.
     pub exporter: Option<base::trace::Exporter>,
     pub clock: Clock,
+}
+
+type Observe = dyn Fn(&str, IpAddr) + Send + Sync;
+
+/// Called with the user name and the address of every client that presented a certificate.
+#[derive(Clone)]
+pub struct PeerObserver(Arc<Observe>);
+
+impl PeerObserver {
+    pub fn new(observe: impl Fn(&str, IpAddr) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(observe))
+    }
+
+    pub(crate) fn observe(&self, user: &str, ip: IpAddr) {
+        (self.0)(user, ip);
+    }
+}
+
+impl std::fmt::Debug for PeerObserver {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("PeerObserver")
+    }
 }
 
 /// State of the kubelet's certificates, for metrics. Clones share it.
@@ -118,6 +147,8 @@ impl Config {
             runtime: "unix:///run/containerd/containerd.sock".to_owned(),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10250)),
             node_ips: Vec::new(),
+            families: Vec::new(),
+            hostname: None,
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
@@ -132,6 +163,7 @@ impl Config {
             housekeeping: HousekeepingConfig::default(),
             pages: PageSettings::default(),
             gate: None,
+            peer: None,
             tracer: base::trace::Tracer::off(),
             exporter: None,
             clock: Clock::system(),

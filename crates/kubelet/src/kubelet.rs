@@ -17,14 +17,14 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
 use crate::config::Config;
-use crate::configure::dns::{self, ClusterDns};
+use crate::configure::dns::ClusterDns;
 use crate::configure::sandbox::NodeSettings;
 use crate::csi::{self, Drivers};
 use crate::engine::{self, Engine, EngineError, RuntimePod};
 use crate::events::Recorder;
 use crate::housekeeping;
 use crate::metrics::KubeletMetrics;
-use crate::node::{self, NodeLoop};
+use crate::node::{self, NodeAddresses, NodeLoop};
 use crate::pods::{Cgroups, MountedObjects, Pulls, Users, Workers};
 use crate::server;
 use crate::shared::Shared;
@@ -79,7 +79,7 @@ pub struct Kubelet {
 impl Kubelet {
     /// Connects to the runtime and binds the port.
     pub fn build(
-        mut config: Config,
+        config: Config,
         client: Client,
         tasks: TaskGroup,
     ) -> BoxFuture<'static, Result<Self, KubeletError>> {
@@ -101,13 +101,9 @@ impl Kubelet {
                 .map_err(|source| KubeletError::Listen(config.listen, source))?;
             let address =
                 listener.local_addr().map_err(|source| KubeletError::Listen(config.listen, source))?;
-            if config.node_ips.is_empty() {
-                config.node_ips = node::node_ips();
-            }
             let informers = Informers::new(client.clone(), &tasks);
             let settings = NodeSettings {
                 logs: config.logs.clone(),
-                host_dns: dns::parse(&std::fs::read_to_string(&config.resolv_conf).unwrap_or_default()),
                 cluster_dns: ClusterDns {
                     servers: config.cluster_dns.iter().map(ToString::to_string).collect(),
                     domain: config.cluster_domain.clone(),
@@ -115,7 +111,6 @@ impl Kubelet {
                 cgroup_root: config.cgroup_root.clone(),
                 profiles: config.directory.join("seccomp").display().to_string(),
                 memory_capacity: node::memory_capacity(),
-                host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
                 node_name: config.node_name.clone(),
             };
             let recorder = Recorder::new(client.clone(), &config.node_name, config.clock.clone(), &tasks);
@@ -135,6 +130,7 @@ impl Kubelet {
                 probes: Arc::default(),
                 followed: MountedObjects::new(client.clone(), tasks.clone()),
                 clock: config.clock.clone(),
+                addresses: Arc::new(NodeAddresses::new(&config)),
                 config,
                 client,
                 engine,
@@ -185,10 +181,11 @@ impl Kubelet {
             ready(NodeStarted {
                 name: shared.config.node_name.clone(),
                 address,
-                ips: shared.config.node_ips.clone(),
+                ips: shared.addresses.ips().iter().filter_map(|ip| ip.parse().ok()).collect(),
                 not_ready,
                 pods,
             });
+            parts.run("addresses", node::follow_addresses(Arc::clone(&shared), Arc::clone(&workers)));
             parts.run("plugin registration", csi::follow(Arc::clone(&shared)));
             if let Some(directory) = shared.config.static_pods.clone() {
                 let all = Arc::clone(&shared);

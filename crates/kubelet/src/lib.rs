@@ -26,6 +26,6 @@ pub mod shutdown;
 pub mod static_pods;
 pub mod volumes;
 
-pub use config::{CertificateStatus, Config, Gate};
+pub use config::{CertificateStatus, Config, Gate, PeerObserver};
 pub use housekeeping_config::HousekeepingConfig;
 pub use kubelet::{Kubelet, KubeletError, NodeStarted};

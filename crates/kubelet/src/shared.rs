@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::configure::Sources;
+use crate::configure::dns::{self, HostDns};
 use crate::configure::downward::PodFacts;
 use crate::configure::sandbox::NodeSettings;
 use crate::configure::sources::References;
@@ -21,6 +22,7 @@ use crate::csi::Drivers;
 use crate::engine::Engine;
 use crate::events::Recorder;
 use crate::metrics::KubeletMetrics;
+use crate::node::NodeAddresses;
 use crate::pods::{Cgroups, MountedObjects, Pulls, Users};
 use crate::probes::Tally;
 use crate::volumes::{PodVolumes, Tokens};
@@ -44,6 +46,8 @@ pub struct Shared {
     pub probes: Arc<Tally>,
     pub followed: MountedObjects,
     pub settings: NodeSettings,
+    /// Addresses and host name of the node.
+    pub addresses: Arc<NodeAddresses>,
     /// Set when node shutdown has started.
     pub shutting_down: AtomicBool,
     /// Notified when the node status should be written before its next interval.
@@ -53,6 +57,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Resolver configuration of the node, as its file is now.
+    pub fn host_dns(&self) -> HostDns {
+        dns::parse(&std::fs::read_to_string(&self.config.resolv_conf).unwrap_or_default())
+    }
+
     /// Referenced objects; missing ones are omitted.
     pub async fn sources(&self, pod: &Pod, references: &References) -> Result<Sources, ClientError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
@@ -80,13 +89,9 @@ impl Shared {
     pub fn facts<'a>(
         &'a self,
         pod_ips: &'a [String],
+        host_ips: &'a [String],
         allocatable: &'a BTreeMap<String, i64>,
     ) -> PodFacts<'a> {
-        PodFacts {
-            pod_ips,
-            host_ips: &self.settings.host_ips,
-            node_name: &self.config.node_name,
-            allocatable: Some(allocatable),
-        }
+        PodFacts { pod_ips, host_ips, node_name: &self.config.node_name, allocatable: Some(allocatable) }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use base::machine_network;
 use base::tasks::TaskGroup;
 use jiff::Timestamp;
 use objects::core::v1 as core;
@@ -14,7 +15,7 @@ use runtime::{Batching, Cache, Change, Disturbances, ExternalState, Informers, r
 use sys::netlink::{Changes, notifications};
 use tokio::sync::Notify;
 
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, Mode};
 use crate::feed::{service_of, view};
 use crate::health::{Health, ServicePorts};
 use crate::metrics::ProxyMetrics;
@@ -161,7 +162,11 @@ impl Driver {
         Box::pin(async move {
             let ports = ServicePorts::new(Arc::clone(&self.health), &tasks);
             let disturbances = Disturbances::new(notifications(Changes::Tables));
-            reconcile(Running { driver: self, ports, disturbances, ready: Some(ready) }, &tasks).await;
+            let network = base::machine_network::subscribe();
+            let ready = Some(ready);
+            let running =
+                Running { driver: self, ports, disturbances, network, machine_changed: false, ready };
+            reconcile(running, &tasks).await;
         })
     }
 
@@ -245,6 +250,9 @@ struct Running<R> {
     driver: Driver,
     ports: ServicePorts,
     disturbances: Disturbances,
+    network: machine_network::Changes,
+    /// Addresses of the machine changed since the last call of the backend.
+    machine_changed: bool,
     ready: Option<R>,
 }
 
@@ -261,6 +269,7 @@ impl<R: FnOnce() + Send> ExternalState for Running<R> {
     }
 
     fn apply(&mut self, whole: bool) -> Result<(), BackendError> {
+        let whole = whole || std::mem::take(&mut self.machine_changed);
         let driver = &mut self.driver;
         driver.look_at_node();
         let begun = Instant::now();
@@ -307,6 +316,11 @@ impl<R: FnOnce() + Send> ExternalState for Running<R> {
         tokio::select! {
             () = self.driver.changed.any.notified() => Batching::None,
             () = self.disturbances.next() => Batching::Disturbed,
+            _ = self.network.next() => {
+                // Other backends match any local address.
+                self.machine_changed = matches!(self.driver.backend.mode(), Mode::Ipvs | Mode::Userspace);
+                Batching::None
+            }
         }
     }
 }

@@ -17,13 +17,16 @@ use super::certificate::{self, Purpose};
 /// Check interval of the expiration.
 const CHECK: Duration = Duration::from_secs(600);
 
+/// Current names of a serving certificate.
+pub(crate) type Names = Arc<dyn Fn() -> ServingNames + Send + Sync>;
+
 /// A certificate of a node.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Credential {
     pub file: PathBuf,
     pub node: String,
     /// Names of a serving certificate; `None` for a client certificate.
-    pub names: Option<ServingNames>,
+    pub names: Option<Names>,
     pub clock: Clock,
 }
 
@@ -31,7 +34,7 @@ impl Credential {
     /// Content of the file, if it is valid for its purpose.
     pub fn load(&self) -> Option<Identity> {
         let identity = Identity::from_pem(&std::fs::read_to_string(&self.file).ok()?).ok()?;
-        let covers = self.names.as_ref().is_none_or(|names| identity.covers(names));
+        let covers = self.names.as_ref().is_none_or(|names| identity.covers(&names()));
         (covers && identity.expires() > self.clock.now().as_second()).then_some(identity)
     }
 
@@ -44,7 +47,8 @@ impl Credential {
 
     /// Requests a new certificate with the identity of `client`.
     pub async fn renew(&self, client: &Client) -> Result<Identity, JoinError> {
-        let purpose = match &self.names {
+        let names = self.names.as_ref().map(|names| names());
+        let purpose = match &names {
             None => Purpose::Client,
             Some(names) => Purpose::Serving(names),
         };
@@ -74,10 +78,14 @@ impl Credential {
             let (credential, client) = (Arc::clone(&credential), client.clone());
             let (group, renewed) = (group.clone(), Arc::clone(&renewed));
             async move {
+                let mut network = base::machine_network::subscribe();
                 let renewing = async {
                     loop {
                         credential.renew_if_due(&client, &*renewed).await;
-                        tokio::time::sleep(CHECK).await;
+                        tokio::select! {
+                            () = tokio::time::sleep(CHECK) => {}
+                            _ = network.next() => {}
+                        }
                     }
                 };
                 group.until_stopped(renewing).await;

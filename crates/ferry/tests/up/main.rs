@@ -12,6 +12,7 @@ mod lifecycle;
 mod machine;
 mod metrics;
 mod mixin;
+mod network_changes;
 mod packages;
 mod pod_behaviour;
 mod pods;
@@ -91,6 +92,7 @@ apart! {
         |cgroup: &str| on_machine(cgroup, restarts::run);
     node_conformance_pods_succeed, node_conformance_pods_succeed_inside:
         |cgroup: &str| on_machine(cgroup, pod_behaviour::run);
+    cluster_follows_network_changes, cluster_follows_network_changes_inside: network_changes::run;
     secrets_are_never_on_disk, secrets_are_never_on_disk_inside: secrets::run;
     baseline_pods_cannot_escape_containers, baseline_pods_cannot_escape_containers_inside:
         |cgroup: &str| on_machine(cgroup, escapes::run);

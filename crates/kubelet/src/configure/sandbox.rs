@@ -15,14 +15,12 @@ use crate::lifecycle::qos::{self, Qos};
 pub struct NodeSettings {
     /// Directory of container logs.
     pub logs: std::path::PathBuf,
-    pub host_dns: HostDns,
     pub cluster_dns: ClusterDns,
     /// Parent cgroup of all pods, such as `/kubepods`.
     pub cgroup_root: String,
     /// Directory of seccomp profiles.
     pub profiles: String,
     pub memory_capacity: i64,
-    pub host_ips: Vec<String>,
     pub node_name: String,
 }
 
@@ -46,7 +44,7 @@ pub fn cgroup(root: &str, pod: &Pod) -> String {
 }
 
 #[must_use]
-pub fn config(pod: &Pod, attempt: u32, node: &NodeSettings) -> PodSandboxConfig {
+pub fn config(pod: &Pod, attempt: u32, node: &NodeSettings, host_dns: &HostDns) -> PodSandboxConfig {
     let meta = &pod.metadata;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
@@ -66,7 +64,7 @@ pub fn config(pod: &Pod, attempt: u32, node: &NodeSettings) -> PodSandboxConfig 
         }),
         hostname: if host_network { String::new() } else { hostname },
         log_directory: log_directory(&node.logs, pod).display().to_string(),
-        dns_config: Some(dns::config(pod, &node.host_dns, &node.cluster_dns)),
+        dns_config: Some(dns::config(pod, host_dns, &node.cluster_dns)),
         port_mappings: if host_network { Vec::new() } else { ports(pod) },
         labels: labels::of_pod(pod),
         annotations: meta.annotations.clone().unwrap_or_default(),

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
+use base::machine_network::{Family, MachineNetwork};
 use objects::core::v1::NodeSystemInfo;
 
 fn read(path: &str) -> String {
@@ -15,47 +16,88 @@ pub fn hostname() -> String {
     read("/proc/sys/kernel/hostname").to_ascii_lowercase()
 }
 
-/// Address of this machine: the source address of its default route (nothing is sent), else the first one not limited
-/// to the machine itself, else loopback. IPv4 is preferred to IPv6.
+/// Addresses of this machine: of each family, IPv4 first, the source address of the default route (nothing is sent),
+/// else the first one of a link that leads to other machines. Loopback if there are none.
 #[must_use]
 pub fn node_ips() -> Vec<IpAddr> {
+    let preferred = machine_network().preferred;
+    if preferred.is_empty() { vec![IpAddr::V4(Ipv4Addr::LOCALHOST)] } else { preferred }
+}
+
+/// Current addresses and host name of this machine.
+#[must_use]
+pub fn machine_network() -> MachineNetwork {
     let outward = |bind: &str, to: &str| -> Option<IpAddr> {
         let socket = UdpSocket::bind(bind).ok()?;
         socket.connect(to.parse::<SocketAddr>().ok()?).ok()?;
         socket.local_addr().ok().map(|address| address.ip()).filter(|ip| is_global(*ip))
     };
     let links = interfaces();
-    let found = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")]
-        .into_iter()
-        .find_map(|(bind, to)| outward(bind, to).or_else(|| first_global(&links, bind.starts_with('['))));
-    vec![found.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    let external: Vec<IpAddr> = links
+        .iter()
+        .filter(|link| link.up && !is_for_pods(&link.name))
+        .flat_map(|link| link.addresses.iter().copied())
+        .filter(|ip| is_global(*ip))
+        .collect();
+    let preferred = [("0.0.0.0:0", "192.0.2.1:9", Family::V4), ("[::]:0", "[2001:db8::1]:9", Family::V6)];
+    let preferred = preferred.into_iter().filter_map(|(bind, to, family)| {
+        // The source address may also be that of a link for pods, whose routes are wider than the default one.
+        let source = outward(bind, to).filter(|ip| external.contains(ip));
+        source.or_else(|| external.iter().copied().find(|ip| Family::of(*ip) == family))
+    });
+    MachineNetwork {
+        preferred: preferred.collect(),
+        addresses: links
+            .iter()
+            .flat_map(|link| &link.addresses)
+            .copied()
+            .filter(|ip| !is_link_local(*ip))
+            .collect(),
+        external: external.into_iter().collect(),
+        hostname: base::addresses::hostname(),
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
 }
 
 fn is_global(ip: IpAddr) -> bool {
-    let local = match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
-    !local && !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast()
+    !is_link_local(ip) && !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast()
 }
 
-/// Interfaces that are up, with their addresses.
-fn interfaces() -> Vec<(String, Vec<IpAddr>)> {
+/// A link with its addresses.
+struct Interface {
+    name: String,
+    up: bool,
+    addresses: Vec<IpAddr>,
+}
+
+fn interfaces() -> Vec<Interface> {
     let Ok(mut netlink) = sys::netlink::Netlink::open() else { return Vec::new() };
-    let links = netlink.links().unwrap_or_default();
-    let up = links.into_iter().filter(|link| link.up);
-    up.map(|link| {
-        let addresses = netlink.addresses(&link.name).unwrap_or_default();
-        (link.name, addresses.iter().map(|address| address.addr()).collect())
-    })
-    .collect()
+    let addresses = netlink.all_addresses().unwrap_or_default();
+    let links = netlink.links().unwrap_or_default().into_iter();
+    links
+        .map(|link| Interface {
+            addresses: addresses
+                .iter()
+                .filter(|(index, _)| *index == link.index)
+                .map(|(_, address)| address.addr())
+                .collect(),
+            name: link.name,
+            up: link.up,
+        })
+        .collect()
 }
 
-/// First address reachable by other machines, excluding pod bridges and the like.
-fn first_global(links: &[(String, Vec<IpAddr>)], v6: bool) -> Option<IpAddr> {
-    let for_pods = |name: &str| ["ferry", "fe-", "cni", "veth", "docker"].iter().any(|p| name.starts_with(p));
-    let others = links.iter().filter(|(name, _)| !for_pods(name));
-    others.flat_map(|(_, ips)| ips).copied().find(|ip| ip.is_ipv6() == v6 && is_global(*ip))
+/// Links that lead to pods of this machine or to services.
+fn is_for_pods(name: &str) -> bool {
+    ["ferry", "fe-", "fsvcs-", "fvxlan-", "cni", "veth", "docker"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
 }
 
 /// Collects the node's system info.
@@ -95,15 +137,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_address_is_first_global_non_pod_address() {
-        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let links = [
-            ("lo".to_owned(), vec![ip("127.0.0.1"), ip("::1")]),
-            ("ferry0".to_owned(), vec![ip("10.42.0.1")]),
-            ("eth0".to_owned(), vec![ip("169.254.1.1"), ip("fe80::1"), ip("192.0.2.7")]),
-        ];
-        assert_eq!(first_global(&links, false), Some(ip("192.0.2.7")));
-        assert_eq!(first_global(&links, true), None);
+    fn links_of_pods_and_services_are_not_external() {
+        for (name, want) in
+            [("eth0", false), ("wlan0", false), ("ferry0", true), ("fsvcs-1", true), ("veth1", true)]
+        {
+            assert_eq!(is_for_pods(name), want, "{name}");
+        }
+        let network = machine_network();
+        assert!(network.addresses.is_superset(&network.external));
+        assert!(network.preferred.iter().all(|ip| network.external.contains(ip)), "{network:?}");
         assert!(!node_ips().is_empty());
     }
 }

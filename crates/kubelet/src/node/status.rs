@@ -106,8 +106,8 @@ pub async fn status(
     let address =
         |kind: &str, address: &str| NodeAddress { type_: kind.to_owned(), address: address.to_owned() };
     let mut addresses: Vec<NodeAddress> =
-        shared.settings.host_ips.iter().map(|ip| address("InternalIP", ip)).collect();
-    addresses.push(address("Hostname", &shared.config.node_name));
+        shared.addresses.ips().iter().map(|ip| address("InternalIP", ip)).collect();
+    addresses.push(address("Hostname", &shared.addresses.hostname()));
     NodeStatus {
         addresses: Some(addresses),
         capacity: Some(with_extended(capacity, old.capacity.as_ref())),

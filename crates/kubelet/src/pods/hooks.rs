@@ -5,6 +5,7 @@ use std::time::Duration;
 use objects::core::v1::{Container, LifecycleHandler, Pod, Probe};
 
 use crate::engine::Engine;
+use crate::node::PodAddress;
 use crate::probes::{ProbeOutcome, Target, check};
 
 /// Timeout of hooks without another limit.
@@ -43,7 +44,7 @@ pub async fn run(
         engine: engine.clone(),
         container_id: container_id.to_owned(),
         container: container.clone(),
-        pod_ip: if host_network { "127.0.0.1".to_owned() } else { pod_ip.to_owned() },
+        address: PodAddress::Own(if host_network { "127.0.0.1".to_owned() } else { pod_ip.to_owned() }),
     };
     match check(&probe, &target).await {
         ProbeOutcome::Success | ProbeOutcome::Warning(_) => Ok(()),

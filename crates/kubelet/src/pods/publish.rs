@@ -28,12 +28,13 @@ impl Worker {
         };
         let probes = |id: &str| self.verdict_of(id);
         let in_effect = |id: &str| self.applied.get(id).and_then(|applied| applied.resources.clone());
+        let host_ips = self.shared.addresses.ips();
         let reported = status::status(
             &current,
             observed,
             &StatusContext {
                 runtime: self.shared.engine.name(),
-                host_ips: &self.shared.settings.host_ips,
+                host_ips: &host_ips,
                 probes: &probes,
                 waiting: &self.waiting,
                 terminal: terminal && observed.running().next().is_none(),

@@ -93,7 +93,7 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let (member, name) = (&start.member, start.member.name());
         let events = Events { shared: &shared, pod, container: name };
-        let mut sandbox_config = sandbox::config(pod, on.attempt, &shared.settings);
+        let mut sandbox_config = sandbox::config(pod, on.attempt, &shared.settings, &shared.host_dns());
         let begun = Instant::now();
         let images = self.pull_images(&events, member, &sandbox_config).await;
         self.startup.pulled(begun.elapsed());
@@ -167,7 +167,10 @@ impl Worker {
         let prepared = self.prepared.clone().unwrap_or_default();
         sources.files = files(member, &prepared)?;
         let allocatable = Arc::clone(&shared.allocatable.read());
-        let facts = shared.facts(self.ips(pod, on), &allocatable);
+        let host_ips = shared.addresses.ips();
+        let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
+        let pod_ips = if host_network { &host_ips } else { &on.ips[..] };
+        let facts = shared.facts(pod_ips, &host_ips, &allocatable);
         let environment = container::environment(pod, member, &sources, &facts).map_err(text)?;
         let mounts = volumes::mounts(&volumes::MountInputs {
             member,
@@ -201,12 +204,6 @@ impl Worker {
             range.apply_to_container(&mut config);
         }
         Ok(config)
-    }
-
-    /// Addresses of the pod.
-    fn ips<'a>(&'a self, pod: &Pod, on: &'a ObservedSandbox) -> &'a [String] {
-        let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
-        if host_network { &self.shared.settings.host_ips } else { &on.ips }
     }
 
     /// Creates and starts the container; returns its ID.
@@ -246,7 +243,7 @@ impl Worker {
     ) -> Result<(), NotStarted> {
         let hook = member.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         let Some(hook) = hook else { return Ok(()) };
-        let ip = self.ips(pod, on).first().cloned().unwrap_or_default();
+        let ip = self.address(pod, &on.ips).ip();
         let engine = self.shared.engine.clone();
         let Err(text) = hooks::run(&engine, hook, &id, &member.container, pod, &ip).await else {
             return Ok(());

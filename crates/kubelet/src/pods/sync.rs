@@ -19,6 +19,7 @@ use crate::events::Kind;
 use crate::lifecycle::plan::Start;
 use crate::lifecycle::status::Waiting;
 use crate::lifecycle::{KillReason, MemberKind, ObservedPod, ObservedSandbox, PodPlan, plan};
+use crate::node::PodAddress;
 use crate::probes::{ProbeResults, Target};
 use crate::shared::Shared;
 use crate::volumes;
@@ -145,7 +146,7 @@ impl Worker {
         attempt: u32,
     ) -> Result<Option<ObservedSandbox>, EngineError> {
         self.put_cgroup(pod);
-        let mut config = sandbox::config(pod, attempt, &self.shared.settings);
+        let mut config = sandbox::config(pod, attempt, &self.shared.settings, &self.shared.host_dns());
         if let Err(error) = tokio::fs::create_dir_all(&config.log_directory).await {
             tracing::warn!(%error, directory = config.log_directory, "failed to create pod log directory");
         }
@@ -300,7 +301,8 @@ impl Worker {
         self.follower.note(namespace, &sources);
         let ips = observed.sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
         let allocatable = Arc::clone(&self.shared.allocatable.read());
-        let facts = self.shared.facts(&ips, &allocatable);
+        let host_ips = self.shared.addresses.ips();
+        let facts = self.shared.facts(&ips, &host_ips, &allocatable);
         let context = volumes::VolumeContext {
             client: &self.shared.client,
             pod,
@@ -384,8 +386,7 @@ impl Worker {
     fn watch_probes(&mut self, pod: &Arc<Pod>, observed: &ObservedPod) {
         let all = pod.spec.as_ref().map(crate::lifecycle::members::members).unwrap_or_default();
         let ips = observed.sandbox().map(|sandbox| sandbox.ips.as_slice()).unwrap_or_default();
-        let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
-        let ip = if host_network { self.shared.settings.host_ips.first() } else { ips.first() };
+        let address = self.address(pod, ips);
         for container in observed.running() {
             let Some(member) = all.iter().find(|member| member.name() == container.name) else { continue };
             let spec = &member.container;
@@ -411,9 +412,17 @@ impl Worker {
                 engine: self.shared.engine.clone(),
                 container_id: container.id.clone(),
                 container: spec.clone(),
-                pod_ip: ip.cloned().unwrap_or_default(),
+                address: address.clone(),
             };
             self.probes.add(pod, target, container.started_at, published);
+        }
+    }
+
+    /// Address of a pod with these sandbox addresses.
+    pub(super) fn address(&self, pod: &Pod, ips: &[String]) -> PodAddress {
+        match pod.spec.as_ref().and_then(|spec| spec.host_network) {
+            Some(true) => PodAddress::Node(Arc::clone(&self.shared.addresses)),
+            _ => PodAddress::Own(ips.first().cloned().unwrap_or_default()),
         }
     }
 

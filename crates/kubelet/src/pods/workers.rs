@@ -171,6 +171,11 @@ impl Workers {
         }
     }
 
+    /// Wakes all workers, after a change that affects every pod's status.
+    pub fn wake_all(&self) {
+        self.entries.lock().values().for_each(|entry| entry.news.notify_one());
+    }
+
     #[must_use]
     pub fn contains(&self, uid: &str) -> bool {
         self.entries.lock().contains_key(uid)

@@ -7,6 +7,7 @@ use objects::core::v1::{Container, ContainerPort, Probe};
 
 use super::{grpc, http};
 use crate::engine::Engine;
+use crate::node::PodAddress;
 
 /// Maximum length of a failure message.
 const MAX_TEXT: usize = 10 * 1024;
@@ -26,7 +27,7 @@ pub struct Target {
     pub engine: Engine,
     pub container_id: String,
     pub container: Container,
-    pub pod_ip: String,
+    pub address: PodAddress,
 }
 
 /// Resolves a port given by number or name.
@@ -57,18 +58,19 @@ pub async fn check(probe: &Probe, target: &Target) -> ProbeOutcome {
             Err(error) => ProbeOutcome::Failure(error.to_string()),
         };
     }
+    let pod_ip = target.address.ip();
     if let Some(action) = &probe.http_get {
         let Some(number) = port(&action.port, ports) else {
             return ProbeOutcome::Failure(format!("invalid port {:?}", action.port));
         };
-        let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(&target.pod_ip);
+        let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(&pod_ip);
         return http::get(action, host, number, limit).await;
     }
     if let Some(action) = &probe.tcp_socket {
         let Some(number) = port(&action.port, ports) else {
             return ProbeOutcome::Failure(format!("invalid port {:?}", action.port));
         };
-        let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(&target.pod_ip);
+        let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(&pod_ip);
         let connecting = tokio::net::TcpStream::connect((host, number));
         return match tokio::time::timeout(limit, connecting).await {
             Ok(Ok(_)) => ProbeOutcome::Success,
@@ -81,7 +83,7 @@ pub async fn check(probe: &Probe, target: &Target) -> ProbeOutcome {
             return ProbeOutcome::Failure(format!("invalid port {}", action.port));
         };
         let service = action.service.clone().unwrap_or_default();
-        return grpc::check(&target.pod_ip, number, service, limit).await;
+        return grpc::check(&pod_ip, number, service, limit).await;
     }
     ProbeOutcome::Failure("missing probe handler".to_owned())
 }

@@ -53,6 +53,11 @@ impl Caller {
         Self { certified, expires }
     }
 
+    /// Name of the user of the certificate.
+    pub fn user(&self) -> Option<&str> {
+        self.certified.as_ref().map(|user| user.name.as_str())
+    }
+
     /// Reports whether the certificate has expired. Connections may outlive certificates, so this is checked for every request.
     fn is_expired(&self, now: Timestamp) -> bool {
         self.certified.is_some() && self.expires < now.as_second()

@@ -16,6 +16,7 @@ mod tls;
 mod usage;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use base::peers::Peers;
@@ -93,14 +94,14 @@ impl Server {
                 let server = Arc::clone(&server);
                 tasks.spawn_until_stopped(async move {
                     let _counted = (slot, counted);
-                    server.connection(stream).await;
+                    server.connection(stream, peer.ip()).await;
                 });
             }
         };
         tasks.until_stopped(accepting).await;
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream) {
+    async fn connection(self: Arc<Self>, stream: TcpStream, peer: IpAddr) {
         let _ = stream.set_nodelay(true);
         let generation = self.shared.config.client_authorities.generation();
         let stream = match tokio::time::timeout(HANDSHAKE, self.acceptor.accept(stream)).await {
@@ -111,7 +112,11 @@ impl Server {
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let chain: Vec<_> = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
         let accepted = AcceptedChain::new(chain, generation);
-        let caller = Arc::new((Caller::of_certificate(accepted.leaf()), accepted));
+        let caller = Caller::of_certificate(accepted.leaf());
+        if let Some((observer, user)) = self.shared.config.peer.as_ref().zip(caller.user()) {
+            observer.observe(user, peer);
+        }
+        let caller = Arc::new((caller, accepted));
         let handler = service_fn(move |request: Request<Incoming>| {
             let (server, caller) = (Arc::clone(&self), Arc::clone(&caller));
             async move {
