@@ -286,7 +286,7 @@ async fn request_times(lifetimes: &[u64]) -> Vec<u64> {
     let begin = Instant::now();
     let ended = tokio::time::timeout(Duration::from_secs(3600), reflector.run()).await;
     assert!(ended.is_err(), "the last request is never answered");
-    script.times.lock().iter().map(|time| (*time - begin).as_secs()).collect()
+    script.times.lock().iter().map(|time| time.duration_since(begin).as_secs()).collect()
 }
 
 #[tokio::test(start_paused = true)]
