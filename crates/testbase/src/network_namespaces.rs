@@ -54,7 +54,7 @@ impl NetworkNamespaces {
 
     /// Writes 1 to sysctls of a namespace, as paths below `/proc/sys/net`.
     pub fn enable(&self, name: &str, sysctls: &'static [&'static str]) {
-        self.within(name, || {
+        self.within(name, move || {
             for file in sysctls {
                 std::fs::write(format!("/proc/sys/net/{file}"), "1").expect(file);
             }
