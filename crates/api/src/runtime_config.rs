@@ -45,6 +45,15 @@ fn core_version(key: &str) -> &str {
 }
 
 /// Validated settings.
+///
+/// ```
+/// use api::runtime_config::RuntimeConfig;
+///
+/// let config = RuntimeConfig::parse(["apps/v1/deployments=false"])?;
+/// assert!(config.resources().all(|row| (row.group, row.resource) != ("apps", "deployments")));
+/// assert!(RuntimeConfig::parse(["api/all=false"]).is_err());
+/// # Ok::<(), api::runtime_config::RuntimeConfigError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
     settings: BTreeMap<String, bool>,

@@ -8,6 +8,17 @@ use machinery::{Map, Value, map};
 static NULL: Value = Value::Null;
 
 /// Typed access to the fields of an object.
+///
+/// ```
+/// use api::value::Fields;
+/// use serde_json::json;
+///
+/// let mut pod = json!({"spec": {"hostNetwork": true, "priority": null}});
+/// assert!(pod.at("spec.hostNetwork") == true && pod.field("spec").flag("hostNetwork"));
+/// assert_eq!(pod.field("spec").int("priority"), 0);
+/// pod.child_mut("spec").default_to("restartPolicy", "Always");
+/// assert_eq!(pod.field("spec").text("restartPolicy"), "Always");
+/// ```
 pub trait Fields {
     /// The field itself; [`Value::Null`] when it is missing.
     fn field(&self, name: &str) -> &Value;

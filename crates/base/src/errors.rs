@@ -3,6 +3,13 @@
 use std::error::Error;
 
 /// An error with everything that caused it, on one line.
+///
+/// ```
+/// use std::io::{Error, ErrorKind};
+///
+/// let error = Error::new(ErrorKind::NotFound, "no store");
+/// assert_eq!(base::errors::chain(&error), "no store");
+/// ```
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -56,6 +56,15 @@ pub enum FeatureGateError {
 }
 
 /// The gates of a process; unset ones have their defaults.
+///
+/// ```
+/// use base::features::FeatureGates;
+///
+/// let gates = FeatureGates::parse(["StorageVersionMigrator=false"])?;
+/// assert!(!gates.enabled("StorageVersionMigrator"));
+/// assert!(FeatureGates::parse(["NoSuchGate=true"]).is_err());
+/// # Ok::<(), base::features::FeatureGateError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureGates {
     set: BTreeMap<&'static str, bool>,

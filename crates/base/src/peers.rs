@@ -10,6 +10,16 @@ use parking_lot::Mutex;
 const HOST_BITS: u32 = 64;
 
 /// The connections of all clients.
+///
+/// ```
+/// let peers = base::peers::Peers::new(1);
+/// let address = "192.0.2.7".parse()?;
+/// let slot = peers.enter(address).expect("the first connection");
+/// assert!(peers.enter(address).is_none());
+/// drop(slot);
+/// assert!(peers.enter(address).is_some());
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Debug)]
 pub struct Peers {
     open: Mutex<HashMap<IpAddr, usize>>,

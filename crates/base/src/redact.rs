@@ -14,6 +14,11 @@ pub fn is_secret(flag: &str) -> bool {
 }
 
 /// Replaces user and password of a URL in `text`.
+///
+/// ```
+/// let shown = base::redact::without_user_info("influxdb:http://me:secret@host:8086/k8s");
+/// assert_eq!(shown, "influxdb:http://CLASSIFIED@host:8086/k8s");
+/// ```
 #[must_use]
 pub fn without_user_info(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

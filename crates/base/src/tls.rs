@@ -1,10 +1,14 @@
-//! Trust for outgoing TLS connections, shared by all clients.
+//! Verification of the peers of TLS connections, shared by all clients and servers.
 
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, SignatureScheme, WantsVerifier};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    ClientConfig, ConfigBuilder, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+    WantsVerifier,
+};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 /// Paths of the system's certificate authorities.
@@ -52,6 +56,34 @@ pub fn verifier(check: impl CertificateCheck) -> Arc<dyn ServerCertVerifier> {
     Arc::new(Checked { check, provider: provider() })
 }
 
+/// Decision about the certificate of a client; [`client_verifier`] adds the verification of signatures, which is the
+/// same for all of them. Clients without a certificate are always accepted.
+pub trait ClientCertificateCheck: std::fmt::Debug + Send + Sync + 'static {
+    /// False if no certificate is requested.
+    fn is_requested(&self) -> bool {
+        true
+    }
+
+    /// Subjects of authorities, by which clients select a certificate.
+    fn hints(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    /// Fails if the handshake fails with this certificate.
+    fn check(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error>;
+}
+
+/// A verifier of clients whose certificates pass `check` and who prove that they have the key.
+#[must_use]
+pub fn client_verifier(check: impl ClientCertificateCheck) -> Arc<dyn ClientCertVerifier> {
+    Arc::new(Checked { check, provider: provider() })
+}
+
 /// Accepts any server certificate: the connection is encrypted, but the server is not authenticated. Only for callers
 /// that verify the peer otherwise, or whose administrator disabled verification.
 #[must_use]
@@ -74,6 +106,35 @@ impl CertificateCheck for AcceptAll {
     }
 }
 
+/// Methods of the verifier of a server or client that verify signatures.
+macro_rules! signature_verification {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            verify_tls12_signature(message, certificate, signed, algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            verify_tls13_signature(message, certificate, signed, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.provider.signature_verification_algorithms.supported_schemes()
+        }
+    };
+}
+
 #[derive(Debug)]
 struct Checked<C> {
     check: C,
@@ -92,27 +153,30 @@ impl<C: CertificateCheck> ServerCertVerifier for Checked<C> {
         self.check.check(leaf, intermediates, name, now).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
+    signature_verification!();
+}
+
+impl<C: ClientCertificateCheck> ClientCertVerifier for Checked<C> {
+    fn offer_client_auth(&self) -> bool {
+        self.check.is_requested()
     }
 
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
+    fn client_auth_mandatory(&self) -> bool {
+        false
     }
 
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.check.hints()
     }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check.check(leaf, intermediates, now).map(|()| ClientCertVerified::assertion())
+    }
+
+    signature_verification!();
 }

@@ -20,7 +20,7 @@ impl Output {
         Self(target)
     }
 
-    /// Writes bytes as they are. A reader that has left ends the output, not the command.
+    /// Writes bytes as they are. A closed pipe ends the output, not the command.
     pub fn bytes(&mut self, bytes: &[u8]) {
         let mut target = self.0.lock();
         let _ = target.write_all(bytes).and_then(|()| target.flush());

@@ -13,7 +13,7 @@ const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 const POD_RUNNING: i64 = 20;
 
 impl Session {
-    /// The pod that a word names: `web-1`, `pod/web-1`, or the first of `deploy/web`.
+    /// The pod that an argument names: `web-1`, `pod/web-1`, or the first of `deploy/web`.
     pub async fn pod(&mut self, operand: &str) -> Result<(Target, Value), CliError> {
         let operands = match operand.contains('/') {
             true => vec![operand.to_owned()],

@@ -281,7 +281,7 @@ impl Session {
         self.send(&Request::get(path)).await
     }
 
-    /// Opens a request whose answer comes piece by piece.
+    /// Sends a request whose response is streamed.
     pub async fn stream(&mut self, request: &Request) -> Result<Response<client::Body>, CliError> {
         let client = self.connection()?.client;
         let response = client.raw_stream(&request.raw()).await?;

@@ -15,6 +15,23 @@ pub(crate) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=m
 pub(crate) const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 /// The objects of one resource.
+///
+/// ```no_run
+/// use client::{Client, ClientError, ListOptions, ResourceKey};
+///
+/// # async fn list(client: Client) -> Result<(), ClientError> {
+/// let widgets = ResourceKey {
+///     group: "example.com".to_owned(),
+///     version: "v1".to_owned(),
+///     resource: "widgets".to_owned(),
+///     namespaced: true,
+/// };
+/// for widget in client.dynamic(&widgets).list("default", &ListOptions::default()).await?.items {
+///     println!("{}", widget["metadata"]["name"]);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Dynamic {
     client: Client,

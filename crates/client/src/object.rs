@@ -74,6 +74,15 @@ pub fn escape(text: &str) -> impl std::fmt::Display + '_ {
 }
 
 /// A resource in the form of the API's paths.
+///
+/// ```
+/// use client::ResourceKey;
+/// use objects::apps::v1::Deployment;
+///
+/// let deployments = ResourceKey::of::<Deployment>();
+/// assert_eq!(deployments.qualified(), "deployments.apps");
+/// assert_eq!(deployments.path("n", "web", Some("scale")), "/apis/apps/v1/namespaces/n/deployments/web/scale");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceKey {
     pub group: String,

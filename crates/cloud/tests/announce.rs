@@ -3,50 +3,41 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
-use std::process::Command;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sys::netlink::Netlink;
+use testbase::{NetworkNamespaces, ip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMES: [&str; 4] = ["switch", "one", "two", "client"];
 
-struct World;
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("running ip");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+struct World {
+    namespaces: NetworkNamespaces,
 }
 
-fn name(name: &str) -> String {
-    format!("ferry-announce-{}-{name}", std::process::id())
+impl Deref for World {
+    type Target = NetworkNamespaces;
+
+    fn deref(&self) -> &NetworkNamespaces {
+        &self.namespaces
+    }
 }
 
 impl World {
     /// Two nodes and a client on one link.
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || Command::new("ip").arg("-V").output().is_err() {
-            eprintln!("skipped: needs root and the ip command");
-            return None;
-        }
-        let world = Self;
-        for namespace in NAMES {
-            ip(&format!("netns add {}", name(namespace)));
-            ip(&format!("-n {} link set lo up", name(namespace)));
-        }
-        let switch = name("switch");
-        ip(&format!("-n {switch} link add br0 type bridge"));
-        ip(&format!("-n {switch} link set br0 up"));
+        let world = Self { namespaces: NetworkNamespaces::new("announce", NAMES)? };
+        world.ip("switch", "link add br0 type bridge");
+        world.ip("switch", "link set br0 up");
         for (last, end) in NAMES[1..].iter().enumerate() {
-            let inner = name(end);
+            let (switch, inner) = (world.name("switch"), world.name(end));
             ip(&format!("link add v-{end} netns {switch} type veth peer name eth0 netns {inner}"));
-            ip(&format!("-n {switch} link set v-{end} master br0"));
-            ip(&format!("-n {switch} link set v-{end} up"));
-            ip(&format!("-n {inner} addr add 192.0.2.{}/24 dev eth0", last + 1));
-            ip(&format!("-n {inner} addr add fd02::{}/64 dev eth0 nodad", last + 1));
-            ip(&format!("-n {inner} link set eth0 up"));
+            world.ip("switch", &format!("link set v-{end} master br0"));
+            world.ip("switch", &format!("link set v-{end} up"));
+            world.ip(end, &format!("addr add 192.0.2.{}/24 dev eth0", last + 1));
+            world.ip(end, &format!("addr add fd02::{}/64 dev eth0 nodad", last + 1));
+            world.ip(end, "link set eth0 up");
         }
         for end in ["one", "two"] {
             let listener = world.within(end, || TcpListener::bind("[::]:8080").expect("listening"));
@@ -57,16 +48,6 @@ impl World {
             });
         }
         Some(world)
-    }
-
-    fn within<T: Send + 'static>(&self, namespace: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
-        let path = format!("/run/netns/{}", name(namespace));
-        let thread = std::thread::spawn(move || {
-            let file = std::fs::File::open(path).expect("the namespace");
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("entering it");
-            body()
-        });
-        thread.join().expect("the thread")
     }
 
     fn query(&self, address: IpAddr) -> String {
@@ -88,14 +69,6 @@ impl World {
             let link = netlink.link("eth0").expect("links").expect("a link");
             sys::neighbours::announce(&link, address).expect("announced");
         });
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        for namespace in NAMES {
-            let _ = Command::new("ip").args(["netns", "del", &name(namespace)]).status();
-        }
     }
 }
 

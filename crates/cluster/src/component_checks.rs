@@ -32,7 +32,7 @@ impl ActiveInformers {
 pub(crate) struct ComponentChecks {
     controllers: Readiness,
     scheduler: Readiness,
-    /// Pods that the scheduler knows: none before it leads.
+    /// Pods in the scheduler's cache; `None` before it is the leader.
     pods: Arc<Mutex<Option<Cache<Pod>>>>,
 }
 
@@ -42,7 +42,7 @@ impl ComponentChecks {
         *self.pods.lock() = Some(informers.of());
     }
 
-    /// Pods that the scheduler knows.
+    /// Pods in the scheduler's cache.
     pub fn scheduler_pods(&self) -> Vec<Arc<Pod>> {
         self.pods.lock().as_ref().map(Cache::all).unwrap_or_default()
     }

@@ -49,7 +49,7 @@ pub enum Command {
     Etcd(crate::etcd::EtcdArgs),
     /// Run an API server for operator tests, in a temporary directory, until the tests end.
     Envtest(Box<crate::envtest::EnvtestArgs>),
-    /// Control a cluster with the commands of kubectl, like a link named `kubectl` to this binary.
+    /// Run a kubectl command; a link named `kubectl` to this binary does the same.
     #[command(disable_help_flag = true)]
     Kubectl(crate::kubectl::KubectlArgs),
     /// Run the controllers alone, against any API server.

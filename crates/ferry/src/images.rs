@@ -34,9 +34,13 @@ pub struct ImagesArgs {
 pub enum ImagesVerb {
     /// Import images from an archive in the format of `docker save` or the OCI layout, also compressed with gzip; `-` is
     /// standard input.
-    Import { archive: PathBuf },
+    Import {
+        /// Path of the archive.
+        archive: PathBuf,
+    },
     /// Pull an image from its registry.
     Pull {
+        /// Reference of the image, such as docker.io/library/nginx:1.29.
         image: String,
         /// User name for the registry; the password is read from standard input.
         #[arg(long, value_name = "NAME")]
@@ -46,6 +50,7 @@ pub enum ImagesVerb {
     List(output::OutputArgs),
     /// Remove images.
     Remove {
+        /// References or IDs of the images.
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
     },

@@ -29,7 +29,7 @@ pub struct LogArgs {
     )]
     pub vmodule: VModule,
 
-    /// Maximum time between log flushes. Lines are written within 20 ms, so longer times are satisfied too.
+    /// Maximum time between log flushes; lines are always written within 20 ms.
     #[arg(long, value_name = "DURATION", global = true, default_value = "5s", value_parser = parse_duration)]
     pub log_flush_frequency: Duration,
 }

@@ -22,23 +22,23 @@ pub struct MetricsArgs {
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     pub metric_resolution: Duration,
 
-    /// Time for which the usage of nodes and pods is kept on disk, for `ferry top`; 0s keeps none.
+    /// Retention of the usage of nodes and pods on disk, for `ferry top`; 0s disables it.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
     pub usage_history: Duration,
 
-    /// Monitoring system to push usage, requests and limits to, several times for several: `influxdb:URL?db=NAME`,
+    /// Monitoring system to which usage, requests and limits are pushed; may be repeated: `influxdb:URL?db=NAME`,
     /// `influxdb2:URL?org=ORG&bucket=NAME&token-file=FILE`, `prometheus:URL` (remote write; `?version=2`), `otlp:URL`,
     /// `statsd:HOST:PORT`, `graphite:HOST:PORT`, `file:PATH`.
     #[arg(long, value_name = "KIND:URL")]
     pub metrics_sink: Vec<String>,
 
-    /// Size on disk of the payloads that wait for a monitoring system that does not accept them, for each, as a
-    /// quantity; the oldest are dropped beyond it.
+    /// Maximum size on disk of the payloads queued for each monitoring system that is not available; the oldest are
+    /// dropped beyond it.
     #[arg(long, value_name = "QUANTITY", default_value = "256Mi", value_parser = parse_size)]
     pub metrics_sink_queue_size: u64,
 
-    /// Scrape pods with the annotation `prometheus.io/scrape: "true"`, and serve custom.metrics.k8s.io and
-    /// external.metrics.k8s.io of them.
+    /// Scrape pods with the annotation `prometheus.io/scrape: "true"`, and serve their series as custom.metrics.k8s.io
+    /// and external.metrics.k8s.io.
     #[arg(long)]
     pub metrics_adapter: bool,
 

@@ -36,7 +36,7 @@ pub struct MetricsServerArgs {
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
 
-    /// The port on which to serve HTTPS with authentication and authorization; 0 takes a free one and prints it.
+    /// The port on which to serve HTTPS with authentication and authorization; 0 selects a free port and prints it.
     #[arg(long, value_name = "PORT", default_value_t = 443)]
     pub secure_port: u16,
 

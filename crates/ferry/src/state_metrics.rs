@@ -17,12 +17,12 @@ const PORT: u16 = 8080;
 /// Labels and annotations to show.
 #[derive(Args, Debug, Default)]
 pub struct StateLabelArgs {
-    /// Labels of objects that the series `*_labels` have, by resource: `pods=[app,team],namespaces=[*]`. Without it
-    /// these series are not served.
+    /// Object labels in the series `*_labels`, by resource: `pods=[app,team],namespaces=[*]`; without this flag, these
+    /// series are not served.
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub metric_labels_allowlist: String,
 
-    /// Annotations of objects that the series `*_annotations` have, by resource: `namespaces=[owner]`. Without it these
+    /// Object annotations in the series `*_annotations`, by resource: `namespaces=[owner]`; without this flag, these
     /// series are not served.
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub metric_annotations_allowlist: String,
@@ -43,8 +43,8 @@ impl StateLabelArgs {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Metrics")]
 pub struct StateMetricsArgs {
-    /// Serve the series of kube-state-metrics at this address, in plain HTTP; without one at 127.0.0.1:8080. A port
-    /// alone is one of the loopback address.
+    /// Address on which to serve the series of kube-state-metrics by plain HTTP: 127.0.0.1:8080 if the flag has no
+    /// value, the loopback address if it is only a port.
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:8080",
           value_parser = parse_address)]
     pub state_metrics: Option<SocketAddr>,
@@ -86,7 +86,7 @@ pub struct StateMetricsServerArgs {
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     pub host: IpAddr,
 
-    /// Port to expose metrics on; 0 takes a free one and prints it.
+    /// Port to expose metrics on; 0 selects a free port and prints it.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     pub port: u16,
 

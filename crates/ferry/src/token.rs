@@ -50,6 +50,7 @@ pub enum TokenVerb {
     List(OutputArgs),
     /// Delete tokens; nodes that have joined are not affected.
     Delete {
+        /// IDs of the tokens: the parts before the dots.
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },

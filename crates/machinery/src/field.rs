@@ -8,6 +8,16 @@ use std::marker::PhantomData;
 /// A path such as `spec.containers[0].ports[1].name`, built from the root down.
 ///
 /// A child borrows its parent, so building one costs nothing until an error needs its text.
+///
+/// ```
+/// use machinery::field::{FieldError, Path};
+///
+/// let (spec, index) = (Path::new("spec"), 0);
+/// let containers = spec.child("containers");
+/// let container = containers.index(index);
+/// let error = FieldError::required(&container.child("name"), "");
+/// assert_eq!(error.to_string(), "spec.containers[0].name: Required value");
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
     parent: Option<&'a Path<'a>>,

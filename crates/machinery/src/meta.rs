@@ -1,4 +1,15 @@
 //! Reads and writes an object's metadata independently of its kind.
+//!
+//! ```
+//! use machinery::meta;
+//! use serde_json::json;
+//!
+//! let mut map = json!({"metadata": {"name": "settings", "annotations": {"team": "a"}}});
+//! meta::metadata_mut(&mut map).insert("namespace".to_owned(), json!("default"));
+//! assert_eq!((meta::namespace(&map), meta::name(&map)), ("default", "settings"));
+//! assert_eq!(meta::annotation(&map, "team"), Some("a"));
+//! assert_eq!(meta::uid(&map), "");
+//! ```
 
 use crate::map;
 use serde_json::{Map, Value};

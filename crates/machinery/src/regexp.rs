@@ -4,6 +4,10 @@
 //! in a class, a brace that begins no repetition is literal, and `\Q…\E` quotes.
 
 /// The same expression for the `regex` crate. Expressions that Go rejects stay invalid.
+///
+/// ```
+/// assert_eq!(machinery::regexp::from_go(r"^\d+$"), "^[0-9]+$");
+/// ```
 #[must_use]
 pub fn from_go(pattern: &str) -> String {
     let mut translation = Translation { rest: pattern, out: String::with_capacity(pattern.len()) };

@@ -214,6 +214,21 @@ impl Field {
 pub type KindKey = (Arc<str>, Arc<str>, Arc<str>);
 
 /// An arena of types with names.
+///
+/// ```
+/// use machinery::schema::{Field, Node, Schema, Shape};
+///
+/// let mut schema = Schema::default();
+/// let text = schema.push(Node::of(Shape::String));
+/// let mut widget = Node::of(Shape::Object);
+/// widget.fields.push(Field::new("color", text));
+/// let widget = schema.push(widget);
+/// schema.kinds.insert(("example.com".into(), "v1".into(), "Widget".into()), widget);
+/// schema.finish();
+///
+/// let widget = schema.kind("example.com", "v1", "Widget").expect("the kind");
+/// assert_eq!(widget.field("color").expect("the field").shape(), Shape::String);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Schema {
     pub nodes: Vec<Node>,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
+use std::ops::Deref;
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use policy::feed;
 use policy::model::{Name, NamedPort, Pod, Protocol};
 use policy::nftables::Nftables;
 use policy::state::{Entry, State};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
+use testbase::{NetworkNamespaces, ip};
 
 /// Timeout of a packet within this machine, and of one retransmission.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,14 +24,17 @@ const SILENCE: Duration = Duration::from_millis(400);
 const PODS: [(&str, &str, u8); 4] =
     [("web", "br", 2), ("db", "br", 3), ("job", "br", 4), ("far", "cable", 2)];
 
-/// Namespaces that are deleted with the test.
+/// A namespace for each pod, `node` and `out`.
 struct World {
-    id: u32,
+    namespaces: NetworkNamespaces,
 }
 
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("running ip");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+impl Deref for World {
+    type Target = NetworkNamespaces;
+
+    fn deref(&self) -> &NetworkNamespaces {
+        &self.namespaces
+    }
 }
 
 fn v4(pod: &str) -> String {
@@ -46,17 +49,8 @@ fn v6(pod: &str) -> String {
 
 impl World {
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || Command::new("ip").arg("-V").output().is_err() {
-            eprintln!("skipped: needs root and the ip command");
-            return None;
-        }
-        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let world = Self { id: std::process::id() * 16 + next };
-        for name in world.names() {
-            ip(&format!("netns add {}", world.name(name)));
-            world.ip(name, "link set lo up");
-        }
+        let names = PODS.iter().map(|(name, ..)| *name).chain(["node", "out"]);
+        let world = Self { namespaces: NetworkNamespaces::new("policy", names)? };
         world.ip("node", "link add br0 type bridge");
         world.ip("node", "addr add 10.1.0.1/24 dev br0");
         world.ip("node", "addr add fd01:0::1/64 dev br0 nodad");
@@ -87,44 +81,18 @@ impl World {
             world.ip(side, &format!("link set {link} up"));
         }
         world.ip("out", "route add default via 192.0.2.1");
-        world.within("node", || {
-            for file in [
-                "ipv4/ip_forward",
-                "ipv6/conf/all/forwarding",
-                "bridge/bridge-nf-call-iptables",
-                "bridge/bridge-nf-call-ip6tables",
-            ] {
-                std::fs::write(format!("/proc/sys/net/{file}"), "1").expect(file);
-            }
-        });
+        let sysctls = &[
+            "ipv4/ip_forward",
+            "ipv6/conf/all/forwarding",
+            "bridge/bridge-nf-call-iptables",
+            "bridge/bridge-nf-call-ip6tables",
+        ];
+        world.enable("node", sysctls);
         for (name, ..) in PODS {
             world.serve(name);
         }
         world.serve("out");
         Some(world)
-    }
-
-    fn names(&self) -> Vec<&'static str> {
-        PODS.iter().map(|(name, ..)| *name).chain(["node", "out"]).collect()
-    }
-
-    fn name(&self, name: &str) -> String {
-        format!("ferry-policy-{}-{name}", self.id)
-    }
-
-    fn ip(&self, name: &str, arguments: &str) {
-        ip(&format!("-n {} {arguments}", self.name(name)));
-    }
-
-    /// Runs `body` on a thread inside a namespace.
-    fn within<T: Send + 'static>(&self, name: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
-        let path = format!("/run/netns/{}", self.name(name));
-        let thread = std::thread::spawn(move || {
-            let file = std::fs::File::open(path).expect("the namespace");
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("entering it");
-            body()
-        });
-        thread.join().expect("the thread")
     }
 
     /// Echo servers of both protocols and families on two ports.
@@ -201,14 +169,6 @@ impl World {
         state.commit();
         backend.replace(&state.whole()).expect("an empty table");
         Enforced { world: self, backend, state }
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        for name in self.names() {
-            let _ = Command::new("ip").args(["netns", "del", &self.name(name)]).status();
-        }
     }
 }
 

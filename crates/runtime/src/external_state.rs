@@ -19,6 +19,55 @@ const BATCH_WINDOW: Duration = Duration::from_millis(5);
 const RESYNC: Duration = Duration::from_secs(30);
 
 /// State outside the API that is reconciled.
+///
+/// ```
+/// use std::collections::BTreeSet;
+/// use std::convert::Infallible;
+///
+/// use base::tasks::TaskGroup;
+/// use runtime::{Batching, ExternalState, reconcile};
+/// use tokio::sync::watch;
+///
+/// /// Routes to pods, of which the kernel has `kernel`.
+/// struct Routes {
+///     wanted: watch::Receiver<BTreeSet<String>>,
+///     kernel: BTreeSet<String>,
+///     tasks: TaskGroup,
+/// }
+///
+/// impl ExternalState for Routes {
+///     type Error = Infallible;
+///
+///     fn name(&self) -> &'static str {
+///         "routes"
+///     }
+///
+///     async fn ready(&mut self) {}
+///
+///     fn apply(&mut self, _whole: bool) -> Result<(), Infallible> {
+///         self.kernel.clone_from(&self.wanted.borrow_and_update());
+///         if self.kernel.contains("10.1.0.0/24") {
+///             self.tasks.stop();
+///         }
+///         Ok(())
+///     }
+///
+///     async fn changed(&mut self) -> Batching {
+///         let _ = self.wanted.changed().await;
+///         Batching::None
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let tasks = TaskGroup::new();
+/// let (wanted, receiver) = watch::channel(BTreeSet::new());
+/// let routes = Routes { wanted: receiver, kernel: BTreeSet::new(), tasks: tasks.clone() };
+/// let reconciled = reconcile(routes, &tasks);
+/// wanted.send_modify(|routes| drop(routes.insert("10.1.0.0/24".to_owned())));
+/// reconciled.await;
+/// # }
+/// ```
 pub trait ExternalState: Send {
     type Error: Error;
 
@@ -36,7 +85,8 @@ pub trait ExternalState: Send {
         Ok(true)
     }
 
-    /// Completes when the desired state may have changed, or another process may have changed the applied state; returns whether more changes may follow immediately.
+    /// Completes when the desired state may have changed, or another process may have changed the applied state; returns
+    /// the urgency of the change.
     fn changed(&mut self) -> impl Future<Output = Batching> + Send;
 }
 

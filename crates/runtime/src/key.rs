@@ -7,6 +7,13 @@ use client::Object;
 use objects::meta::v1::{ObjectMeta, OwnerReference};
 
 /// Namespace and name; the namespace is empty for cluster-scoped objects.
+///
+/// ```
+/// use runtime::Key;
+///
+/// assert_eq!(Key::new("default", "web").to_string(), "default/web");
+/// assert_eq!(Key::new("", "node-1").to_string(), "node-1");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     pub namespace: Arc<str>,

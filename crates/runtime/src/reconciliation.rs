@@ -20,7 +20,7 @@ tokio::task_local! {
     static CURRENT: Arc<Reconciliation>;
 }
 
-/// Own writes that are remembered, over all objects of a loop: their events follow shortly.
+/// Maximum number of recorded own writes of a loop, over all objects: their events follow shortly.
 const OWN: usize = 1024;
 
 /// Revisions of a loop's objects at their last reconciliation, and the loop's own writes to them.

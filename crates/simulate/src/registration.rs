@@ -86,7 +86,7 @@ pub fn keep_ready(client: Client, fleet: Arc<Fleet>, clock: Clock, tasks: &TaskG
         }
     });
     tasks.spawn_until_stopped(async move {
-        // Held so that its watch goes on.
+        // Dropping the cache would end its watch.
         let _nodes = nodes;
         while let Some(number) = receiver.recv().await {
             while let Err(error) = node::register(&client, &fleet, number, clock.now()).await {

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crates_depend_on_what_they_may() {
+    fn crate_dependencies_are_allowed() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         check(&root).expect("only allowed edges");
     }

@@ -111,6 +111,15 @@ impl std::fmt::Display for IpRange {
 }
 
 /// Allocated cluster IPs of a family.
+///
+/// ```
+/// use api::allocation::{IpAllocator, IpRange};
+///
+/// let range = IpRange::parse("10.96.0.0/24").expect("a range");
+/// let mut allocator = IpAllocator::new(vec![range], 7);
+/// let ip = allocator.allocate_next().expect("a free address");
+/// assert!(allocator.has(ip) && allocator.allocate(ip).is_err());
+/// ```
 #[derive(Clone, Debug)]
 pub struct IpAllocator {
     ranges: Vec<IpRange>,

@@ -1,7 +1,7 @@
 //! Types of a custom resource for server-side apply and typed decoding, from its compiled schema.
 
-use super::node::{Additional, ListType as Lists, Node, NodeType};
-use machinery::schema::{Field, KindKey, ListType, Node as TypeNode, NodeId, Schema, Shape};
+use super::node::{Additional, Node, NodeType};
+use machinery::schema::{Field, KindKey, Node as TypeNode, NodeId, Schema, Shape};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -49,11 +49,7 @@ impl Builder {
             Shape::Map => made.element = node.additional.as_ref().map(|of| self.node(of, keeps, false)),
             Shape::List => {
                 made.element = node.items.as_ref().map(|of| self.node(of, keeps, false));
-                made.list_type = match node.list_type {
-                    Lists::Atomic => ListType::Atomic,
-                    Lists::Set => ListType::Set,
-                    Lists::Map => ListType::Map,
-                };
+                made.list_type = node.list_type;
                 made.has_list_type = node.has_list_type;
                 made.map_keys = node.map_keys().to_vec();
             }
@@ -155,6 +151,7 @@ mod tests {
     use super::super::schema::Schema as Written;
     use super::*;
     use machinery::Value;
+    use machinery::schema::ListType;
     use serde_json::json;
 
     fn types(schema: &Value) -> Schema {

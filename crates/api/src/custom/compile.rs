@@ -1,11 +1,12 @@
 //! Compilation of source schemas to nodes.
 
 use super::intern;
-use super::node::{Additional as AdditionalKind, Checks, ListType, Node, NodeType, Property};
+use super::node::{Additional as AdditionalKind, Checks, Node, NodeType, Property};
 use super::programs;
 use super::schema::{Additional, Schema};
 use super::values::is_format;
 use expressions::openapi::declare;
+use machinery::schema::ListType;
 use std::sync::Arc;
 
 /// Compiles a schema. `is_resource`: values are whole resources.

@@ -1,7 +1,8 @@
 //! Uniqueness in lists of type set and map.
 
-use super::node::{ListType, Node};
+use super::node::Node;
 use machinery::field::{ErrorList, FieldError, Path};
+use machinery::schema::ListType;
 use machinery::{Map, Value};
 use std::collections::HashMap;
 

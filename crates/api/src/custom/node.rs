@@ -5,6 +5,7 @@
 use super::patterns::Pattern;
 use super::programs::Rules;
 use machinery::Value;
+use machinery::schema::ListType;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
@@ -46,15 +47,6 @@ impl NodeType {
             Self::Boolean => "boolean",
         }
     }
-}
-
-/// `x-kubernetes-list-type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ListType {
-    #[default]
-    Atomic,
-    Set,
-    Map,
 }
 
 /// `additionalProperties`; its schema is in [`Node::additional`].

@@ -1,8 +1,9 @@
 //! Values in CEL: formats are types, field names are escaped.
 
-use super::node::{ListType, Node, NodeType};
+use super::node::{Node, NodeType};
 use expressions::openapi::escape;
 use expressions::{Identity, List, Map as TypedMap, Text, Typing, Value as Typed, formatted};
+use machinery::schema::ListType;
 use machinery::{Map, Value};
 use std::sync::Arc;
 

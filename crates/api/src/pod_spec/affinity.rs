@@ -93,24 +93,13 @@ fn validate_requirement(
     let values_path = path.child("values");
     let operator = requirement.text("operator");
     match operator {
-        "In" | "NotIn" => {
-            if values.is_empty() {
-                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
-                errors.push(FieldError::required(&values_path, detail));
-            }
-        }
-        "Exists" | "DoesNotExist" => {
-            if !values.is_empty() {
-                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errors.push(FieldError::forbidden(&values_path, detail));
-            }
-        }
         "Gt" | "Lt" => {
             if values.len() != 1 {
                 let detail = "must be specified single value when `operator` is 'Lt' or 'Gt'";
                 errors.push(FieldError::required(&values_path, detail));
             }
         }
+        _ if names::validate_operator_values(operator, values, &values_path, errors) => {}
         _ => invalid_operator(operator, path, errors),
     }
     errors.extend(names::validate_label_name(requirement.text("key"), &path.child("key")));

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use base::tls::{ClientCertificateCheck, client_verifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
-    SupportedCipherSuite, SupportedProtocolVersion,
+    DistinguishedName, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
@@ -210,47 +209,20 @@ fn verifier(roots: &[CertificateDer<'static>]) -> Result<Option<Arc<dyn ClientCe
 #[derive(Debug)]
 struct ProofOfPossession {
     hints: Arc<[DistinguishedName]>,
-    provider: Arc<CryptoProvider>,
 }
 
-impl ClientCertVerifier for ProofOfPossession {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+impl ClientCertificateCheck for ProofOfPossession {
+    fn hints(&self) -> &[DistinguishedName] {
         &self.hints
     }
 
-    fn verify_client_cert(
+    fn check(
         &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        Ok(())
     }
 }
 
@@ -350,11 +322,11 @@ fn settings(
     resolver: ByName,
     trust: ClientTrust,
 ) -> Result<Settings, TlsError> {
-    let proof = ProofOfPossession { hints: Arc::clone(&trust.hints), provider: Arc::clone(provider) };
+    let proof = client_verifier(ProofOfPossession { hints: Arc::clone(&trust.hints) });
     let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(versions)
         .map_err(TlsError::ServingCertificate)?
-        .with_client_cert_verifier(Arc::new(proof))
+        .with_client_cert_verifier(proof)
         .with_cert_resolver(Arc::new(resolver));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config.ticketer = Arc::clone(tickets);

@@ -130,7 +130,7 @@ mod tests {
         let write = causes.begin();
         let (found, ()) = tokio::join!(causes.find_or_wait(7), async {
             tokio::task::yield_now().await;
-            // A write that begins later is not waited for.
+            // Later writes are not awaited.
             std::mem::forget(causes.begin());
             causes.add(7, context.clone());
             drop(write);

@@ -113,7 +113,7 @@ impl Tracer {
     }
 
     /// Position of a span that follows the write of `revision`: in the trace of that write if it is sampled, linked to
-    /// it after too many reconciliations, and otherwise in a new trace. A write that is in progress is waited for.
+    /// it after too many reconciliations, and otherwise in a new trace. A write in progress is awaited.
     pub async fn caused_by(&self, revision: u64) -> Parent {
         let Some(component) = self.0.as_ref().filter(|_| revision > 0) else { return Parent::Root };
         component.causes.find_or_wait(revision).await.unwrap_or_default()

@@ -17,7 +17,7 @@ use crate::arguments::Matches;
 use crate::error::{CliError, fail};
 use template::GoTemplate;
 
-/// Format of objects that are printed whole.
+/// Output formats of complete objects.
 #[derive(Clone, Debug)]
 pub enum Format {
     Json,
@@ -183,7 +183,7 @@ pub fn title(object: &Value) -> String {
     })
 }
 
-/// Text without the characters by which a terminal is controlled.
+/// Text without control characters.
 pub fn escape_terminal(text: &str) -> String {
     text.replace('\u{1b}', "^[").replace('\r', "\\r")
 }

@@ -114,7 +114,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A cell up to its first line break, without characters that a terminal obeys.
+/// A cell up to its first line break, without control characters.
 fn shown_cell(value: &Value) -> String {
     let Value::String(text) = value else {
         return if value.is_null() { String::new() } else { escape_terminal(&go_value(value)) };

@@ -3,7 +3,7 @@
 const MINIMUM: usize = 6;
 const PADDING: usize = 3;
 
-/// Aligns cells that tabs end. Widths stay remembered between flushes, so that rows of a watch line up.
+/// Aligns cells that tabs end. Widths are retained between flushes, so that rows of a watch are aligned.
 #[derive(Debug)]
 pub struct TabWriter {
     text: String,

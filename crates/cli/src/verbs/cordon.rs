@@ -45,7 +45,7 @@ pub async fn nodes(session: &mut Session, matches: &Matches) -> Result<Vec<(Targ
     session.objects(&Selection { operands, selector: selector.to_owned(), ..Selection::default() }).await
 }
 
-/// Changes whether pods are scheduled to a node.
+/// Sets or clears `unschedulable` of nodes.
 pub async fn set(
     session: &mut Session,
     matches: &Matches,

@@ -157,7 +157,7 @@ impl Binder {
         }
         let chosen = annotation(&claim.metadata, SELECTED_NODE).is_some();
         if waits && !chosen {
-            let (reason, note) = self.what_is_awaited(claim);
+            let (reason, note) = self.pending_reason(claim);
             ctx.recorder.normal(claim, reason, note);
         } else if !class_name.is_empty() {
             self.provision(claim, &class_name, class, ctx).await?;
@@ -172,7 +172,7 @@ impl Binder {
         }
     }
 
-    fn what_is_awaited(&self, claim: &PersistentVolumeClaim) -> (&'static str, String) {
+    fn pending_reason(&self, claim: &PersistentVolumeClaim) -> (&'static str, String) {
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
         let wanted = name(&claim.metadata).to_owned();
         let waiting = |pod: &Pod| {

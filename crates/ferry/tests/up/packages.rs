@@ -68,7 +68,7 @@ fn check(cgroup: &str, directory: &Path) {
     let mut machine = Machine::new(cgroup);
     machine.binary = Some(root.join("usr/bin/ferry"));
     machine.up(&[]);
-    runs_in_a_pod(&machine, &image);
+    runs_in_pods(&machine, &image);
     machine.stop(Signal::TERM);
     machine.reset();
 
@@ -79,7 +79,8 @@ fn check(cgroup: &str, directory: &Path) {
     assert!(!root.join("etc/default/ferry").exists());
 }
 
-fn runs_in_a_pod(machine: &Machine, image: &Path) {
+/// The image as pods: a command that ends, and a control plane that gets ready and ends when it is stopped.
+fn runs_in_pods(machine: &Machine, image: &Path) {
     let imported = machine.ferry(&["images", "import", &image.display().to_string()]);
     assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
     let version = env!("CARGO_PKG_VERSION");
@@ -87,16 +88,34 @@ fn runs_in_a_pod(machine: &Machine, image: &Path) {
         r#"
 apiVersion: v1
 kind: Pod
-metadata: {{name: ferry}}
+metadata: {{name: version}}
 spec:
   restartPolicy: Never
   containers:
   - {{name: ferry, image: "ferry:{version}", imagePullPolicy: Never, args: [version]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: server}}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 600
+  containers:
+  - name: ferry
+    image: "ferry:{version}"
+    imagePullPolicy: Never
+    args: [server, --data-dir=/data, "--listen=0.0.0.0:6443"]
+    volumeMounts: [{{name: data, mountPath: /data}}]
+    readinessProbe: {{httpGet: {{scheme: HTTPS, port: 6443, path: /readyz}}, periodSeconds: 1, timeoutSeconds: 30}}
+  volumes: [{{name: data, emptyDir: {{}}}}]
 "#
     ));
-    machine.wait_for("pod/ferry", "{.status.phase}", "Succeeded");
-    until("the version in the log", || match machine.try_kubectl(&["logs", "ferry"]) {
+    machine.wait_for("pod/version", "{.status.phase}", "Succeeded");
+    until("the version in the log", || match machine.try_kubectl(&["logs", "version"]) {
         Ok(text) if text.contains(&format!("ferry {version}")) => Ok(()),
         other => Err(format!("{other:?}")),
     });
+    machine.wait_for("pod/server", "{.status.conditions[?(@.type==\"Ready\")].status}", "True");
+    // Far shorter than the grace period: the process ends by SIGTERM.
+    machine.kubectl(&["delete", "pod", "server", "--timeout=120s"]);
 }

@@ -3,23 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::tls::{self, ClientCertificateCheck};
 use parking_lot::RwLock;
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::ServeError;
 
-/// Handshakes and requests are verified against the current CAs. Clones share state.
-#[derive(Clone, Debug)]
+/// Handshakes and requests are verified against the current CAs; by default there is none, and no certificate is
+/// requested. Clones share state.
+#[derive(Clone, Debug, Default)]
 pub struct ClientAuthorities(Arc<Inner>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
-    provider: Arc<CryptoProvider>,
     /// Absent: certificates are not requested.
     verifier: RwLock<Option<Arc<dyn ClientCertVerifier>>>,
     /// Number of replacements.
@@ -44,14 +43,6 @@ impl AcceptedChain {
     }
 }
 
-impl Default for ClientAuthorities {
-    /// Requests no certificates.
-    fn default() -> Self {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        Self(Arc::new(Inner { provider, verifier: RwLock::default(), generation: AtomicU64::new(0) }))
-    }
-}
-
 impl ClientAuthorities {
     pub fn new(authorities: Vec<CertificateDer<'static>>) -> Result<Self, ServeError> {
         let made = Self::default();
@@ -61,7 +52,7 @@ impl ClientAuthorities {
 
     /// Replaces the CAs; invalid ones leave the current ones in place.
     pub fn replace(&self, authorities: Vec<CertificateDer<'static>>) -> Result<(), ServeError> {
-        let new = verifier(&self.0.provider, authorities)?;
+        let new = verifier(authorities)?;
         *self.0.verifier.write() = new;
         self.0.generation.fetch_add(1, Ordering::Release);
         Ok(())
@@ -78,7 +69,7 @@ impl ClientAuthorities {
         if accepted.generation.load(Ordering::Acquire) == generation {
             return true;
         }
-        let is_accepted = self.verify_client_cert(leaf, rest, UnixTime::now()).is_ok();
+        let is_accepted = self.check(leaf, rest, UnixTime::now()).is_ok();
         if is_accepted {
             accepted.generation.store(generation, Ordering::Release);
         }
@@ -91,7 +82,6 @@ impl ClientAuthorities {
 }
 
 fn verifier(
-    provider: &Arc<CryptoProvider>,
     authorities: Vec<CertificateDer<'static>>,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, ServeError> {
     if authorities.is_empty() {
@@ -101,58 +91,26 @@ fn verifier(
     for authority in authorities {
         roots.add(authority)?;
     }
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), tls::provider());
     Ok(Some(builder.allow_unauthenticated().build()?))
 }
 
-impl ClientCertVerifier for ClientAuthorities {
-    fn offer_client_auth(&self) -> bool {
+/// No hints: the subjects may change, and clients with one certificate present it anyway.
+impl ClientCertificateCheck for ClientAuthorities {
+    fn is_requested(&self) -> bool {
         self.current().is_some()
     }
 
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    /// Empty: the subjects may change, and clients with one certificate present it anyway.
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
+    fn check(
         &self,
-        end_entity: &CertificateDer<'_>,
+        leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
+    ) -> Result<(), Error> {
         match self.current() {
-            Some(verifier) => verifier.verify_client_cert(end_entity, intermediates, now),
+            Some(verifier) => verifier.verify_client_cert(leaf, intermediates, now).map(|_| ()),
             None => Err(Error::General("no client CA configured".to_owned())),
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -180,9 +138,9 @@ mod tests {
             pki.client_authority.issue_client("ann", None, Timestamp::now()).expect("a certificate").chain
         };
         let authorities = ClientAuthorities::new(authority(&old)).expect("usable");
-        assert!(authorities.offer_client_auth());
+        assert!(authorities.is_requested());
         let accepts = |chain: &[CertificateDer<'static>]| {
-            authorities.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).is_ok()
+            authorities.check(&chain[0], &chain[1..], UnixTime::now()).is_ok()
         };
         let (of_old, of_new) = (chain(&old), chain(&new));
         assert!(accepts(&of_old) && !accepts(&of_new));
@@ -201,6 +159,6 @@ mod tests {
         // Connections without a certificate authenticate by token.
         assert!(authorities.is_still_accepted(&AcceptedChain::default()));
         authorities.replace(Vec::new()).expect("usable");
-        assert!(!authorities.offer_client_auth() && !accepts(&of_new));
+        assert!(!authorities.is_requested() && !accepts(&of_new));
     }
 }

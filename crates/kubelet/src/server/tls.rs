@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::tls::client_verifier;
 use parking_lot::RwLock;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -73,7 +74,7 @@ pub fn acceptor(config: &Config) -> Result<TlsAcceptor, ServeError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut tls = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(Arc::new(config.client_authorities.clone()))
+        .with_client_cert_verifier(client_verifier(config.client_authorities.clone()))
         .with_cert_resolver(Arc::new(serving.clone()));
     // A resumed session would keep a certificate whose CA was removed.
     tls.session_storage = Arc::new(NoServerSessionStorage {});

@@ -69,6 +69,14 @@ fn subdomain_errors(text: &[u8], too_long: fn(usize) -> String) -> Vec<String> {
 }
 
 /// Rejects strings that are not DNS-1123 labels; `prefix` allows a trailing dash (generateName).
+///
+/// ```
+/// use machinery::names::dns_label;
+///
+/// assert!(dns_label("web-1", false).is_empty());
+/// assert_eq!(dns_label("Web", false).len(), 1);
+/// assert!(dns_label("web-", true).is_empty());
+/// ```
 pub fn dns_label(name: &str, prefix: bool) -> Vec<String> {
     label_errors(&mask_trailing_dash(name, prefix))
 }

@@ -122,6 +122,31 @@ pub fn validate_label_selector(selector: &Value, allow_invalid_values: bool, pat
     errors
 }
 
+/// Presence of the values of `In`, `NotIn`, `Exists` and `DoesNotExist`; false for any other operator.
+pub fn validate_operator_values(
+    operator: &str,
+    values: &[Value],
+    path: &Path<'_>,
+    errors: &mut ErrorList,
+) -> bool {
+    match operator {
+        "In" | "NotIn" => {
+            if values.is_empty() {
+                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(path, detail));
+            }
+        }
+        "Exists" | "DoesNotExist" => {
+            if !values.is_empty() {
+                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(path, detail));
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
 /// One of a selector's `matchExpressions`.
 pub fn validate_label_selector_requirement(
     requirement: &Value,
@@ -131,23 +156,10 @@ pub fn validate_label_selector_requirement(
     let mut errors = Vec::new();
     let values = requirement.get("values").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let values_path = path.child("values");
-    match requirement.get("operator").and_then(Value::as_str).unwrap_or("") {
-        "In" | "NotIn" => {
-            if values.is_empty() {
-                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
-                errors.push(FieldError::required(&values_path, detail));
-            }
-        }
-        "Exists" | "DoesNotExist" => {
-            if !values.is_empty() {
-                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errors.push(FieldError::forbidden(&values_path, detail));
-            }
-        }
-        other => {
-            let detail = "not a valid selector operator";
-            errors.push(FieldError::invalid_named(&path.child("operator"), other, detail));
-        }
+    let operator = requirement.get("operator").and_then(Value::as_str).unwrap_or("");
+    if !validate_operator_values(operator, values, &values_path, &mut errors) {
+        let detail = "not a valid selector operator";
+        errors.push(FieldError::invalid_named(&path.child("operator"), operator, detail));
     }
     let key = requirement.get("key").and_then(Value::as_str).unwrap_or("");
     errors.extend(validate_label_name(key, &path.child("key")));

@@ -11,7 +11,7 @@ const PORT: &str = "prometheus.io/port";
 const PATH: &str = "prometheus.io/path";
 const SCHEME: &str = "prometheus.io/scheme";
 
-/// The place of a pod's metrics, as its annotations name it.
+/// Address of a pod's metrics, from its annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScrapeTarget {
     pub port: u16,

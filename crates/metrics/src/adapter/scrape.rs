@@ -33,7 +33,7 @@ const AT_ONCE: usize = 64;
 const SLOW_AT_ONCE: usize = 16;
 /// Of these, pods of one namespace.
 const AT_ONCE_OF_NAMESPACE: usize = 16;
-/// Time of a scrape beyond which a pod is slow.
+/// Duration after which a scrape counts as slow.
 const SLOW: Duration = Duration::from_secs(1);
 /// Length of a page, at most.
 const LONGEST_PAGE: usize = 16 << 20;
@@ -336,7 +336,7 @@ impl Adapter {
         Ok(decoder.finish()?)
     }
 
-    /// The place of a pod's metrics; `None` if it is not scraped.
+    /// Address of a pod's metrics; `None` if it is not scraped.
     fn target<'a>(&'a self, pod: &'a PodRecord) -> Option<&'a ScrapeTarget> {
         let is_running = pod.is_running && !pod.ip.is_empty() && pod.metadata.deletion_timestamp.is_none();
         self.config.rules.target(pod).filter(|_| is_running)

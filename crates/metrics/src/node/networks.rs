@@ -113,7 +113,7 @@ pub fn of_interfaces(proc: &Path, page: &mut Page) {
             let (name, values) = line.split_once(':')?;
             Some((name.trim(), values.split_whitespace().map_while(|word| word.parse().ok()).collect()))
         })
-        // Interfaces of pods come and go, and their traffic is in the kubelet's metrics.
+        // Interfaces of pods change frequently, and their traffic is in the kubelet's metrics.
         .filter(|(name, _)| !name.starts_with("veth"))
         .collect();
     for (at, column) in COLUMNS.into_iter().enumerate() {

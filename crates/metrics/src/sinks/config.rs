@@ -120,8 +120,8 @@ impl SinkConfig {
         Ok(config)
     }
 
-    /// A name for logs, metrics and the directory of the queue: kind, place and a checksum of the identity. It has no
-    /// secrets, and a changed password does not change it: the queue goes on.
+    /// A name for logs, metrics and the directory of the queue: kind, address and a checksum of the identity. It has no
+    /// secrets, and a changed password does not change it, so the queue is kept.
     pub fn name(&self) -> String {
         let kind = match self.kind {
             SinkKind::InfluxV1 { .. } => "influxdb",

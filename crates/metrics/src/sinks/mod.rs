@@ -1,8 +1,8 @@
 //! Sinks: everything collected is pushed to monitoring systems.
 //!
-//! After each cycle a [`snapshot::Snapshot`] is handed to the worker of every sink, which encodes and sends one part of it
-//! after the other; while its server does not accept them it backs off, and payloads wait in a queue on disk of bounded size, the oldest
-//! giving way. A restart goes on with that queue. Every payload that is given up is counted and logged.
+//! After each cycle, the worker of every sink receives a [`snapshot::Snapshot`], which it encodes and sends in parts.
+//! While the server does not accept them, the worker backs off and queues payloads on disk, up to a size limit; beyond
+//! it the oldest are dropped. The queue survives restarts. Every dropped payload is counted and logged.
 
 pub mod collect;
 mod config;

@@ -2,45 +2,38 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
-use std::process::Command;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proxy::backend::{self, Backend, Mode};
 use proxy::model::Node;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sys::instance::Instance;
+use testbase::{NetworkNamespaces, ip};
 
 /// Timeout on a slow machine; only dropped packets take all of it.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 /// Limit for connections that must not succeed: longer than the kernel's first retransmission of a SYN.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Namespaces that are deleted with the test.
+/// The namespaces `node`, `pod0`, `pod1` and `out`.
 pub struct World {
-    id: u32,
+    namespaces: NetworkNamespaces,
 }
 
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("running ip");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+impl Deref for World {
+    type Target = NetworkNamespaces;
+
+    fn deref(&self) -> &NetworkNamespaces {
+        &self.namespaces
+    }
 }
 
 impl World {
     /// A node with two pods (10.1.0.2 and 10.1.1.2) and an external client (192.0.2.2).
     pub fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || Command::new("ip").arg("-V").output().is_err() {
-            eprintln!("skipped: needs root and the ip command");
-            return None;
-        }
-        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let world = Self { id: std::process::id() * 16 + next };
-        for name in ["node", "pod0", "pod1", "out"] {
-            ip(&format!("netns add {}", world.name(name)));
-            world.ip(name, "link set lo up");
-        }
+        let namespaces = NetworkNamespaces::new("proxy", ["node", "pod0", "pod1", "out"])?;
+        let world = Self { namespaces };
         for (at, (name, v4, v6)) in
             [("pod0", "10.1.0", "fd01::"), ("pod1", "10.1.1", "fd01:1::"), ("out", "192.0.2", "fd02::")]
                 .iter()
@@ -58,38 +51,8 @@ impl World {
         }
         // A node drops packets to addresses without a route; the external client serves as default gateway.
         world.ip("node", "route add default via 192.0.2.2");
-        world.within("node", || {
-            for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
-                std::fs::write(format!("/proc/sys/net/{file}"), "1").expect("forwarding");
-            }
-        });
+        world.enable("node", &["ipv4/ip_forward", "ipv6/conf/all/forwarding"]);
         Some(world)
-    }
-
-    pub fn name(&self, name: &str) -> String {
-        format!("ferry-proxy-{}-{name}", self.id)
-    }
-
-    pub fn ip(&self, name: &str, arguments: &str) {
-        ip(&format!("-n {} {arguments}", self.name(name)));
-    }
-
-    /// Runs `body` on a thread inside a namespace.
-    pub fn within<T: Send + 'static>(&self, name: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
-        self.start(name, body).join().expect("the thread")
-    }
-
-    pub fn start<T: Send + 'static>(
-        &self,
-        name: &str,
-        body: impl FnOnce() -> T + Send + 'static,
-    ) -> std::thread::JoinHandle<T> {
-        let path = format!("/run/netns/{}", self.name(name));
-        std::thread::spawn(move || {
-            let file = std::fs::File::open(path).expect("the namespace");
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("entering it");
-            body()
-        })
     }
 
     /// A server in a pod that returns its name and the client's address, over TCP and UDP, both families.
@@ -165,13 +128,5 @@ impl World {
         eprintln!("skipped: {} is not available on this machine", mode.name());
         assert!(!matches!(mode, Mode::Nftables | Mode::Userspace), "these have to work");
         None
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        for name in ["node", "pod0", "pod1", "out"] {
-            let _ = Command::new("ip").args(["netns", "del", &self.name(name)]).status();
-        }
     }
 }

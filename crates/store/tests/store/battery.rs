@@ -358,6 +358,7 @@ async fn watch_under_concurrent_writers(ctx: Ctx) {
         let after = if nth % 2 == 0 { start } else { ctx.store.revision() };
         let handle = ctx.store.watch(&ctx.prefix, after, recorder.sink()).await.unwrap();
         watches.push((recorder, after, handle));
+        // The watches begin at different moments of the writes.
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
     let mut written = Vec::new();

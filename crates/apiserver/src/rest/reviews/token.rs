@@ -1,6 +1,7 @@
 //! TokenReview: authenticates a token and checks its audiences.
 
 use crate::rest::Rest;
+use api::value::{Fields, texts};
 use machinery::Value;
 use machinery::status::{Result, Status};
 use serde_json::json;
@@ -11,13 +12,7 @@ pub async fn review(rest: &Rest, mut review: Value) -> Result<Value> {
     if token.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
     }
-    let audiences: Vec<String> = spec["audiences"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect();
+    let audiences: Vec<String> = texts(spec.items("audiences")).map(str::to_owned).collect();
     let own = &rest.authentication.service_accounts.config.audiences;
     let wanted = if audiences.is_empty() { own } else { &audiences };
     // The token is cut at the first space, as if it were sent in a header.

@@ -9,6 +9,7 @@ use crate::wire::decode::Expected;
 use crate::wire::negotiate::Accepted;
 use crate::wire::options::WriteKind;
 use crate::wire::reply::{self, Reply};
+use api::value::{Fields, texts};
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use machinery::field::{ErrorList, FieldError, Path};
@@ -97,13 +98,8 @@ impl Rest {
             life = longest;
             spec.insert("expirationSeconds".to_owned(), life.into());
         }
-        let audiences: Vec<String> = spec["audiences"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect();
+        let audiences: Vec<String> =
+            texts(request.field("spec").items("audiences")).map(str::to_owned).collect();
         let begin = now.as_second();
         let own = audiences.iter().all(|audience| tokens.config.audiences.contains(audience));
         if tokens.config.extend_expiration && bound.pod.is_some() && life == POD_SECONDS && own {
