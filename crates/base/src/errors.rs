@@ -1,6 +1,7 @@
 //! Formatting of errors.
 
 use std::error::Error;
+use std::fmt::Display;
 
 /// An error with everything that caused it, on one line.
 ///
@@ -20,4 +21,31 @@ pub fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Text of a system error as Go words it, which users search for: lower case, without its number. Text before it is
+/// unchanged.
+#[must_use]
+pub fn system(error: impl Display) -> String {
+    let text = error.to_string();
+    let Some((before, _)) = text.rsplit_once(" (os error ").filter(|_| text.ends_with(')')) else {
+        return text;
+    };
+    match before.rsplit_once(": ") {
+        Some((step, reason)) => format!("{step}: {}", reason.to_lowercase()),
+        None => before.to_lowercase(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_error_has_words_of_go() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert_eq!(system(&refused), "connection refused");
+        assert_eq!(system(format!("open /A: {refused}")), "open /A: connection refused");
+        assert_eq!(system(std::io::Error::other("No PATH")), "No PATH");
+    }
 }

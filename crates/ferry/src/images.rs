@@ -62,9 +62,7 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
     let socket = arguments.socket.unwrap_or_else(|| data_dir.join("runtime.sock"));
     if let ImagesVerb::Import { archive } = &arguments.verb {
         let (archive, _unpacked) = unpacked(archive, data_dir)?;
-        if std::os::unix::net::UnixStream::connect(&socket).is_err() {
-            return Err(not_running(&socket));
-        }
+        ensure_running(&socket)?;
         let imported = container::control::import_archive(&socket, &archive).await;
         for image in imported.map_err(|status| anyhow!("{}", status.message()))? {
             println!("{}", name(&image));
@@ -77,6 +75,7 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    ensure_running(&socket)?;
     if let ImagesVerb::Pull { image, username } = arguments.verb {
         return pull(&socket, image, username).await;
     }
@@ -111,6 +110,15 @@ pub async fn run(arguments: ImagesArgs) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn ensure_running(socket: &Path) -> Result<()> {
+    match std::os::unix::net::UnixStream::connect(socket) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(error).with_context(|| format!("failed to connect to {}", socket.display()))
+        }
+        other => other.map(drop).map_err(|_| not_running(socket)),
+    }
 }
 
 fn not_running(socket: &Path) -> anyhow::Error {

@@ -174,9 +174,14 @@ fn check_node_ips(ips: &[IpAddr], own: &[IpAddr]) -> Result<()> {
     Ok(())
 }
 
+fn is_usable(address: &IpAddr) -> bool {
+    let link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    !address.is_loopback() && !link_local
+}
+
 fn listed(addresses: &[IpAddr]) -> String {
     let all: Vec<String> =
-        addresses.iter().filter(|address| !address.is_loopback()).map(ToString::to_string).collect();
+        addresses.iter().filter(|address| is_usable(address)).map(ToString::to_string).collect();
     if all.is_empty() { "only loopback addresses".to_owned() } else { all.join(", ") }
 }
 

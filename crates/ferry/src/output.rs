@@ -21,6 +21,11 @@ pub struct OutputArgs {
     pub output: Option<Format>,
 }
 
+/// `1 pod`, `2 pods`.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// A column: its header, and its member in JSON and YAML.
 pub type Column = (&'static str, &'static str);
 

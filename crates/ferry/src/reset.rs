@@ -19,6 +19,7 @@ use crate::cli::DataDir;
 use crate::data_dir_lock;
 use crate::machine_record::MachineRecord;
 use crate::nodes;
+use crate::output;
 use crate::serve::say;
 use crate::stop_pods::{self, Then};
 
@@ -39,6 +40,7 @@ pub async fn run(arguments: ResetArgs) -> Result<ExitCode> {
     }
     let data_dir = std::fs::canonicalize(data_dir)
         .with_context(|| format!("failed to resolve {}", data_dir.display()))?;
+    std::fs::read_dir(&data_dir).with_context(|| format!("failed to read {}", data_dir.display()))?;
     ensure!(
         is_cluster_data_dir(&data_dir),
         "{} is not the data directory of a cluster; nothing was removed",
@@ -72,9 +74,9 @@ pub async fn run(arguments: ResetArgs) -> Result<ExitCode> {
                 remove_cgroups(&directory, &record).context("failed to remove cgroups")?;
             }
         }
-        say(format_args!("Removed {pods} pods"));
+        say(format_args!("Removed {}", output::counted(pods, "pod")));
         let mounts = unmount_below(&data_dir)?;
-        say(format_args!("Removed {mounts} mounts"));
+        say(format_args!("Removed {}", output::counted(mounts, "mount")));
         remove_cgroups(&data_dir, record).context("failed to remove cgroups")?;
         remove_network(record).context("failed to remove links and packet rules")?;
         Registry::open(&data_dir)?.forget();

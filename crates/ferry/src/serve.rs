@@ -38,8 +38,14 @@ pub async fn run(arguments: ServeArgs, role: Role) -> Result<ExitCode> {
     let tasks = TaskGroup::new();
     stop_on_signal(&tasks)?;
     base::limits::raise_open_files();
+    let (data_dir, cert_dir) = (arguments.data_dir.data_dir.clone(), arguments.cert_dir.clone());
     let config = configure(arguments, role)?;
+    let cert_dir = cert_dir.filter(|_| config.files.serving.is_none());
     let plane = ControlPlane::build(config, tasks).await?;
+    if let Some(directory) = cert_dir {
+        publish_certificate(&directory, &data_dir)
+            .with_context(|| format!("failed to write apiserver.crt to {}", directory.display()))?;
+    }
     let (url, kubeconfig) = (plane.certificates().url(), plane.kubeconfig());
     plane
         .run(Box::new(move || {
@@ -190,6 +196,23 @@ fn configure_components(config: &mut Config, arguments: &ServeArgs, services: &C
 fn serving_pair(directory: &Path) -> Option<(PathBuf, PathBuf)> {
     let pair = (directory.join("apiserver.crt"), directory.join("apiserver.key"));
     (pair.0.is_file() && pair.1.is_file()).then_some(pair)
+}
+
+/// Writes the cluster's own serving certificate and its authority to the directory `--cert-dir`, in which
+/// kube-apiserver leaves its certificate for clients.
+fn publish_certificate(directory: &Path, data_dir: &Path) -> std::io::Result<()> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let mut certificates = String::new();
+    for name in ["apiserver.pem", "server-ca.crt"] {
+        let text = std::fs::read_to_string(data_dir.join("pki").join(name))?;
+        for block in text.split(BEGIN).skip(1) {
+            let body = block.split(END).next().unwrap_or_default();
+            certificates.extend([BEGIN, body, END, "\n"]);
+        }
+    }
+    std::fs::create_dir_all(directory)?;
+    base::file::create(&directory.join("apiserver.crt"), certificates.as_bytes(), 0o644)
 }
 
 /// Removes disabled components from a node's network configuration.

@@ -23,6 +23,7 @@ use crate::flags::{NetworkPolicyArgs, parse_cidrs};
 use crate::machine_record::MachineRecord;
 use crate::node::{self, NodeArgs};
 use crate::nodes::{self, NodeRange, Nodes};
+use crate::output;
 use crate::serve::{Role, configure, say, stop_on_signal, without};
 use crate::serve_flags::ServeArgs;
 use crate::stop_pods::{self, Then};
@@ -435,10 +436,10 @@ fn start(
                 .as_deref()
                 .map_or_else(|| "ready".to_owned(), |why| format!("not ready yet: {why}"));
             say(format_args!(
-                "Node {} at {} is {state}; it runs {} pods",
+                "Node {} at {} is {state}; it runs {}",
                 begun.name,
                 ips.join(", "),
-                begun.pods
+                output::counted(begun.pods, "pod")
             ));
             print_summary(begin, &url, &kubeconfig, "get nodes");
         }),
@@ -496,6 +497,11 @@ pub async fn down(arguments: DownArgs) -> Result<ExitCode> {
     let data_dir = &arguments.data_dir.data_dir;
     let stopped = data_dir_lock::stop(data_dir)?;
     if !stopped {
+        anyhow::ensure!(
+            std::os::unix::net::UnixStream::connect(data_dir.join("runtime.sock")).is_err(),
+            "no cluster is running in {0}, but an agent or a container runtime is: stop it with Ctrl-C or by its service",
+            data_dir.display()
+        );
         say(format_args!("No cluster is running in {}", data_dir.display()));
     }
     match MachineRecord::read(data_dir)? {

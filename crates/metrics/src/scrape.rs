@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use prometheus::{Histogram, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec};
 use rand::Rng as _;
 use runtime::Cache;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ const LONGEST_DELAY: Duration = Duration::from_secs(4);
 /// Nodes with series of their own, at most: the metrics are part of the API server's page.
 const MAX_LABELLED_NODES: usize = 1000;
 /// Prometheus' default buckets.
+/// Consecutive failures of a node that are logged: its kubelet may start later than the control plane.
+const REPORTED: u32 = 2;
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Figures of the scraper, named as metrics-server names them.
@@ -128,7 +130,8 @@ pub struct Scraper {
     /// Start of the last cycle.
     pub last_start: Mutex<Option<Instant>>,
     /// Nodes whose last scrape failed: a failure is logged once.
-    pub failing: Mutex<HashSet<String>>,
+    /// Consecutive failures of nodes.
+    pub failing: Mutex<HashMap<String, u32>>,
 }
 
 impl Scraper {
@@ -152,7 +155,7 @@ impl Scraper {
         if let Some(stats) = &self.stats {
             stats.retain(|name| names.contains(name));
         }
-        self.failing.lock().retain(|name| names.contains(name.as_str()));
+        self.failing.lock().retain(|name, _| names.contains(name.as_str()));
         self.labelled.lock().retain(|name| {
             let is_present = names.contains(name.as_str());
             if !is_present {
@@ -198,7 +201,7 @@ impl Scraper {
                     });
                     stats.store(name, found.ok());
                 }
-                if self.failing.lock().remove(name) {
+                if self.failing.lock().remove(name).is_some_and(|failures| failures >= REPORTED) {
                     tracing::info!(node = name, "scraping the node succeeds again");
                 }
                 true
@@ -210,7 +213,13 @@ impl Scraper {
                 }
                 self.metrics.requests.with_label_values(&["false"]).inc();
                 let error = chain(&error);
-                if self.failing.lock().insert(name.to_owned()) {
+                let failures = {
+                    let mut failing = self.failing.lock();
+                    let failures = failing.entry(name.to_owned()).or_default();
+                    *failures = failures.saturating_add(1);
+                    *failures
+                };
+                if failures == REPORTED {
                     tracing::warn!(node = name, error, "failed to scrape node");
                 } else {
                     tracing::debug!(node = name, error, "failed to scrape node");

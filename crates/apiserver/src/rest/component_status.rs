@@ -200,9 +200,7 @@ async fn get(client: &Client, origin: &Origin) -> std::result::Result<(u16, Stri
 fn reason(error: &HttpError) -> String {
     match error {
         HttpError::Connect { address, source } => {
-            let text = source.to_string();
-            let text = text.split(" (os error").next().unwrap_or_default().to_lowercase();
-            format!("dial tcp {address}: connect: {text}")
+            format!("dial tcp {address}: connect: {}", base::errors::system(source))
         }
         HttpError::ConnectTimeout { address, .. } => format!("dial tcp {address}: i/o timeout"),
         HttpError::NoResponse(_) | HttpError::Silence(_) => {

@@ -198,9 +198,7 @@ fn unreachable(host: &str, address: &str, error: &std::io::Error) -> HttpError {
     if LookupError::is_cause_of(error) {
         return HttpError::Lookup(host.to_owned());
     }
-    let text = error.to_string();
-    let reason = text.split(" (os error").next().unwrap_or_default().to_lowercase();
-    HttpError::Connect { address: address.to_owned(), reason }
+    HttpError::Connect { address: address.to_owned(), reason: base::errors::system(error) }
 }
 
 impl StreamingResponse {

@@ -75,7 +75,7 @@ impl Task {
 
 /// A failed step with the kernel's error.
 #[derive(Debug, thiserror::Error)]
-#[error("{step}: {source}")]
+#[error("{step}: {}", base::errors::system(source))]
 pub struct ShimError {
     step: String,
     source: io::Error,

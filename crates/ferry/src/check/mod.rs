@@ -102,8 +102,13 @@ fn data_directory(path: &Path) -> Finding {
 }
 
 fn address(arguments: &CheckArgs) -> Finding {
+    let data_dir = &arguments.data_dir.data_dir;
+    let own = || matches!(crate::data_dir_lock::running(data_dir), Ok(Some(_)));
     match TcpListener::bind(arguments.listen) {
         Ok(_) => Fine(format!("{} is free", arguments.listen)),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && own() => {
+            Fine(format!("{} is in use, the cluster in {} is running", arguments.listen, data_dir.display()))
+        }
         Err(error) => Wrong(format!("cannot listen on {}: {error}; set another --listen", arguments.listen)),
     }
 }

@@ -74,7 +74,10 @@ pub async fn check(probe: &Probe, target: &Target) -> ProbeOutcome {
         let connecting = tokio::net::TcpStream::connect((host, number));
         return match tokio::time::timeout(limit, connecting).await {
             Ok(Ok(_)) => ProbeOutcome::Success,
-            Ok(Err(error)) => ProbeOutcome::Failure(format!("dial tcp {host}:{number}: {error}")),
+            Ok(Err(error)) => {
+                let reason = base::errors::system(error);
+                ProbeOutcome::Failure(format!("dial tcp {host}:{number}: connect: {reason}"))
+            }
             Err(_) => ProbeOutcome::Failure(format!("dial tcp {host}:{number}: i/o timeout")),
         };
     }

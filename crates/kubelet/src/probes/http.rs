@@ -24,7 +24,7 @@ static CLIENT: LazyLock<Client> = LazyLock::new(|| {
 /// Failure of an HTTP request.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    #[error("dial tcp {0}: {1}")]
+    #[error("dial tcp {address}: connect: {reason}", address = .0, reason = base::errors::system(.1))]
     Connect(String, #[source] std::io::Error),
     #[error("tls: {0}")]
     Tls(#[source] std::io::Error),

@@ -100,7 +100,9 @@ async fn try_join(shared: &Shared, mut request: Request<Incoming>, url: &str) ->
     let onward = onward.body(()).map_err(|error| error.to_string())?;
     let client = Client::new(Limits { max_idle: 0, ..Limits::default() });
     let answer = client.send_upgrade(&runtime, onward).await.map_err(|error| match error {
-        HttpError::Connect { address, source } => format!("dial tcp {address}: {source}"),
+        HttpError::Connect { address, source } => {
+            format!("dial tcp {address}: connect: {}", base::errors::system(source))
+        }
         error => base::errors::chain(&error),
     })?;
     if answer.status != StatusCode::SWITCHING_PROTOCOLS {

@@ -253,7 +253,9 @@ impl Upstreams {
 /// Reason of a failed request, as Go's HTTP client reports it.
 fn reason(error: HttpError) -> String {
     match error {
-        HttpError::Connect { address, source } => format!("dial tcp {address}: {source}"),
+        HttpError::Connect { address, source } => {
+            format!("dial tcp {address}: connect: {}", base::errors::system(source))
+        }
         HttpError::ConnectTimeout { address, .. } => format!("dial tcp {address}: i/o timeout"),
         HttpError::Tls { source, .. } => source.to_string(),
         HttpError::Exchange(source) => source.to_string(),
