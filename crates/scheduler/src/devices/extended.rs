@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use objects::core::v1::{Container, ContainerExtendedResourceRequest, Pod};
 use objects::resource::v1::{DeviceRequest, ExactDeviceRequest};
 
+use super::CLASS_RESOURCE_PREFIX;
 use crate::state::is_extended;
 
 /// Reports whether a resource can be mapped to a device class.
 #[must_use]
 pub fn is_mappable(resource: &str) -> bool {
-    is_extended(resource) || resource.starts_with("deviceclass.resource.kubernetes.io/")
+    is_extended(resource) || resource.starts_with(CLASS_RESOURCE_PREFIX)
 }
 
 /// Requests for devices, and which containers use which of them.

@@ -15,7 +15,7 @@ use crate::state::Table;
 /// Annotation of the claim for the extended resources of a pod.
 pub const EXTENDED_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
 /// Prefix of the extended resource that every class has.
-const CLASS_RESOURCE_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
+pub const CLASS_RESOURCE_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// Allocation that the cached claim does not show yet.
 #[derive(Debug)]

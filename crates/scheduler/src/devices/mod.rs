@@ -6,6 +6,8 @@
 
 mod allocator;
 mod capacity;
+pub mod claims;
+pub mod conditions;
 mod constraint;
 mod counters;
 mod extended;
@@ -23,13 +25,14 @@ mod allocator_tests;
 #[cfg(test)]
 mod consumable_tests;
 #[cfg(test)]
-mod fixture;
+pub mod fixture;
 
 pub use allocator::{AllocationError, Allocator, Target};
 pub use extended::{ExtendedRequests, extended_requests, is_mappable};
-pub use inventory::Inventory;
+pub use inventory::{CLASS_RESOURCE_PREFIX, EXTENDED_CLAIM, Inventory};
 pub use request::validate_requests;
 pub use selector::SelectorCache;
+pub use usage::results;
 
 /// Devices that one claim can be allocated.
 pub const RESULTS_MAX: usize = 128;
