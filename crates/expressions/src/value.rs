@@ -87,6 +87,8 @@ pub enum Map<'a> {
     Json(&'a serde_json::Map<String, Json>),
     Typed(&'a serde_json::Map<String, Json>, &'a dyn Typing),
     Owned(Arc<BTreeMap<Key, Value<'a>>>),
+    /// Map in which the value of a missing key is an empty map.
+    Defaulted(Arc<BTreeMap<Key, Value<'a>>>),
 }
 
 /// Map key. Numbers are one kind: `1`, `1u` and `1.0` are the same key.
@@ -201,7 +203,7 @@ impl<'a> Map<'a> {
     pub fn len(&self) -> usize {
         match self {
             Self::Json(fields) | Self::Typed(fields, _) => fields.len(),
-            Self::Owned(fields) => fields.len(),
+            Self::Owned(fields) | Self::Defaulted(fields) => fields.len(),
         }
     }
 
@@ -214,6 +216,10 @@ impl<'a> Map<'a> {
             Self::Json(fields) => fields.get(name).map(Value::from),
             Self::Typed(fields, typing) => typing.field(fields, name),
             Self::Owned(fields) => fields.get(&Key::String(Arc::from(name))).cloned(),
+            Self::Defaulted(fields) => {
+                let known = fields.get(&Key::String(Arc::from(name))).cloned();
+                Some(known.unwrap_or_else(|| Value::map(BTreeMap::new())))
+            }
         }
     }
 
@@ -222,7 +228,15 @@ impl<'a> Map<'a> {
         match (self, key) {
             (_, Value::String(name)) => self.field(name),
             (Self::Json(_) | Self::Typed(..), _) => None,
-            (Self::Owned(fields), key) => fields.get(&Key::of(key)?).cloned(),
+            (Self::Owned(fields) | Self::Defaulted(fields), key) => fields.get(&Key::of(key)?).cloned(),
+        }
+    }
+
+    /// Reports whether the map has a key, regardless of defaults.
+    pub fn contains(&self, key: &Value<'_>) -> bool {
+        match self {
+            Self::Defaulted(fields) => Key::of(key).is_some_and(|key| fields.contains_key(&key)),
+            _ => self.get(key).is_some(),
         }
     }
 
@@ -235,7 +249,7 @@ impl<'a> Map<'a> {
                 let (name, value) = typing.entry(name, value)?;
                 Some((Value::String(name), value))
             })),
-            Self::Owned(fields) => {
+            Self::Owned(fields) | Self::Defaulted(fields) => {
                 Box::new(fields.iter().map(|(key, value)| (key.to_value(), value.clone())))
             }
         }

@@ -35,6 +35,8 @@ pub struct Search<'a> {
     pub feasible: Vec<usize>,
     pub filters: Vec<ActiveFilter<'a>>,
     pub diagnosis: Diagnosis,
+    /// Error of a plugin, which ends the attempt.
+    pub failure: Option<String>,
 }
 
 /// Number of feasible nodes after which the search stops, so that large clusters are not searched completely.
@@ -81,8 +83,12 @@ pub fn search<'a>(
     start: &mut usize,
 ) -> Search<'a> {
     let order = cluster.order();
-    let mut search =
-        Search { feasible: Vec::new(), filters: Vec::new(), diagnosis: Diagnosis::new(order.len()) };
+    let mut search = Search {
+        feasible: Vec::new(),
+        filters: Vec::new(),
+        diagnosis: Diagnosis::new(order.len()),
+        failure: None,
+    };
     let sampled = profile.metrics.as_ref().filter(|metrics| metrics.is_sampled(SampledWork::Search));
     let begin = Instant::now();
     let outcome = pre_filter(profile, Cycle { cluster, pod }, &mut search, sampled);
@@ -226,6 +232,11 @@ fn filter<'a>(
                 if search.feasible.len() >= wanted {
                     break;
                 }
+            }
+            Err((plugin, rejection)) if rejection.is_error() => {
+                let (name, error) = (plugin.name(), rejection.message());
+                search.failure = Some(format!("running {name:?} filter plugin: {error}"));
+                break;
             }
             Err((plugin, rejection)) => search.diagnosis.reject(*slot, plugin, rejection),
         }

@@ -1,13 +1,14 @@
 //! The plugin interface: extension points of a scheduling cycle and their results.
 //!
-//! A plugin is stateless between cycles. For a pod it returns a [`Filter`], which borrows the cluster and is called
+//! A plugin keeps no state between cycles, except caches for the current one. For a pod it returns a [`Filter`], which borrows the cluster and is called
 //! for each node; scoring is called once, with all feasible nodes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use objects::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use objects::core::v1::{ContainerExtendedResourceRequest, PersistentVolume, PersistentVolumeClaim};
+use objects::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
 
 use crate::cycle::ActiveFilter;
 use crate::diagnosis::Diagnosis;
@@ -30,12 +31,14 @@ pub struct Rejection {
 pub enum Reasons {
     One(Reason),
     Many(Vec<Reason>),
+    /// An error, which ends the whole attempt.
+    Error(Reason),
 }
 
 impl Reasons {
     pub fn iter(&self) -> impl Iterator<Item = &Reason> {
         match self {
-            Self::One(reason) => std::slice::from_ref(reason).iter(),
+            Self::One(reason) | Self::Error(reason) => std::slice::from_ref(reason).iter(),
             Self::Many(reasons) => reasons.iter(),
         }
     }
@@ -53,10 +56,27 @@ impl Rejection {
         Self { reasons: Reasons::One(reason.into()), unresolvable: true }
     }
 
+    /// Error that ends the attempt; the pod is retried after its backoff.
+    #[must_use]
+    pub fn error(reason: impl Into<Reason>) -> Self {
+        Self { reasons: Reasons::Error(reason.into()), unresolvable: true }
+    }
+
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        matches!(self.reasons, Reasons::Error(_))
+    }
+
     /// Status as a label of metrics.
     #[must_use]
     pub fn status(&self) -> &'static str {
-        if self.unresolvable { "UnschedulableAndUnresolvable" } else { "Unschedulable" }
+        if self.is_error() {
+            "Error"
+        } else if self.unresolvable {
+            "UnschedulableAndUnresolvable"
+        } else {
+            "Unschedulable"
+        }
     }
 
     /// Reasons joined to one text.
@@ -161,6 +181,14 @@ impl Actions {
     pub const CSI_DRIVER: Self = Self(1 << 19);
     pub const CAPACITY: Self = Self(1 << 20);
     pub const ATTACHMENT_DELETE: Self = Self(1 << 21);
+    pub const RESOURCE_CLAIM_ADD: Self = Self(1 << 22);
+    pub const RESOURCE_CLAIM_UPDATE: Self = Self(1 << 23);
+    pub const DEVICE_CLASS_ADD: Self = Self(1 << 24);
+    pub const DEVICE_CLASS_UPDATE: Self = Self(1 << 25);
+    pub const RESOURCE_SLICE_ADD: Self = Self(1 << 26);
+    pub const RESOURCE_SLICE_UPDATE: Self = Self(1 << 27);
+    /// The resource claims of a pod were generated.
+    pub const POD_GENERATED_CLAIM: Self = Self(1 << 28);
 
     /// Metric label of one kind of event.
     #[must_use]
@@ -188,6 +216,13 @@ impl Actions {
             Self::CSI_DRIVER => "CSIDriverUpdate",
             Self::CAPACITY => "CSIStorageCapacityUpdate",
             Self::ATTACHMENT_DELETE => "VolumeAttachmentDelete",
+            Self::RESOURCE_CLAIM_ADD => "ResourceClaimAdd",
+            Self::RESOURCE_CLAIM_UPDATE => "ResourceClaimUpdate",
+            Self::DEVICE_CLASS_ADD => "DeviceClassAdd",
+            Self::DEVICE_CLASS_UPDATE => "DeviceClassUpdate",
+            Self::RESOURCE_SLICE_ADD => "ResourceSliceAdd",
+            Self::RESOURCE_SLICE_UPDATE => "ResourceSliceUpdate",
+            Self::POD_GENERATED_CLAIM => "UpdatePodGeneratedResourceClaim",
             _ => "Update",
         }
     }
@@ -225,6 +260,14 @@ pub enum Changed<'a> {
         old: Option<&'a objects::storage::v1::CSINode>,
         new: &'a objects::storage::v1::CSINode,
     },
+    ResourceClaim {
+        old: Option<&'a ResourceClaim>,
+        new: &'a ResourceClaim,
+    },
+    DeviceClass {
+        old: Option<&'a DeviceClass>,
+        new: &'a DeviceClass,
+    },
     Other,
 }
 
@@ -249,11 +292,31 @@ pub struct Candidate {
 }
 
 /// Reason why preemption is impossible.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NoCandidates {
     pub message: String,
     /// True if the nominated node stays: preemption is in progress there.
     pub keep_nomination: bool,
+    /// Claim whose allocation keeps the pod from every node, and is to be removed.
+    pub deallocation: Option<Arc<ResourceClaim>>,
+}
+
+impl NoCandidates {
+    #[must_use]
+    pub fn new(message: impl Into<String>, keep_nomination: bool) -> Self {
+        Self { message: message.into(), keep_nomination, deallocation: None }
+    }
+}
+
+/// Writes to one resource claim of a pod.
+#[derive(Clone, Debug)]
+pub struct ClaimBinding {
+    /// The claim as cached. That for extended resources does not exist yet; its UID is temporary.
+    pub claim: ResourceClaim,
+    /// Allocation to write, unless the claim has one.
+    pub allocation: Option<AllocationResult>,
+    /// Requests of the containers that the claim for extended resources satisfies.
+    pub extended: Option<Vec<ContainerExtendedResourceRequest>>,
 }
 
 /// Writes and conditions that must precede the binding of a pod.
@@ -264,19 +327,37 @@ pub struct BeforeBinding {
     /// Claims of the pod's namespace that must be bound first.
     pub await_claims: Vec<String>,
     pub timeout: Duration,
+    pub devices: Vec<ClaimBinding>,
+    /// Time limit of the binding conditions of devices.
+    pub device_timeout: Duration,
 }
 
 impl BeforeBinding {
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.volumes.is_empty() && self.claims.is_empty() && self.await_claims.is_empty()
+        !self.has_volumes() && self.devices.is_empty()
+    }
+
+    #[must_use]
+    pub fn has_volumes(&self) -> bool {
+        !(self.volumes.is_empty() && self.claims.is_empty() && self.await_claims.is_empty())
+    }
+
+    /// Adds what another plugin requires.
+    pub fn merge(&mut self, other: Self) {
+        self.timeout = self.timeout.max(other.timeout);
+        self.device_timeout = self.device_timeout.max(other.device_timeout);
+        self.volumes.extend(other.volumes);
+        self.claims.extend(other.claims);
+        self.await_claims.extend(other.await_claims);
+        self.devices.extend(other.devices);
     }
 }
 
 /// One plugin of the scheduling framework. Default methods mean that it does not take part at that extension point.
 pub trait Plugin: Send + Sync {
     /// Reason why a pod may not be tried yet.
-    fn pre_enqueue(&self, _pod: &PodInfo) -> Result<(), Reason> {
+    fn pre_enqueue(&self, _cluster: &Cluster, _pod: &PodInfo) -> Result<(), Reason> {
         Ok(())
     }
 
@@ -291,7 +372,7 @@ pub trait Plugin: Send + Sync {
 
     /// Preemption candidates for an unschedulable pod.
     fn post_filter(&self, _failed: &Failed<'_, '_>) -> Result<Vec<Candidate>, NoCandidates> {
-        Err(NoCandidates { message: String::new(), keep_nomination: true })
+        Err(NoCandidates::new("", true))
     }
 
     /// Reserves the pod's resources beyond the node itself, such as volumes; returns the writes that must precede

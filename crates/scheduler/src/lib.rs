@@ -9,6 +9,7 @@
 mod allocation;
 pub mod config;
 pub mod cycle;
+pub mod devices;
 pub mod diagnosis;
 mod driver;
 pub mod extender;

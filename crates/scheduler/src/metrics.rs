@@ -47,6 +47,9 @@ pub struct SchedulerMetrics {
     preemption_task_seconds: HistogramVec,
     calls: IntCounterVec,
     call_seconds: HistogramVec,
+    claim_creations: IntCounterVec,
+    condition_allocations: IntCounterVec,
+    condition_seconds: HistogramVec,
     pending_calls: IntGaugeVec,
     /// Bindings in progress.
     binding: IntGauge,
@@ -229,6 +232,22 @@ impl SchedulerMetrics {
                 &["call_type", "result"],
                 &latency,
             )?,
+            claim_creations: metrics.counters(
+                "scheduler_resourceclaim_creates_total",
+                "Number of ResourceClaims creation requests within scheduler",
+                &["status"],
+            )?,
+            condition_allocations: metrics.counters(
+                "scheduler_dra_bindingconditions_allocations_total",
+                "Number of allocations using devices with BindingConditions, counted per driver per scheduling attempt",
+                &["profile", "driver", "status"],
+            )?,
+            condition_seconds: metrics.histograms(
+                "scheduler_dra_bindingconditions_wait_duration_seconds",
+                "Time in seconds spent waiting for BindingConditions to be satisfied during PreBind.",
+                &["profile", "driver", "status"],
+                &buckets(0.1, 2.0, 14),
+            )?,
             pending_calls: metrics.gauges(
                 "scheduler_pending_async_api_calls",
                 "Number of API calls currently pending or executing beside the scheduling loop.",
@@ -325,6 +344,28 @@ impl SchedulerMetrics {
         let labels = [call, if is_ok { "success" } else { "error" }];
         self.calls.with_label_values(&labels).inc();
         self.call_seconds.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+
+    /// Records the creation of a claim for extended resources.
+    pub fn claim_created(&self, is_ok: bool) {
+        let status = if is_ok { "success" } else { "failure" };
+        self.claim_creations.with_label_values(&[status]).inc();
+    }
+
+    /// Records the end of the wait for binding conditions of a device.
+    pub fn conditions_awaited(
+        &self,
+        profile: &str,
+        driver: &str,
+        status: &str,
+        has_conditions: bool,
+        took: Duration,
+    ) {
+        let labels = [profile, driver, status];
+        self.condition_seconds.with_label_values(&labels).observe(took.as_secs_f64());
+        if has_conditions {
+            self.condition_allocations.with_label_values(&labels).inc();
+        }
     }
 
     /// A binding task that begins.

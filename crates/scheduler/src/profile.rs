@@ -108,8 +108,11 @@ impl Profile {
     }
 
     /// First plugin that gates the pod, and its reason.
-    pub fn gated(&self, pod: &PodInfo) -> Option<(PluginId, Reason)> {
-        self.gates.iter().find_map(|gate| gate.plugin.pre_enqueue(pod).err().map(|reason| (gate.id, reason)))
+    pub fn gated(&self, cluster: &Cluster, pod: &PodInfo) -> Option<(PluginId, Reason)> {
+        let gates = self.gates.iter();
+        let mut refusals =
+            gates.filter_map(|gate| Some((gate.id, gate.plugin.pre_enqueue(cluster, pod).err()?)));
+        refusals.next()
     }
 
     /// Plugins whose verdict a kind of event can change.

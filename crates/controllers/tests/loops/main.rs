@@ -1,6 +1,7 @@
 //! Loops against a real API server in the same process: documented behaviour, restarts in the middle, stale caches,
 //! and concurrent writers.
 
+mod allocation;
 mod causes;
 mod certificates;
 mod cleanup;

@@ -145,7 +145,7 @@ pub const ROWS: &[Row] = &[
     ),
     (IN, &["(A, list(A)) -> bool", "(A, map(A, B)) -> bool"], |values| match values {
         [item, Value::List(list)] => Ok(Value::Bool(list.iter().any(|other| other.equals(item)))),
-        [key, Value::Map(map)] => Ok(Value::Bool(map.get(key).is_some())),
+        [key, Value::Map(map)] => Ok(Value::Bool(map.contains(key))),
         _ => Err(Fault::no_such_overload()),
     }),
     (

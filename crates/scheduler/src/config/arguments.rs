@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::ConfigError;
 use crate::allocation::{Shape, Strategy, WeightedResource};
 use crate::plugins::{
-    DefaultPreemption, InterPodAffinity, NodeAffinity, NodeResourcesBalancedAllocation, NodeResourcesFit,
-    PodTopologySpread, VolumeBinding,
+    DefaultPreemption, DynamicResources, InterPodAffinity, NodeAffinity, NodeResourcesBalancedAllocation,
+    NodeResourcesFit, PodTopologySpread, VolumeBinding,
 };
 
 fn arguments<T: DeserializeOwned + Default>(plugin: &'static str, args: &Value) -> Result<T, ConfigError> {
@@ -213,6 +213,43 @@ pub fn default_preemption(args: &Value) -> Result<DefaultPreemption, ConfigError
         least_percentage: usize::try_from(percentage).unwrap_or(10),
         least: usize::try_from(absolute).unwrap_or(100),
     })
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct DynamicResourcesArgs {
+    filter_timeout: Option<String>,
+    binding_timeout: Option<String>,
+}
+
+pub fn dynamic_resources(args: &Value) -> Result<DynamicResources, ConfigError> {
+    const PLUGIN: &str = "DynamicResources";
+    let args: DynamicResourcesArgs = arguments(PLUGIN, args)?;
+    let invalid = |field: &str, text: &str, problem: &str| ConfigError::Invalid {
+        plugin: PLUGIN,
+        problem: format!("{field}: Invalid value: {text:?}: {problem}"),
+    };
+    let duration = |field: &str, text: &Option<String>, least: std::time::Duration, problem: &str| {
+        let Some(text) = text else { return Ok(None) };
+        let parsed: Result<jiff::SignedDuration, _> = text.parse();
+        let limit = parsed.map_err(|_| invalid(field, text, "not a duration"))?;
+        match std::time::Duration::try_from(limit) {
+            Ok(limit) if limit >= least => Ok(Some(limit)),
+            _ => Err(invalid(field, text, problem)),
+        }
+    };
+    let zero = std::time::Duration::ZERO;
+    let second = std::time::Duration::from_secs(1);
+    let mut plugin = DynamicResources::default();
+    if let Some(limit) = duration("filterTimeout", &args.filter_timeout, zero, "must be zero or positive")? {
+        plugin.filter_timeout = Some(limit).filter(|limit| !limit.is_zero());
+    }
+    if let Some(limit) =
+        duration("bindingTimeout", &args.binding_timeout, second, "must be at least 1 second")?
+    {
+        plugin.binding_timeout = limit;
+    }
+    Ok(plugin)
 }
 
 #[derive(Deserialize)]

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use arguments::{
-    balanced_allocation, default_preemption, inter_pod_affinity, node_affinity, node_resources_fit,
-    pod_topology_spread, volume_binding,
+    balanced_allocation, default_preemption, dynamic_resources, inter_pod_affinity, node_affinity,
+    node_resources_fit, pod_topology_spread, volume_binding,
 };
 
 use crate::framework::Point;
@@ -473,6 +473,7 @@ mod tests {
                 ("NodeResourcesFit", 1),
                 ("PodTopologySpread", 2),
                 ("InterPodAffinity", 2),
+                ("DynamicResources", 2),
                 ("NodeResourcesBalancedAllocation", 1),
                 ("ImageLocality", 1),
             ]
@@ -482,7 +483,7 @@ mod tests {
     /// The plugins that kube-scheduler v1.36 writes with `--write-config-to`.
     #[test]
     fn default_plugins_of_kubernetes_are_known() {
-        const DEFAULTS: &str = "SchedulingGates PrioritySort NodeUnschedulable NodeName TaintToleration:3 NodeAffinity:2 NodePorts NodeResourcesFit:1 VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread:2 InterPodAffinity:2 DynamicResources DefaultPreemption NodeResourcesBalancedAllocation:1 ImageLocality:1 DefaultBinder NodeDeclaredFeatures";
+        const DEFAULTS: &str = "SchedulingGates PrioritySort NodeUnschedulable NodeName TaintToleration:3 NodeAffinity:2 NodePorts NodeResourcesFit:1 VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread:2 InterPodAffinity:2 DynamicResources:2 DefaultPreemption NodeResourcesBalancedAllocation:1 ImageLocality:1 DefaultBinder NodeDeclaredFeatures";
         let enabled = |names: &str| {
             let row = |plugin: &str| match plugin.split_once(':') {
                 Some((name, weight)) => format!("      - name: {name}\n        weight: {weight}\n"),

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use objects::resource::v1::ResourceClaim;
 use rand::Rng;
 use runtime::{EventType, Occurrence, reference};
 
 use super::inbox::{Input, NotBound};
-use super::tasks::{Condition, Nomination};
+use super::tasks::{Condition, Nomination, Preparation};
 use super::{ActiveProfile, Scheduler};
 use crate::cycle::{Search, choose, search};
 use crate::diagnosis::{NO_NODES, truncated};
@@ -27,6 +28,7 @@ enum AttemptOutcome {
         message: String,
         nomination: Nomination,
         victims: Option<Candidate>,
+        deallocation: Option<Arc<ResourceClaim>>,
     },
     /// An internal error.
     Failed(String),
@@ -82,7 +84,7 @@ impl Scheduler {
         match outcome {
             AttemptOutcome::Node(node) => self.commit(pod, &node, begin).await,
             AttemptOutcome::Failed(error) => self.give_up(pod, &error, false),
-            AttemptOutcome::Unfit { message, nomination, victims } => {
+            AttemptOutcome::Unfit { message, nomination, victims, deallocation } => {
                 match &nomination {
                     Nomination::Set(node) => self.cluster.nominate(Arc::clone(&info), node),
                     Nomination::Clear => self.cluster.withdraw_nomination(&info.uid),
@@ -90,6 +92,10 @@ impl Scheduler {
                 }
                 if let Some(candidate) = victims {
                     self.preempt(&info, candidate);
+                }
+                if let Some(claim) = deallocation {
+                    let (inbox, uid) = (Arc::clone(&self.inbox), Arc::clone(&info.uid));
+                    self.writer.deallocate(&info, claim, move || inbox.put(Input::NotPreempted(uid)));
                 }
                 self.report(&info, &message, true, nomination);
                 self.queue.failed(pod, self.ctx.clock.now());
@@ -106,7 +112,7 @@ impl Scheduler {
         for enabled in &served.profile.reserves {
             match enabled.plugin.reserve(&mut self.cluster, &pod.info, node) {
                 Ok(more) if more.is_empty() => {}
-                Ok(more) => before = more,
+                Ok(more) => before.merge(more),
                 Err(rejection) => refused = Some((enabled.id, rejection)),
             }
         }
@@ -117,6 +123,10 @@ impl Scheduler {
         if let Some((plugin, rejection)) = refused {
             for enabled in &served.profile.reserves {
                 enabled.plugin.unreserve(&mut self.cluster, &before);
+            }
+            if rejection.is_error() {
+                let error = format!("running Reserve plugin {:?}: {}", plugin.name(), rejection.message());
+                return self.give_up(pod, &error, false);
             }
             let mut pod = pod;
             pod.rejecting.insert(plugin);
@@ -130,7 +140,8 @@ impl Scheduler {
         let (all, own, clock) = (self.metrics.clone(), served.metrics.clone(), self.ctx.clock.clone());
         self.ctx.tasks.spawn(async move {
             let task = all.as_ref().map(SchedulerMetrics::binding_task);
-            let outcome = writer.bind(&pod.info, &node, &before, binder.as_ref(), own.as_ref()).await;
+            let preparation = Preparation { before: &before, inbox: &inbox, recorder: &recorder };
+            let outcome = writer.bind(&pod.info, &node, preparation, binder.as_ref(), own.as_ref()).await;
             drop((permit, task));
             if let (Some(all), Some(own)) = (all, own) {
                 if outcome.is_ok() {
@@ -221,6 +232,9 @@ async fn find<'c>(
     let profile = &served.profile;
     let metrics: Option<&ProfileMetrics> = served.metrics.as_ref();
     let mut found = search(profile, cluster, pod, start);
+    if let Some(failure) = found.failure {
+        return AttemptOutcome::Failed(failure);
+    }
     let mut extra = None;
     if !extenders.is_empty() && !found.feasible.is_empty() {
         if let Err(error) = extender::filter(extenders, cluster, pod, &mut found).await {
@@ -260,7 +274,8 @@ async fn run_post_filters<'c>(
     rng: &mut rand::rngs::SmallRng,
 ) -> AttemptOutcome {
     let mut nomination = if profile.post_filters.is_empty() { Nomination::Clear } else { Nomination::Keep };
-    let mut victims = None;
+    let (mut victims, mut deallocation) = (None, None);
+    let mut messages: Vec<String> = Vec::new();
     for enabled in &profile.post_filters {
         let offset = rng.random_range(0..cluster.order().len().max(1));
         let failed = Failed { cluster, pod, filters: &found.filters, diagnosis: &found.diagnosis, offset };
@@ -270,19 +285,22 @@ async fn run_post_filters<'c>(
                     if let Some(candidate) = least_harm(candidates) {
                         nomination = Nomination::Set(candidate.node.to_string());
                         victims = Some(candidate);
+                        messages.clear();
                         break;
                     }
-                    found.diagnosis.after_filters = "preemption: no candidate node for preemption".to_owned();
+                    messages.push("preemption: no candidate node for preemption".to_owned());
                 }
-                Err(error) => found.diagnosis.after_filters = format!("preemption: {error}"),
+                Err(error) => messages.push(format!("preemption: {error}")),
             },
             Err(refused) => {
                 if !refused.keep_nomination {
                     nomination = Nomination::Clear;
                 }
-                found.diagnosis.after_filters = refused.message;
+                messages.push(refused.message);
+                deallocation = deallocation.or(refused.deallocation);
             }
         }
     }
-    AttemptOutcome::Unfit { message: found.diagnosis.message(), nomination, victims }
+    found.diagnosis.after_filters = messages.join(", ");
+    AttemptOutcome::Unfit { message: found.diagnosis.message(), nomination, victims, deallocation }
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use client::Object;
 use objects::core::v1::{Node, Pod};
+use objects::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use runtime::Change;
 
 use super::Scheduler;
@@ -79,9 +80,42 @@ impl Scheduler {
                 self.cluster.remove_namespace(namespace.metadata.name.as_deref().unwrap_or_default());
             }
             Input::Namespace(change) => self.cluster.set_namespace(change.object()),
+            Input::ResourceClaim(change) => self.resource_claim_changed(&change),
+            Input::DeviceClass(change) => self.device_class_changed(&change),
+            Input::ResourceSlice(change) => self.resource_slice_changed(&change),
+            Input::ClaimWritten(former, claim) => self.cluster.devices.written(&former, &claim),
             Input::NotBound(failure) => self.not_bound(*failure),
             Input::NotPreempted(uid) => self.queue.activate(&uid),
         }
+    }
+
+    fn resource_claim_changed(&mut self, change: &Change<ResourceClaim>) {
+        let new = change.object();
+        if let Change::Deleted(claim) = change {
+            return self.cluster.devices.remove_claim(claim);
+        }
+        self.cluster.devices.set_claim(new);
+        let action = add_or(change, Actions::RESOURCE_CLAIM_ADD, Actions::RESOURCE_CLAIM_UPDATE);
+        self.wake(action, Changed::ResourceClaim { old: change.old().map(|old| &**old), new });
+    }
+
+    fn device_class_changed(&mut self, change: &Change<DeviceClass>) {
+        let new = change.object();
+        if let Change::Deleted(class) = change {
+            return self.cluster.devices.remove_class(class);
+        }
+        self.cluster.devices.set_class(new);
+        let action = add_or(change, Actions::DEVICE_CLASS_ADD, Actions::DEVICE_CLASS_UPDATE);
+        self.wake(action, Changed::DeviceClass { old: change.old().map(|old| &**old), new });
+    }
+
+    fn resource_slice_changed(&mut self, change: &Change<ResourceSlice>) {
+        if let Change::Deleted(slice) = change {
+            return self.cluster.devices.slices.remove(slice);
+        }
+        self.cluster.devices.set_slice(change.old().map(|old| &**old), change.object());
+        let action = add_or(change, Actions::RESOURCE_SLICE_ADD, Actions::RESOURCE_SLICE_UPDATE);
+        self.wake(action, Changed::Other);
     }
 
     /// Moves the pods that a change can help out of the unschedulable queue.
@@ -96,7 +130,12 @@ impl Scheduler {
             return;
         }
         let (profiles, cluster) = (&self.profiles, &self.cluster);
-        self.queue.wake(self.ctx.clock.now(), action.name(), |waiting| {
+        let now = self.ctx.clock.now();
+        self.queue.recheck_gates(now, action.name(), interested, |info| {
+            let served = profiles.get(info.scheduler_name())?;
+            served.profile.gated(cluster, info).map(|(plugin, _)| plugin)
+        });
+        self.queue.wake(now, action.name(), |waiting| {
             waiting.rejecting.contains(PluginId::EXTENDER)
                 || profiles.get(waiting.info.scheduler_name()).is_some_and(|served| {
                     served.profile.helps(waiting.rejecting, cluster, &waiting.info, action, changed)
@@ -160,7 +199,7 @@ impl Scheduler {
         }
         let now = self.ctx.clock.now();
         let Some(served) = self.profiles.get(info.scheduler_name()) else { return };
-        let gate = served.profile.gated(info).map(|(plugin, _)| plugin);
+        let gate = served.profile.gated(&self.cluster, info).map(|(plugin, _)| plugin);
         let helped = self.queue.get(&info.uid).is_some_and(|waiting| {
             let changed = Changed::Pod { old: Some(&waiting.info), new: Some(info) };
             differences(&waiting.info, info)
@@ -224,6 +263,9 @@ impl Scheduler {
         if let Some(gone) = self.cluster.forget(&pod.info.uid) {
             self.wake(Actions::POD_DELETE, Changed::Pod { old: Some(&gone), new: None });
         }
+        if reserved.devices.iter().any(|binding| binding.allocation.is_some()) {
+            self.wake(Actions::RESOURCE_CLAIM_UPDATE, Changed::Other);
+        }
         // The pod may have changed or been deleted while its binding was in progress.
         let latest = self.pods.get(&pod.info.namespace, &pod.info.name);
         let latest = latest.filter(|latest| latest.metadata.uid.as_deref() == Some(&*pod.info.uid));
@@ -273,8 +315,17 @@ fn differences(old: &PodInfo, new: &PodInfo) -> Vec<Actions> {
     if gates(old) && !gates(new) {
         actions.push(Actions::POD_GATES);
     }
+    if claim_statuses(&old.pod) != claim_statuses(&new.pod) {
+        actions.push(Actions::POD_GENERATED_CLAIM);
+    }
     if old.tolerations.len() != new.tolerations.len() {
         actions.push(Actions::POD_TOLERATION);
     }
     actions
+}
+
+/// Names of the claims that were made for a pod.
+fn claim_statuses(pod: &Pod) -> impl PartialEq + '_ {
+    let status = pod.status.as_ref();
+    status.map(|status| (&status.resource_claim_statuses, &status.extended_resource_claim_status))
 }

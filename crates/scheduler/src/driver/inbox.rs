@@ -8,6 +8,7 @@ use objects::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use objects::policy::v1::PodDisruptionBudget;
+use objects::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use objects::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use parking_lot::Mutex;
 use runtime::{Change, Informers};
@@ -33,9 +34,14 @@ pub enum Input {
     StatefulSet(Change<StatefulSet>),
     Budget(Change<PodDisruptionBudget>),
     Namespace(Change<Namespace>),
+    ResourceClaim(Change<ResourceClaim>),
+    DeviceClass(Change<DeviceClass>),
+    ResourceSlice(Change<ResourceSlice>),
     /// Binding an assumed pod failed.
     NotBound(Box<NotBound>),
-    /// Evicting the victims of this preemptor failed, at least in part.
+    /// A claim was written that had been assumed under this UID.
+    ClaimWritten(String, Arc<ResourceClaim>),
+    /// What post-filter plugins requested for this pod, such as evictions, failed at least in part.
     NotPreempted(Arc<str>),
 }
 
@@ -70,6 +76,9 @@ impl Input {
             Self::CsiDriver(change) => of(change, labels!("storage.k8s.io/CSIDriver")),
             Self::Capacity(change) => of(change, labels!("storage.k8s.io/CSIStorageCapacity")),
             Self::Attachment(change) => of(change, labels!("storage.k8s.io/VolumeAttachment")),
+            Self::ResourceClaim(change) => of(change, labels!("resource.k8s.io/ResourceClaim")),
+            Self::DeviceClass(change) => of(change, labels!("resource.k8s.io/DeviceClass")),
+            Self::ResourceSlice(change) => of(change, labels!("resource.k8s.io/ResourceSlice")),
             _ => None,
         }
     }
@@ -128,10 +137,14 @@ pub fn follow(informers: &Informers, inbox: &Arc<Inbox>) -> impl Future<Output =
     let replica_sets = one(informers, inbox, Input::ReplicaSet);
     let stateful_sets = one(informers, inbox, Input::StatefulSet);
     let budgets = one(informers, inbox, Input::Budget);
+    let resource_claims = one(informers, inbox, Input::ResourceClaim);
+    let device_classes = one(informers, inbox, Input::DeviceClass);
+    let resource_slices = one(informers, inbox, Input::ResourceSlice);
     let pods = one(informers, inbox, Input::Pod);
     async move {
         tokio::join!(nodes, namespaces, claims, volumes, classes, csi_nodes, csi_drivers, capacities);
         tokio::join!(attachments, services, controllers, replica_sets, stateful_sets, budgets, pods);
+        tokio::join!(resource_claims, device_classes, resource_slices);
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod attempt;
 mod changes;
+mod claims;
 mod inbox;
 mod tasks;
 

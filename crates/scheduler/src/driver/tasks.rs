@@ -7,10 +7,13 @@ use base::tasks::TaskGroup;
 use client::{Cause, Client, ClientError, Patch, Status, delete_options};
 use objects::core::v1::{Binding, ObjectReference, PersistentVolumeClaim, Pod, PodCondition};
 use objects::meta::v1::{ObjectMeta, Time};
+use objects::resource::v1::ResourceClaim;
 use runtime::{Cache, Context, EventType, Occurrence, Recorder, reference};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
+use super::claims::DeviceBinder;
+use super::inbox::Inbox;
 use crate::extender::Extender;
 use crate::framework::{BeforeBinding, Candidate, Point};
 use crate::metrics::{ProfileMetrics, SUCCESS, SchedulerMetrics};
@@ -37,16 +40,26 @@ pub struct BindFailure {
     pub settled: bool,
 }
 
+/// What must precede a binding, and the receivers of its progress.
+#[derive(Clone, Copy)]
+pub struct Preparation<'a> {
+    pub before: &'a BeforeBinding,
+    pub inbox: &'a Inbox,
+    pub recorder: &'a Recorder,
+}
+
 /// Writes on behalf of the scheduling task.
 pub struct Writer {
     client: Client,
-    clock: base::clock::Clock,
+    pub(super) clock: base::clock::Clock,
     tasks: TaskGroup,
     permits: Arc<Semaphore>,
     claims: Cache<PersistentVolumeClaim>,
     /// Changes whenever a claim does, for tasks that wait for one.
     claim_changed: watch::Receiver<u64>,
-    metrics: Option<SchedulerMetrics>,
+    pub(super) resource_claims: Cache<ResourceClaim>,
+    pub(super) resource_claim_changed: watch::Receiver<u64>,
+    pub(super) metrics: Option<SchedulerMetrics>,
 }
 
 /// Labels of calls beside the scheduling loop.
@@ -58,6 +71,9 @@ impl Writer {
         let claims = ctx.informers.of::<PersistentVolumeClaim>();
         let (changes, claim_changed) = watch::channel(0u64);
         claims.on_event(move |_| changes.send_modify(|count| *count = count.wrapping_add(1)));
+        let resource_claims = ctx.informers.of::<ResourceClaim>();
+        let (changes, resource_claim_changed) = watch::channel(0u64);
+        resource_claims.on_event(move |_| changes.send_modify(|count| *count = count.wrapping_add(1)));
         Self {
             client: ctx.client.clone(),
             clock: ctx.clock.clone(),
@@ -65,11 +81,13 @@ impl Writer {
             permits: Arc::new(Semaphore::new(at_once)),
             claims,
             claim_changed,
+            resource_claims,
+            resource_claim_changed,
             metrics,
         }
     }
 
-    fn client_for(&self, info: &PodInfo) -> Client {
+    pub(super) fn client_for(&self, info: &PodInfo) -> Client {
         self.client.with_cause(&Cause {
             controller: super::DESCRIPTOR.name.to_owned(),
             object: format!("pods/{}", info.key()),
@@ -82,28 +100,42 @@ impl Writer {
         &self,
         info: &PodInfo,
         node: &str,
-        before: &BeforeBinding,
+        preparation: Preparation<'_>,
         binder: Option<&Extender>,
         metrics: Option<&ProfileMetrics>,
     ) -> Result<(), BindFailure> {
+        let before = preparation.before;
         let client = self.client_for(info);
         let record = |point, is_ok: bool, begin: Instant| {
             if let Some(metrics) = metrics {
                 metrics.point(point, if is_ok { SUCCESS } else { "Error" }, begin.elapsed());
             }
         };
-        if !before.is_empty() {
-            let begin = Instant::now();
+        let failed = |plugin: &str, message: String| BindFailure {
+            message: format!("running PreBind plugin {plugin:?}: {message}"),
+            settled: false,
+        };
+        let begin = Instant::now();
+        if before.has_volumes() {
             let prepared = self.prepare(&client, info, before).await;
             record(Point::PreBind, prepared.is_ok(), begin);
-            prepared.map_err(|message| BindFailure {
-                message: format!("running PreBind plugin \"VolumeBinding\": {message}"),
-                settled: false,
-            })?;
+            prepared.map_err(|message| failed("VolumeBinding", message))?;
+        }
+        let mut devices = DeviceBinder::new(self, &client, info, preparation);
+        if !before.devices.is_empty() {
+            let prepared = devices.prepare(node).await;
+            record(Point::PreBind, prepared.is_ok(), begin);
+            if let Err(message) = prepared {
+                devices.unreserve().await;
+                return Err(failed("DynamicResources", message));
+            }
         }
         let begin = Instant::now();
         let outcome = self.bind_prepared(&client, info, node, binder).await;
         record(Point::Bind, outcome.is_ok(), begin);
+        if outcome.is_err() {
+            devices.unreserve().await;
+        }
         outcome
     }
 
@@ -178,7 +210,7 @@ impl Writer {
             .map_err(|_| "binding volumes: context deadline exceeded".to_owned())
     }
 
-    fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let permits = Arc::clone(&self.permits);
         self.tasks.spawn(async move {
             if let Ok(_permit) = permits.acquire().await {

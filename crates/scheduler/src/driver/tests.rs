@@ -187,7 +187,7 @@ async fn unschedulable_pod_is_bound_after_node_is_added() {
     let world = World::start().await;
     world.add_node(node("small").allocatable(json!({"cpu": "1", "memory": "1Gi", "pods": "10"})));
     world.add_pod(pod("p").cpu("2"));
-    let message = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
+    let message = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: \
                    1 Preemption is not helpful for scheduling.";
     let status = world.status("p").await;
     assert_eq!(status["conditions"][0]["message"], message);

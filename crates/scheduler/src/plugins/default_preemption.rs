@@ -30,9 +30,8 @@ impl Default for DefaultPreemption {
 
 impl Plugin for DefaultPreemption {
     fn post_filter(&self, failed: &Failed<'_, '_>) -> Result<Vec<Candidate>, NoCandidates> {
-        let refuse = |message: &str, keep_nomination| NoCandidates {
-            message: format!("preemption: {message}"),
-            keep_nomination,
+        let refuse = |message: &str, keep_nomination| {
+            NoCandidates::new(format!("preemption: {message}"), keep_nomination)
         };
         may_preempt(failed).map_err(|message| refuse(message, true))?;
         let potential: Vec<&NodeInfo> = failed

@@ -121,9 +121,9 @@ pub const ALL: &[Row] = &[
     },
     Row {
         name: "DynamicResources",
-        points: &[PreFilter, Filter],
-        weight: 0,
-        build: |_| Ok(Arc::new(dynamic_resources::DynamicResources)),
+        points: &[PreEnqueue, PreFilter, Filter, PostFilter, Score, Reserve, PreBind],
+        weight: 2,
+        build: |args| Ok(Arc::new(config::dynamic_resources(args)?)),
     },
     Row {
         name: "DefaultPreemption",
@@ -156,6 +156,7 @@ pub const WITHOUT_EFFECT: [&str; 4] =
     ["GangScheduling", "NodeDeclaredFeatures", "PodGroupPodsCount", "TopologyPlacementGenerator"];
 
 pub use default_preemption::{DefaultPreemption, least_harm};
+pub use dynamic_resources::{DynamicResources, add_finalizer, remove_finalizer};
 pub use inter_pod_affinity::InterPodAffinity;
 pub use node_affinity::NodeAffinity;
 pub use node_resources_balanced_allocation::NodeResourcesBalancedAllocation;

@@ -4,7 +4,10 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use objects::resource::v1::DeviceClass;
+
 use crate::allocation::{Strategy, WeightedResource, score};
+use crate::devices::CLASS_RESOURCE_PREFIX;
 use crate::framework::{Actions, Changed, Cycle, Filter, Plugin, PreFilter, Reason, Reasons, Rejection};
 use crate::state::{Cluster, NodeInfo, PodInfo, Resources, is_extended};
 
@@ -33,7 +36,7 @@ impl NodeResourcesFit {
                 || name.split_once('/').is_some_and(|(group, _)| self.ignored_groups.contains(group)))
     }
 
-    fn fits(&self, requests: &Resources, node: &NodeInfo) -> Result<(), Rejection> {
+    fn fits(&self, cluster: &Cluster, requests: &Resources, node: &NodeInfo) -> Result<(), Rejection> {
         let used = &node.requested;
         let has = &node.allocatable;
         let mut lacking: Vec<Reason> = Vec::new();
@@ -62,7 +65,11 @@ impl NodeResourcesFit {
             );
         }
         for (name, amount) in &requests.scalar {
-            if *amount > 0 && !self.ignores(name) && *amount > has.get(name) - used.get(name) {
+            if *amount > 0
+                && *amount > has.get(name) - used.get(name)
+                && !self.ignores(name)
+                && !is_backed_by_devices(cluster, name, node)
+            {
                 lacks(format!("Insufficient {name}").into(), *amount, has.get(name));
             }
         }
@@ -74,15 +81,33 @@ impl NodeResourcesFit {
     }
 }
 
+/// Reports whether DynamicResources provides a resource on a node that has none of it itself.
+fn is_backed_by_devices(cluster: &Cluster, name: &str, node: &NodeInfo) -> bool {
+    node.allocatable.get(name) <= 0 && cluster.devices.class_of_resource(name).is_some()
+}
+
+/// Reports whether a class maps a requested resource that it did not map before.
+fn maps_request(requests: &Resources, old: Option<&DeviceClass>, new: &DeviceClass) -> bool {
+    let explicit = new.spec.extended_resource_name.as_deref();
+    if old.is_some_and(|old| old.spec.extended_resource_name.as_deref() == explicit) {
+        return false;
+    }
+    let name = new.metadata.name.as_deref().unwrap_or_default();
+    let implicit = format!("{CLASS_RESOURCE_PREFIX}{name}");
+    let is_requested = |name: &str| requests.scalar(name).is_some();
+    old.is_none() && is_requested(&implicit) || explicit.is_some_and(is_requested)
+}
+
 #[derive(Clone)]
 struct NodeResourcesFitFilter<'a> {
     plugin: &'a NodeResourcesFit,
+    cluster: &'a Cluster,
     requests: &'a Resources,
 }
 
 impl<'a> Filter<'a> for NodeResourcesFitFilter<'a> {
     fn check(&self, node: &NodeInfo) -> Result<(), Rejection> {
-        self.plugin.fits(self.requests, node)
+        self.plugin.fits(self.cluster, self.requests, node)
     }
 
     fn boxed(&self) -> Box<dyn Filter<'a> + 'a> {
@@ -94,6 +119,7 @@ impl Plugin for NodeResourcesFit {
     fn pre_filter<'a>(&'a self, cycle: Cycle<'a>) -> PreFilter<'a> {
         PreFilter::Check(Box::new(NodeResourcesFitFilter {
             plugin: self,
+            cluster: cycle.cluster,
             requests: &cycle.pod.requests.exact,
         }))
     }
@@ -104,10 +130,15 @@ impl Plugin for NodeResourcesFit {
     }
 
     fn interests(&self) -> Actions {
-        Actions::POD_DELETE.or(Actions::POD_SCALE_DOWN).or(Actions::NODE_ADD).or(Actions::NODE_ALLOCATABLE)
+        Actions::POD_DELETE
+            .or(Actions::POD_SCALE_DOWN)
+            .or(Actions::NODE_ADD)
+            .or(Actions::NODE_ALLOCATABLE)
+            .or(Actions::DEVICE_CLASS_ADD)
+            .or(Actions::DEVICE_CLASS_UPDATE)
     }
 
-    fn helps(&self, _: &Cluster, pod: &PodInfo, _: Actions, changed: Changed<'_>) -> bool {
+    fn helps(&self, cluster: &Cluster, pod: &PodInfo, _: Actions, changed: Changed<'_>) -> bool {
         let requests = &pod.requests.exact;
         match changed {
             Changed::Pod { old: Some(gone), new: None } => {
@@ -125,15 +156,20 @@ impl Plugin for NodeResourcesFit {
             Changed::Node { old, new: Some(new) } => {
                 let empty = NodeInfo { pods: Vec::new(), ..new.clone() };
                 let more = |old: &NodeInfo, name: &str| new.allocatable.get(name) > old.allocatable.get(name);
-                self.fits(requests, &empty).is_ok()
+                let backed = |name: &str| is_backed_by_devices(cluster, name, new);
+                self.fits(cluster, requests, &empty).is_ok()
                     && old.is_none_or(|old| {
                         new.max_pods > old.max_pods
                             || requests.milli_cpu > 0 && more(old, "cpu")
                             || requests.memory > 0 && more(old, "memory")
                             || requests.ephemeral_storage > 0 && more(old, "ephemeral-storage")
-                            || requests.scalar.iter().any(|(name, amount)| *amount > 0 && more(old, name))
+                            || requests
+                                .scalar
+                                .iter()
+                                .any(|(name, amount)| *amount > 0 && (more(old, name) || backed(name)))
                     })
             }
+            Changed::DeviceClass { old, new } => maps_request(requests, old, new),
             _ => true,
         }
     }

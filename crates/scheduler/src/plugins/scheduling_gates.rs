@@ -6,7 +6,7 @@ use crate::state::{Cluster, PodInfo};
 pub struct SchedulingGates;
 
 impl Plugin for SchedulingGates {
-    fn pre_enqueue(&self, pod: &PodInfo) -> Result<(), Reason> {
+    fn pre_enqueue(&self, _: &Cluster, pod: &PodInfo) -> Result<(), Reason> {
         let gates = pod.spec().and_then(|spec| spec.scheduling_gates.as_deref()).unwrap_or_default();
         if gates.is_empty() {
             return Ok(());
@@ -32,8 +32,9 @@ mod tests {
 
     #[test]
     fn gated_pod_is_not_enqueued() {
-        assert!(SchedulingGates.pre_enqueue(&pod("p").info()).is_ok());
+        assert!(SchedulingGates.pre_enqueue(&Cluster::new(), &pod("p").info()).is_ok());
         let gated = pod("p").spec(json!({"schedulingGates": [{"name": "a"}, {"name": "b"}]})).info();
-        assert_eq!(SchedulingGates.pre_enqueue(&gated), Err("waiting for scheduling gates: [a b]".into()));
+        let verdict = SchedulingGates.pre_enqueue(&Cluster::new(), &gated);
+        assert_eq!(verdict, Err("waiting for scheduling gates: [a b]".into()));
     }
 }

@@ -274,6 +274,34 @@ impl Queue {
         }
     }
 
+    /// Determines the gates of gated pods again, if a change concerns the plugins that gate them; `gate` returns the
+    /// plugin that gates a pod now.
+    pub fn recheck_gates(
+        &mut self,
+        now: Timestamp,
+        event: &str,
+        plugins: PluginSet,
+        gate: impl Fn(&PodInfo) -> Option<PluginId>,
+    ) {
+        if self.waiting.len() == self.unschedulable.len() {
+            return;
+        }
+        let gated = self.unschedulable.keys().filter_map(|uid| Some((uid, &self.entries.get(uid)?.pod)));
+        let concerned = gated.filter(|(_, pod)| pod.gate.is_some_and(|own| plugins.contains(own)));
+        let changed: Vec<_> = concerned
+            .filter_map(|(uid, pod)| {
+                let now_gated_by = gate(&pod.info);
+                (now_gated_by != pod.gate).then(|| (Arc::clone(uid), now_gated_by))
+            })
+            .collect();
+        for (uid, gate) in changed {
+            let Some(mut pod) = self.remove(&uid) else { continue };
+            pod.gate = gate;
+            pod.rejecting.extend(gate);
+            if gate.is_some() { self.put_aside(pod, event) } else { self.back_off(pod, now, event) }
+        }
+    }
+
     /// Activates a pod, whatever it waits for.
     pub fn activate(&mut self, uid: &str) {
         if let Some(pod) = self.remove(uid) {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use objects::core::v1::{Namespace, Node};
 use parking_lot::Mutex;
 
+use crate::devices::Inventory;
+
 use super::affinity::PodMatch;
 use super::counts::{Counters, NamespaceLabels, Terms};
 use super::labels::Labels;
@@ -66,6 +68,7 @@ pub struct Cluster {
     /// Number of assumed pods.
     assumed: usize,
     pub objects: Objects,
+    pub devices: Inventory,
 }
 
 impl Cluster {
