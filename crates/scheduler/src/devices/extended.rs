@@ -127,8 +127,10 @@ mod tests {
         container
     }
 
+    type Named<T> = Vec<(String, T)>;
+
     /// Requests with their counts, and mappings from containers to requests.
-    fn made(init: Vec<Value>, containers: Vec<Value>) -> (Vec<(String, i64)>, Vec<(String, String)>) {
+    fn made(init: Vec<Value>, containers: Vec<Value>) -> (Named<i64>, Named<String>) {
         let pod =
             json!({"metadata": {"name": "p"}, "spec": {"initContainers": init, "containers": containers}});
         let pod: Pod = serde_json::from_value(pod).expect("a pod");
@@ -138,11 +140,11 @@ mod tests {
         (requests.collect(), mappings.collect())
     }
 
-    fn named<T: Clone>(list: &[(&str, T)]) -> Vec<(String, T)> {
+    fn named<T: Clone>(list: &[(&str, T)]) -> Named<T> {
         list.iter().map(|(name, other)| ((*name).to_owned(), other.clone())).collect()
     }
 
-    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn pairs(list: &[(&str, &str)]) -> Named<String> {
         list.iter().map(|(one, other)| ((*one).to_owned(), (*other).to_owned())).collect()
     }
 
