@@ -113,7 +113,7 @@ impl std::fmt::Display for IpRange {
 /// Allocated cluster IPs of a family.
 ///
 /// ```
-/// use api::allocation::{IpAllocator, IpRange};
+/// use api::allocation::ip::{IpAllocator, IpRange};
 ///
 /// let range = IpRange::parse("10.96.0.0/24").expect("a range");
 /// let mut allocator = IpAllocator::new(vec![range], 7);
