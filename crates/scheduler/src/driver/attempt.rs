@@ -96,7 +96,7 @@ impl Scheduler {
                 }
                 if let Some(claim) = deallocation {
                     let (inbox, uid) = (Arc::clone(&self.inbox), Arc::clone(&info.uid));
-                    self.writer.deallocate(&info, claim, move || inbox.put(Input::NotPreempted(uid)));
+                    self.writer.deallocate(&info, claim, move || inbox.put(Input::NotDeallocated(uid)));
                 }
                 self.report(&info, &message, true, nomination);
                 self.queue.failed(pod, self.ctx.clock.now());
