@@ -126,8 +126,8 @@ async fn lost(ip: IpAddr) {
     while !changes.next().await.has_lost(ip) {}
 }
 
-/// A TCP connection that fails once the machine loses its local address: nothing would be received on it, and its peer
-/// could not be told apart from a slow one.
+/// A TCP connection that fails once the machine loses its local address: nothing would be received on it, which looks
+/// like a slow peer.
 pub struct AddressedStream {
     stream: TcpStream,
     lost: Pin<Box<dyn Future<Output = ()> + Send>>,

@@ -33,6 +33,7 @@ const ALLOWED: &[(&str, &str)] = &[
     // Texts of Kubernetes.
     ("controllers/src/horizontal_pod_autoscaler/metrics.rs", "asked"),
     ("api/src/tables/doc.rs", "tells"),
+    ("scheduler/src/devices/allocator", "asks"),
     ("apiserver/src/encryption/config.rs", "makes no sense"),
     // The list of words.
     ("docs/glossary.md", ""),

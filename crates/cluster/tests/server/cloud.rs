@@ -287,7 +287,11 @@ async fn http_provider_manages_nodes_and_load_balancers() -> Result<()> {
             && routed
     };
     eventually("initialized and routed", PATIENCE, node, known).await;
-    assert_eq!(cloud.lock().expect("the cloud").routes[0]["destinationCIDR"], "10.1.0.0/24");
+    // The route is replaced when the node gets its second address.
+    let routed = async || cloud.lock().expect("the cloud").routes.clone();
+    let to_the_pods =
+        |routes: &Vec<Value>| routes.len() == 1 && routes[0]["destinationCIDR"] == "10.1.0.0/24";
+    eventually("a route to the pods", PATIENCE, routed, to_the_pods).await;
 
     // A service; the cloud is slow.
     world.service("web", 80, |one| one["spec"]["externalTrafficPolicy"] = json!("Local")).await?;

@@ -33,7 +33,10 @@ impl World {
             let allocatable = json!({"cpu": "8", "memory": "8Gi", "pods": "110"});
             let node: Node = serde_json::from_value(json!({"metadata": {"name": name},
                 "status": {"allocatable": allocatable, "capacity": allocatable}}))?;
-            world.admin.create("", &node).await?;
+            let mut node = world.admin.create("", &node).await?;
+            // Admission adds the not-ready taint, and the node lifecycle loop that removes it does not run here.
+            node.spec.get_or_insert_default().taints = None;
+            world.admin.update(&node).await?;
         }
         let selector = json!({"cel": {"expression": format!("device.driver == '{DRIVER}'")}});
         let class: DeviceClass = serde_json::from_value(json!({"metadata": {"name": "gpus"},

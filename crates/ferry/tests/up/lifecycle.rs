@@ -46,7 +46,7 @@ pub fn run(cgroup: &str) {
     machine.wait_for("pod/stays", IDENTITY, &identity);
     until("it prints its pods and the next command", || {
         let output = machine.output();
-        if output.contains("it runs 1 pods") && output.contains("Try:  kubectl") {
+        if output.contains("it runs 1 pod\n") && output.contains("Try:  kubectl") {
             Ok(())
         } else {
             Err(output)

@@ -365,7 +365,11 @@ fn serves_alone(machine: &Machine) {
             let text = get(&format!("{base}/namespaces/default/pods"), &[])?;
             if text.contains("\"main\"") { Ok(()) } else { Err(text) }
         });
-        assert_eq!(get("/readyz", &[]).as_deref(), Ok("ok"));
+        // The storage is ready after the second scrape of a node.
+        until("the server alone is ready", || match get("/readyz", &[])?.as_str() {
+            "ok" => Ok(()),
+            other => Err(other.to_owned()),
+        });
         let empty = machine.directory.path().join("empty-kubeconfig");
         fs::write(&empty, "apiVersion: v1\nkind: Config\n").expect("a file");
         let with_token = |token: &str| {

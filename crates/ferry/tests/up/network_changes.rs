@@ -39,7 +39,6 @@ impl Cluster {
     /// Starts the server in a UTS namespace with the host name `first`.
     fn start(cgroup: &str) -> Self {
         let root = tempfile::tempdir().expect("a directory");
-        ip("link set lo up");
         let namespace = root.path().join("agent-network");
         fs::write(&namespace, "").expect("written");
         run_program(Command::new("unshare").arg(format!("--net={}", namespace.display())).arg("true"));
@@ -224,6 +223,8 @@ fn resolve(server: &str, name: &str) -> Result<[u8; 4], String> {
 }
 
 pub fn run(cgroup: &str) {
+    // Before sockets are bound to its addresses: replies of those bound earlier have another source address.
+    ip("link set lo up");
     name_server("127.0.0.11:53", [192, 0, 2, 11]);
     name_server("127.0.0.12:53", [192, 0, 2, 12]);
     let mut cluster = Cluster::start(cgroup);

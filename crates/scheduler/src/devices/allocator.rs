@@ -39,7 +39,7 @@ pub struct Allocator<'a> {
     pub(super) inventory: &'a Inventory,
     pub(super) selectors: &'a SelectorCache,
     /// Time when searches end.
-    pub(super) deadline: Option<Instant>,
+    deadline: Option<Instant>,
     pub(super) available: Available,
 }
 
@@ -55,6 +55,7 @@ impl<'a> Allocator<'a> {
         node: &Target<'_>,
         claims: &[&ResourceClaim],
     ) -> Result<Option<Vec<AllocationResult>>, AllocationError> {
+        self.time_left()?;
         let pools = pools::gather(&self.inventory.slices, node);
         let mut search = Search::new(self, &pools, node);
         for claim in claims {
@@ -77,6 +78,13 @@ impl<'a> Allocator<'a> {
             return Err(AllocationError::Node("invalid resource pools were encountered".to_owned()));
         }
         Ok(None)
+    }
+
+    pub(super) fn time_left(&self) -> Result<(), AllocationError> {
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(AllocationError::Timeout),
+            _ => Ok(()),
+        }
     }
 
     /// Checks the requests of a claim, and determines how many devices each of them needs.

@@ -11,7 +11,7 @@ use super::usage::Consumed;
 type Amounts = BTreeMap<String, objects::Quantity>;
 type Capacities = BTreeMap<String, DeviceCapacity>;
 
-/// Reports whether a device has what a request asks for beside what is `used` already.
+/// Reports whether a device has the requested capacity in addition to the `used` one.
 pub fn fits(
     capacities: Option<&Capacities>,
     requested: Option<&Amounts>,
@@ -33,7 +33,7 @@ pub fn fits(
     })
 }
 
-/// What a request consumes of each capacity of a device.
+/// Amount of each capacity of a device that a request consumes.
 pub fn consumption(capacities: Option<&Capacities>, requested: Option<&Amounts>) -> Consumed {
     let amount =
         |name: &String, capacity| consumed(requested.and_then(|amounts| amounts.get(name)), capacity);

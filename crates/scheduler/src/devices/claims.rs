@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use objects::resource::v1::ResourceClaim;
 
-use super::Inventory;
+use super::{Inventory, RESERVED_FOR_MAX};
 use crate::state::PodInfo;
 
 /// Claims that a pod names, or the reason why it cannot be scheduled yet. An entry for which no claim was necessary has
@@ -62,6 +62,12 @@ fn is_owned_by(claim: &ResourceClaim, pod: &PodInfo) -> bool {
 pub fn is_reserved_for(claim: &ResourceClaim, pod_uid: &str) -> bool {
     let reserved = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
     reserved.into_iter().any(|consumer| consumer.uid == pod_uid)
+}
+
+/// Reports whether a pod can use an allocated claim beside those for which it is reserved.
+pub fn is_usable_by(claim: &ResourceClaim, pod_uid: &str) -> bool {
+    let reserved = claim.status.as_ref().and_then(|status| status.reserved_for.as_ref());
+    reserved.is_none_or(|reserved| reserved.len() < RESERVED_FOR_MAX) || is_reserved_for(claim, pod_uid)
 }
 
 /// Reports whether nothing but the pod uses a claim.

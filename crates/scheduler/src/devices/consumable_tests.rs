@@ -170,73 +170,91 @@ fn consumes(size: &str) -> Value {
     json!({"shareID": "b4a06a09-4e56-4e5b-8f33-0d9ab2b4b9d1", "consumedCapacity": {"size": size}})
 }
 
+/// Slice with the shared device `a`, whose capacity has this policy.
+fn one_shared(policy: Value) -> Value {
+    local("s", json!([shared("a", policy)]))
+}
+
+fn two_shared() -> Value {
+    local("s", json!([shared("a", Value::Null), shared("b", Value::Null)]))
+}
+
 #[test]
-fn capacity_of_shared_device_is_consumed() {
-    let own = |policy: Value| local("s", json!([shared("a", policy)]));
+fn request_consumes_capacity_by_policy() {
     let steps = || json!({"default": "2", "validRange": {"min": "2", "max": "8", "step": "2"}});
-    let two_requests = |size: &str| {
-        let fields = json!({"capacity": {"requests": {"size": size}}});
-        claim("c", json!([exactly("r", fields.clone()), exactly("s", fields)]))
-    };
-    let in_use = |size: &str| [allocated("x", &["a"], consumes(size))];
-    let two = || local("s", json!([shared("a", Value::Null), shared("b", Value::Null)]));
     let dedicated = local("s", json!([{"name": "a", "capacity": {"size": {"value": "10"}}}]));
-    let without = json!([{"name": "a", "allowMultipleAllocations": true}]);
-    let all = |size: &str| one(json!({"allocationMode": "All", "capacity": {"requests": {"size": size}}}));
     check(vec![
         (
             "part",
-            inventory([], [own(Value::Null)], []),
+            inventory([], [one_shared(Value::Null)], []),
             vec![wants("4")],
             found(&[&["r=pool/a shared size:4"]]),
         ),
         (
             "everything",
-            inventory([], [own(Value::Null)], []),
+            inventory([], [one_shared(Value::Null)], []),
             vec![one(json!({}))],
             found(&[&["r=pool/a shared size:10"]]),
         ),
         (
             "default",
-            inventory([], [own(steps())], []),
+            inventory([], [one_shared(steps())], []),
             vec![one(json!({}))],
             found(&[&["r=pool/a shared size:2"]]),
         ),
         (
             "rounded up",
-            inventory([], [own(steps())], []),
+            inventory([], [one_shared(steps())], []),
             vec![wants("3")],
             found(&[&["r=pool/a shared size:4"]]),
         ),
-        ("above the range", inventory([], [own(steps())], []), vec![wants("9")], Ok(None)),
-        (
-            "two requests",
-            inventory([], [own(Value::Null)], []),
-            vec![two_requests("5")],
-            found(&[&["r=pool/a shared size:5", "s=pool/a shared size:5"]]),
-        ),
-        ("too much for two", inventory([], [own(Value::Null)], []), vec![two_requests("6")], Ok(None)),
-        (
-            "next device",
-            inventory([], [two()], []),
-            vec![two_requests("6")],
-            found(&[&["r=pool/a shared size:6", "s=pool/b shared size:6"]]),
-        ),
-        (
-            "rest",
-            inventory([], [own(Value::Null)], in_use("6")),
-            vec![wants("4")],
-            found(&[&["r=pool/a shared size:4"]]),
-        ),
-        ("more than the rest", inventory([], [own(Value::Null)], in_use("6")), vec![wants("5")], Ok(None)),
+        ("above the range", inventory([], [one_shared(steps())], []), vec![wants("9")], Ok(None)),
         (
             "unknown capacity",
-            inventory([], [own(Value::Null)], []),
+            inventory([], [one_shared(Value::Null)], []),
             vec![one(json!({"capacity": {"requests": {"x": "1"}}}))],
             Ok(None),
         ),
         ("dedicated", inventory([], [dedicated.clone()], []), vec![wants("4")], found(&[&["r=pool/a"]])),
         ("dedicated too small", inventory([], [dedicated], []), vec![wants("11")], Ok(None)),
+    ]);
+}
+
+#[test]
+fn requests_share_capacity_of_device() {
+    let two_requests = |size: &str| {
+        let fields = json!({"capacity": {"requests": {"size": size}}});
+        claim("c", json!([exactly("r", fields.clone()), exactly("s", fields)]))
+    };
+    let in_use = |size: &str| [allocated("x", &["a"], consumes(size))];
+    let without = json!([{"name": "a", "allowMultipleAllocations": true}]);
+    let all = |size: &str| one(json!({"allocationMode": "All", "capacity": {"requests": {"size": size}}}));
+    check(vec![
+        (
+            "two requests",
+            inventory([], [one_shared(Value::Null)], []),
+            vec![two_requests("5")],
+            found(&[&["r=pool/a shared size:5", "s=pool/a shared size:5"]]),
+        ),
+        ("too much for two", inventory([], [one_shared(Value::Null)], []), vec![two_requests("6")], Ok(None)),
+        (
+            "next device",
+            inventory([], [two_shared()], []),
+            vec![two_requests("6")],
+            found(&[&["r=pool/a shared size:6", "s=pool/b shared size:6"]]),
+        ),
+        (
+            "rest",
+            inventory([], [one_shared(Value::Null)], in_use("6")),
+            vec![wants("4")],
+            found(&[&["r=pool/a shared size:4"]]),
+        ),
+        (
+            "more than the rest",
+            inventory([], [one_shared(Value::Null)], in_use("6")),
+            vec![wants("5")],
+            Ok(None),
+        ),
         (
             "without capacity",
             inventory([], [local("s", without)], []),
@@ -245,13 +263,13 @@ fn capacity_of_shared_device_is_consumed() {
         ),
         (
             "all that suffice",
-            inventory([], [two()], in_use("6")),
+            inventory([], [two_shared()], in_use("6")),
             vec![all("5")],
             found(&[&["r=pool/b shared size:5"]]),
         ),
         (
             "formerly dedicated",
-            inventory([], [own(Value::Null)], [allocated("x", &["a"], json!({}))]),
+            inventory([], [one_shared(Value::Null)], [allocated("x", &["a"], json!({}))]),
             vec![wants("1")],
             Ok(None),
         ),

@@ -35,20 +35,15 @@ pub struct Inventory {
     in_flight: HashMap<String, InFlight>,
     /// Classes by extended resource: the newest first, then by name.
     by_resource: HashMap<String, BTreeSet<(Reverse<Timestamp>, String)>>,
-    /// Namespace and name of the claim for extended resources, by UID of the pod.
-    extended_claims: HashMap<String, (String, String)>,
+    /// Claims for extended resources: namespace, UID of the pod, name.
+    extended_claims: BTreeSet<(String, String, String)>,
 }
 
 impl Inventory {
     /// Adds or updates a claim.
     pub fn set_claim(&mut self, claim: &Arc<ResourceClaim>) {
         self.forget_claim(claim);
-        if let Some(uid) = extended_owner(claim) {
-            let metadata = &claim.metadata;
-            let key =
-                (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default());
-            self.extended_claims.insert(uid.to_owned(), key);
-        }
+        self.extended_claims.extend(extended_entry(claim));
         let uid = uid(claim);
         let is_current = |in_flight: &InFlight| {
             let is_written = in_flight.written.is_some_and(|written| version(claim) >= Some(written));
@@ -75,8 +70,8 @@ impl Inventory {
             return;
         };
         self.usage.remove(known);
-        if let Some(uid) = extended_owner(known) {
-            self.extended_claims.remove(uid);
+        if let Some(entry) = extended_entry(known) {
+            self.extended_claims.remove(&entry);
         }
         // A claim of the same name that was created again.
         let former = uid(known).to_owned();
@@ -127,9 +122,10 @@ impl Inventory {
 
     /// Claim for the extended resources of a pod.
     #[must_use]
-    pub fn extended_claim(&self, pod_uid: &str) -> Option<&Arc<ResourceClaim>> {
-        let (namespace, name) = self.extended_claims.get(pod_uid)?;
-        self.claims.get(namespace, name)
+    pub fn extended_claim(&self, namespace: &str, pod_uid: &str) -> Option<&Arc<ResourceClaim>> {
+        let first = (namespace.to_owned(), pod_uid.to_owned(), String::new());
+        let (of, uid, name) = self.extended_claims.range(first..).next()?;
+        if of == namespace && uid == pod_uid { self.claims.get(of, name) } else { None }
     }
 
     /// Reports whether a claim is being allocated.
@@ -192,14 +188,17 @@ fn is_allocated(claim: &ResourceClaim) -> bool {
     claim.status.as_ref().is_some_and(|status| status.allocation.is_some())
 }
 
-/// UID of the pod for whose extended resources a claim was made.
-fn extended_owner(claim: &ResourceClaim) -> Option<&str> {
-    let annotations = claim.metadata.annotations.as_ref()?;
+/// Namespace, UID of the pod, and name of a claim for extended resources.
+fn extended_entry(claim: &ResourceClaim) -> Option<(String, String, String)> {
+    let metadata = &claim.metadata;
+    let annotations = metadata.annotations.as_ref()?;
     if annotations.get(EXTENDED_CLAIM).is_none_or(|value| value != "true") {
         return None;
     }
-    let mut owners = claim.metadata.owner_references.iter().flatten();
-    owners.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    Some((namespace, owner.uid.clone(), metadata.name.clone().unwrap_or_default()))
 }
 
 fn rank(class: &DeviceClass) -> (Reverse<Timestamp>, String) {
@@ -284,6 +283,32 @@ mod tests {
         inventory.written("u", &claim("2", "u", true));
         inventory.set_claim(&claim("2", "u", true));
         assert!(in_use(&inventory) && !inventory.is_in_flight(&claim("2", "u", true)));
+    }
+
+    #[test]
+    fn claim_for_extended_resources_is_in_namespace_of_its_pod() {
+        let mut inventory = Inventory::default();
+        let made = |namespace: &str, name: &str| {
+            let owner =
+                json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true});
+            let metadata = json!({"namespace": namespace, "name": name, "uid": format!("{namespace}-{name}"),
+                "annotations": {EXTENDED_CLAIM: "true"}, "ownerReferences": [owner]});
+            Arc::new(claim_named(json!({"metadata": metadata})))
+        };
+        let found = |inventory: &Inventory, namespace: &str| {
+            inventory.extended_claim(namespace, "u").and_then(|claim| claim.metadata.name.clone())
+        };
+        // A tenant's claim with the UID of another tenant's pod.
+        inventory.set_claim(&made("hostile", "a"));
+        assert_eq!(found(&inventory, "default"), None);
+        inventory.set_claim(&made("default", "b"));
+        inventory.set_claim(&made("default", "c"));
+        assert_eq!(found(&inventory, "default").as_deref(), Some("b"));
+        inventory.remove_claim(&made("hostile", "a"));
+        inventory.remove_claim(&made("default", "b"));
+        assert_eq!(found(&inventory, "default").as_deref(), Some("c"));
+        inventory.remove_claim(&made("default", "c"));
+        assert_eq!(found(&inventory, "default"), None);
     }
 
     #[test]

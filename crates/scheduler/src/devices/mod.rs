@@ -36,6 +36,8 @@ pub use usage::results;
 
 /// Devices that one claim can be allocated.
 pub const RESULTS_MAX: usize = 128;
+/// Pods that can use one claim.
+pub const RESERVED_FOR_MAX: usize = 256;
 /// Alternatives of one request.
 pub const ALTERNATIVES_MAX: usize = 8;
 

@@ -5,7 +5,6 @@
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
 
 use expressions::{Value, device};
 use objects::resource::v1::{Device, DeviceClass, DeviceSelector, ResourceClaim};
@@ -60,7 +59,7 @@ impl ClaimRequests {
 pub struct Chosen {
     pub candidate: usize,
     pub alternative: usize,
-    /// What it consumes of a device that allows multiple allocations.
+    /// Capacity that it consumes of a device that allows multiple allocations.
     pub consumed: Option<Consumed>,
 }
 
@@ -316,14 +315,7 @@ impl<'s> Search<'s> {
 
     fn check_deadline(&mut self) -> Result<(), AllocationError> {
         self.steps = self.steps.wrapping_add(1);
-        if self.steps.is_multiple_of(STEPS_PER_CHECK) { self.time_left() } else { Ok(()) }
-    }
-
-    fn time_left(&self) -> Result<(), AllocationError> {
-        match self.allocator.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(AllocationError::Timeout),
-            _ => Ok(()),
-        }
+        if self.steps.is_multiple_of(STEPS_PER_CHECK) { self.allocator.time_left() } else { Ok(()) }
     }
 }
 
@@ -414,7 +406,7 @@ impl<'s> Search<'s> {
                 AllocationError::Claim(format!("{}: selector #{index}: CEL {kind} error: {error}", owner()))
             };
             // One evaluation is bounded by its cost.
-            self.time_left()?;
+            self.allocator.time_left()?;
             let expression = selector.cel.as_ref().map_or("", |cel| cel.expression.as_str());
             let program =
                 self.allocator.selectors.program(expression).map_err(|error| failed("compile", &error))?;

@@ -9,6 +9,7 @@ use runtime::{EventType, Occurrence, reference};
 
 use super::inbox::{Input, NotBound};
 use super::tasks::{Condition, Nomination, Preparation};
+use super::wait::BindingPermit;
 use super::{ActiveProfile, Scheduler};
 use crate::cycle::{Search, choose, search};
 use crate::diagnosis::{NO_NODES, truncated};
@@ -95,7 +96,7 @@ impl Scheduler {
                 }
                 if let Some(claim) = deallocation {
                     let (inbox, uid) = (Arc::clone(&self.inbox), Arc::clone(&info.uid));
-                    self.writer.deallocate(&info, claim, move || inbox.put(Input::NotPreempted(uid)));
+                    self.writer.deallocate(&info, claim, move || inbox.put(Input::NotDeallocated(uid)));
                 }
                 self.report(&info, &message, true, nomination);
                 self.queue.failed(pod, self.ctx.clock.now());
@@ -133,14 +134,15 @@ impl Scheduler {
             return self.give_up(pod, &format!("0/1 nodes are available: 1 {}.", rejection.message()), true);
         }
         self.cluster.assume(Arc::clone(&pod.info), node);
-        let Ok(permit) = Arc::clone(&self.bindings).acquire_owned().await else { return };
+        let Some(permit) = BindingPermit::acquire(&self.bindings).await else { return };
         let binder = self.extenders.iter().find(|extender| extender.binds(&pod.info)).cloned();
         let (writer, inbox, node) = (Arc::clone(&self.writer), Arc::clone(&self.inbox), Arc::clone(node));
         let recorder = served.recorder.clone();
         let (all, own, clock) = (self.metrics.clone(), served.metrics.clone(), self.ctx.clock.clone());
         self.ctx.tasks.spawn(async move {
             let task = all.as_ref().map(SchedulerMetrics::binding_task);
-            let preparation = Preparation { before: &before, inbox: &inbox, recorder: &recorder };
+            let preparation =
+                Preparation { before: &before, inbox: &inbox, recorder: &recorder, permit: &permit };
             let outcome = writer.bind(&pod.info, &node, preparation, binder.as_ref(), own.as_ref()).await;
             drop((permit, task));
             if let (Some(all), Some(own)) = (all, own) {

@@ -10,6 +10,7 @@ use runtime::Change;
 
 use super::Scheduler;
 use super::inbox::{Input, NotBound};
+use crate::devices::claims::is_allocated;
 use crate::framework::{Actions, Changed};
 use crate::plugins::{PluginId, PluginSet};
 use crate::state::{NodeInfo, PodInfo, Table};
@@ -86,13 +87,21 @@ impl Scheduler {
             Input::ClaimWritten(former, claim) => self.cluster.devices.written(&former, &claim),
             Input::NotBound(failure) => self.not_bound(*failure),
             Input::NotPreempted(uid) => self.queue.activate(&uid),
+            Input::NotDeallocated(uid) => self.queue.retry(&uid, self.ctx.clock.now()),
         }
     }
 
     fn resource_claim_changed(&mut self, change: &Change<ResourceClaim>) {
         let new = change.object();
         if let Change::Deleted(claim) = change {
-            return self.cluster.devices.remove_claim(claim);
+            self.cluster.devices.remove_claim(claim);
+            if is_allocated(claim) {
+                // Its devices are free. Claims for extended resources are deleted without being deallocated.
+                let deallocated = ResourceClaim { status: None, ..ResourceClaim::clone(claim) };
+                let changed = Changed::ResourceClaim { old: Some(claim), new: &deallocated };
+                self.wake(Actions::RESOURCE_CLAIM_UPDATE, changed);
+            }
+            return;
         }
         self.cluster.devices.set_claim(new);
         let action = add_or(change, Actions::RESOURCE_CLAIM_ADD, Actions::RESOURCE_CLAIM_UPDATE);

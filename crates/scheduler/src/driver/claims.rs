@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::inbox::Input;
 use super::tasks::{Preparation, Writer};
+use super::wait::WaitEnd;
 use crate::devices::claims::{is_allocated, is_reserved_for};
 use crate::devices::conditions::{Readiness, has_binding_conditions, has_timed_out, readiness};
 use crate::devices::results;
@@ -40,6 +41,8 @@ enum WaitError {
     Timeout(String),
     #[error("{0}")]
     Failed(String),
+    #[error("pod was deleted")]
+    PodDeleted,
 }
 
 impl BindError {
@@ -227,8 +230,12 @@ impl<'a> DeviceBinder<'a> {
             }
         };
         let begin = Instant::now();
-        let timed_out = || Err(WaitError::Timeout("context deadline exceeded".to_owned()));
-        let outcome = tokio::time::timeout(limit, ready).await.unwrap_or_else(|_| timed_out());
+        let deleted = self.writer.deleted(self.info);
+        let outcome = match self.preparation.permit.wait(ready, limit, deleted).await {
+            Ok(outcome) => outcome,
+            Err(WaitEnd::TimedOut) => Err(WaitError::Timeout("context deadline exceeded".to_owned())),
+            Err(WaitEnd::PodDeleted) => Err(WaitError::PodDeleted),
+        };
         self.record_wait(&outcome, begin.elapsed());
         outcome.map_err(|error| error.to_string())
     }
@@ -239,6 +246,7 @@ impl<'a> DeviceBinder<'a> {
             Ok(()) => "success",
             Err(WaitError::Timeout(_)) => "timeout",
             Err(WaitError::Failed(_)) => "failure",
+            Err(WaitError::PodDeleted) => "error",
         };
         for result in self.claims.iter().flat_map(|claim| results(claim)) {
             let has_conditions = result.binding_conditions.as_ref().is_some_and(|list| !list.is_empty());

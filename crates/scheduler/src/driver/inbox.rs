@@ -41,8 +41,10 @@ pub enum Input {
     NotBound(Box<NotBound>),
     /// A claim was written that had been assumed under this UID.
     ClaimWritten(String, Arc<ResourceClaim>),
-    /// What post-filter plugins requested for this pod, such as evictions, failed at least in part.
+    /// Evictions for this pod failed at least in part.
     NotPreempted(Arc<str>),
+    /// Deallocating a claim of this pod failed.
+    NotDeallocated(Arc<str>),
 }
 
 impl Input {

@@ -7,6 +7,7 @@ mod changes;
 mod claims;
 mod inbox;
 mod tasks;
+mod wait;
 
 use futures_util::future::BoxFuture;
 use std::collections::HashMap;

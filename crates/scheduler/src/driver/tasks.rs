@@ -1,7 +1,7 @@
 //! Writes to the API server, each in its own task: bindings, conditions, evictions of victims.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base::tasks::TaskGroup;
 use client::{Cause, Client, ClientError, Patch, Status, delete_options};
@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::claims::DeviceBinder;
 use super::inbox::Inbox;
+use super::wait::{BindingPermit, WaitEnd};
 use crate::extender::Extender;
 use crate::framework::{BeforeBinding, Candidate, Point};
 use crate::metrics::{ProfileMetrics, SUCCESS, SchedulerMetrics};
@@ -40,13 +41,17 @@ pub struct BindFailure {
     pub settled: bool,
 }
 
-/// What must precede a binding, and the receivers of its progress.
+/// Work that precedes a binding, and the receivers of its progress.
 #[derive(Clone, Copy)]
 pub struct Preparation<'a> {
     pub before: &'a BeforeBinding,
     pub inbox: &'a Inbox,
     pub recorder: &'a Recorder,
+    pub permit: &'a BindingPermit,
 }
+
+/// Interval at which the existence of a pod is checked during waits.
+const POD_CHECK: Duration = Duration::from_secs(5);
 
 /// Writes on behalf of the scheduling task.
 pub struct Writer {
@@ -54,6 +59,7 @@ pub struct Writer {
     pub(super) clock: base::clock::Clock,
     tasks: TaskGroup,
     permits: Arc<Semaphore>,
+    pods: Cache<Pod>,
     claims: Cache<PersistentVolumeClaim>,
     /// Changes whenever a claim does, for tasks that wait for one.
     claim_changed: watch::Receiver<u64>,
@@ -79,6 +85,7 @@ impl Writer {
             clock: ctx.clock.clone(),
             tasks: ctx.tasks.clone(),
             permits: Arc::new(Semaphore::new(at_once)),
+            pods: ctx.informers.of(),
             claims,
             claim_changed,
             resource_claims,
@@ -117,7 +124,7 @@ impl Writer {
         };
         let begin = Instant::now();
         if before.has_volumes() {
-            let prepared = self.prepare(&client, info, before).await;
+            let prepared = self.prepare(&client, info, preparation).await;
             record(Point::PreBind, prepared.is_ok(), begin);
             prepared.map_err(|message| failed("VolumeBinding", message))?;
         }
@@ -188,7 +195,13 @@ impl Writer {
     }
 
     /// Reserves volumes, requests provisioning, and waits until all claims are bound.
-    async fn prepare(&self, client: &Client, info: &PodInfo, before: &BeforeBinding) -> Result<(), String> {
+    async fn prepare(
+        &self,
+        client: &Client,
+        info: &PodInfo,
+        preparation: Preparation<'_>,
+    ) -> Result<(), String> {
+        let before = preparation.before;
         for volume in &before.volumes {
             client.update(volume).await.map_err(|error| error.to_string())?;
         }
@@ -205,9 +218,22 @@ impl Writer {
                 }
             }
         };
-        tokio::time::timeout(before.timeout, all_bound)
-            .await
-            .map_err(|_| "binding volumes: context deadline exceeded".to_owned())
+        let waited = preparation.permit.wait(all_bound, before.timeout, self.deleted(info)).await;
+        waited.map_err(|end| match end {
+            WaitEnd::TimedOut => "binding volumes: context deadline exceeded".to_owned(),
+            WaitEnd::PodDeleted => "binding volumes: pod was deleted".to_owned(),
+        })
+    }
+
+    /// Completes when a pod that was scheduled is gone.
+    pub(super) async fn deleted(&self, info: &PodInfo) {
+        let exists = || {
+            let latest = self.pods.get(&info.namespace, &info.name);
+            latest.is_some_and(|latest| latest.metadata.uid.as_deref() == Some(&*info.uid))
+        };
+        while exists() {
+            tokio::time::sleep(POD_CHECK).await;
+        }
     }
 
     pub(super) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {

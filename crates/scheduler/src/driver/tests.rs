@@ -12,11 +12,13 @@ use http::Method;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Frame;
 use objects::core::v1::{Node, Pod};
+use objects::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use parking_lot::Mutex;
 use runtime::{Cache, Harness};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::devices::fixture::{allocated, claim, claim_named, class, class_named, devices, exactly, slice};
 use crate::testing::{NodeBuilder, PodBuilder, node, pod};
 
 /// A watch: the end of an empty list, then no events.
@@ -76,6 +78,9 @@ struct World {
     api: Arc<FakeApi>,
     pods: Cache<Pod>,
     nodes: Cache<Node>,
+    claims: Cache<ResourceClaim>,
+    slices: Cache<ResourceSlice>,
+    classes: Cache<DeviceClass>,
     tasks: TaskGroup,
 }
 
@@ -86,14 +91,17 @@ impl World {
         let tasks = TaskGroup::new();
         let harness =
             Harness::new("kube-scheduler", client.clone(), Arc::new(client), Clock::system(), &tasks);
-        let (pods, nodes) = (harness.informers().of::<Pod>(), harness.informers().of::<Node>());
+        let informers = harness.informers();
+        let (pods, nodes) = (informers.of::<Pod>(), informers.of::<Node>());
+        let (claims, slices, classes) = (informers.of(), informers.of(), informers.of());
         let context = harness.context(&DESCRIPTOR).expect("a context");
         let scheduler = Scheduler::new(context, &Configuration::default(), None).expect("a scheduler");
         // The informers' lists are empty; they must not undo the tests' objects.
         pods.synced().await;
         nodes.synced().await;
+        tokio::join!(claims.synced(), slices.synced(), classes.synced());
         tasks.spawn(scheduler.run());
-        Self { api, pods, nodes, tasks }
+        Self { api, pods, nodes, claims, slices, classes, tasks }
     }
 
     fn add_node(&self, node: NodeBuilder) {
@@ -238,5 +246,27 @@ async fn gated_pod_waits_until_gates_are_removed() {
     assert!(!world.api.writes.lock().iter().any(|(_, path, _)| path.contains("/pods/p")));
     world.add_pod(pod("p").metadata(json!({"resourceVersion": "2"})));
     assert_eq!(world.bound("p").await, "a");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn devices_of_deleted_claim_are_free() {
+    let world = World::start().await;
+    world.classes.apply(class_named(class("class")));
+    let slice = slice("s", devices(&["x"]), json!({"nodeName": "a"}));
+    world.slices.apply(serde_json::from_value(slice).expect("a slice"));
+    let holder = claim_named(allocated("holder", &["x"], json!({})));
+    world.claims.apply(holder.clone());
+    world.claims.apply(claim_named(claim("c", json!([exactly("r", json!({}))]))));
+    world.add_node(node("a"));
+    world.add_pod(pod("p").spec(json!({"resourceClaims": [{"name": "own", "resourceClaimName": "c"}]})));
+    let message = world.status("p").await["conditions"][0]["message"].clone();
+    assert!(message.as_str().is_some_and(|text| text.contains("cannot allocate all claims")), "{message}");
+    world.claims.remove(holder);
+    assert_eq!(world.bound("p").await, "a");
+    let path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/c/status";
+    let written = world.write(|method, own, _| *method == Method::PUT && own == path).await;
+    assert_eq!(written["status"]["allocation"]["devices"]["results"][0]["device"], "x");
+    assert_eq!(written["status"]["reservedFor"][0]["uid"], "p");
     world.stop().await;
 }

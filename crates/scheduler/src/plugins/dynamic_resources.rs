@@ -11,7 +11,7 @@ use objects::meta::v1::{ObjectMeta, OwnerReference};
 use objects::resource::v1::{AllocationResult, DeviceClaim, ResourceClaim, ResourceClaimSpec};
 use parking_lot::Mutex;
 
-use crate::devices::claims::{is_allocated, is_unused_by_others, user_claims};
+use crate::devices::claims::{is_allocated, is_unused_by_others, is_usable_by, user_claims};
 use crate::devices::conditions::{self, Readiness};
 use crate::devices::{
     ALTERNATIVES_MAX, AllocationError, Allocator, EXTENDED_CLAIM, Inventory, SelectorCache, Target,
@@ -81,7 +81,8 @@ struct PodClaims {
 impl PodClaims {
     fn of(inventory: &Inventory, pod: &PodInfo) -> Result<Self, String> {
         let has_extended = requested(pod).any(|(name, _)| inventory.class_of_resource(name).is_some());
-        let stale = inventory.extended_claim(&pod.uid).filter(|_| has_extended).cloned();
+        let stale =
+            has_extended.then(|| inventory.extended_claim(&pod.namespace, &pod.uid)).flatten().cloned();
         Ok(Self { user: user_claims(inventory, pod)?, stale, has_extended })
     }
 
@@ -255,6 +256,9 @@ impl DynamicResources {
             let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
             available.push(allocation.and_then(|own| own.node_selector.as_ref()).map(NodeTerms::of));
             if allocation.is_some() {
+                if !is_usable_by(claim, &cycle.pod.uid) {
+                    return Err("resourceclaim in use".to_owned());
+                }
                 continue;
             }
             if inventory.is_in_flight(claim) {

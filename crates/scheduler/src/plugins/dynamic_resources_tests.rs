@@ -11,7 +11,11 @@ use crate::testing::{PodBuilder, cluster, node, pod};
 use serde_json::{Value, json};
 
 fn uses(claim: &str) -> PodBuilder {
-    pod("p").spec(json!({"resourceClaims": [{"name": "own", "resourceClaimName": claim}]}))
+    pod_using("p", claim)
+}
+
+fn pod_using(name: &str, claim: &str) -> PodBuilder {
+    pod(name).spec(json!({"resourceClaims": [{"name": "own", "resourceClaimName": claim}]}))
 }
 
 fn generated(status: Value) -> PodBuilder {
@@ -176,11 +180,26 @@ fn reserved_device_is_taken_until_unreserved() {
         reasons(&plugin, &cluster, uses("c")),
         ["!resource claim default/c is in the process of being allocated"]
     );
-    assert_eq!(reasons(&plugin, &cluster, uses("d"))[0], "a: !cannot allocate all claims");
+    assert_eq!(reasons(&plugin, &cluster, pod_using("q", "d"))[0], "a: !cannot allocate all claims");
     plugin.unreserve(&mut cluster, &before);
-    assert_eq!(reasons(&plugin, &cluster, uses("d"))[0], "a: ");
+    assert_eq!(reasons(&plugin, &cluster, pod_using("q", "d"))[0], "a: ");
     let without_search = plugin.reserve(&mut cluster, &first, "a").expect_err("no allocation");
     assert!(without_search.is_error());
+}
+
+#[test]
+fn claim_of_most_pods_possible_is_in_use() {
+    let plugin = DynamicResources::default();
+    let verdict = |users: usize| {
+        let mut claim = allocated("c", &["x"], json!({}));
+        let user = |index: usize| json!({"resource": "pods", "name": "p", "uid": format!("u{index}")});
+        claim["status"]["reservedFor"] = (1..=users).map(user).collect();
+        let own = reasons(&plugin, &world(vec![], vec![claim.clone()]), uses("c")).remove(0);
+        claim["status"]["reservedFor"][0]["uid"] = json!("p");
+        (own, reasons(&plugin, &world(vec![], vec![claim]), uses("c")).remove(0))
+    };
+    assert_eq!(verdict(255), ("a: ".to_owned(), "a: ".to_owned()));
+    assert_eq!(verdict(256), ("!resourceclaim in use".to_owned(), "a: ".to_owned()));
 }
 
 #[test]
@@ -200,7 +219,7 @@ fn node_with_earlier_alternative_scores_higher() {
 }
 
 #[test]
-fn unusable_allocation_is_removed_if_nobody_else_uses_it() {
+fn unusable_allocation_is_removed_unless_other_pods_use_it() {
     let reserved = |users: &[&str]| {
         let mut claim = only_on(allocated("c", &["x"], json!({})), "gone");
         let users = users.iter().map(|uid| json!({"resource": "pods", "name": uid, "uid": uid}));

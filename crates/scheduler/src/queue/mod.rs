@@ -309,6 +309,19 @@ impl Queue {
         }
     }
 
+    /// Retries an unschedulable pod with backoff, after a request on its behalf failed.
+    pub fn retry(&mut self, uid: &str, now: Timestamp) {
+        if self.entries.get(uid).is_none_or(|entry| entry.state != QueueState::Unschedulable) {
+            return;
+        }
+        let Some(mut pod) = self.remove(uid) else { return };
+        if pod.gate.is_some() {
+            return self.put_aside(pod, FAILED);
+        }
+        pod.errors = pod.unschedulable.max(1);
+        self.back_off(pod, now, FAILED);
+    }
+
     /// Activates pods whose backoff has ended, and unschedulable pods past their time limit.
     pub fn flush(&mut self, now: Timestamp) {
         while let Some((until, uid)) = self.backing_off.first().cloned() {
@@ -461,6 +474,26 @@ mod tests {
             assert!(queue.pop(start).is_none());
             assert_eq!(queue.next_flush(), Some(at(attempt * 100 + wait)));
         }
+    }
+
+    #[test]
+    fn pod_after_failed_request_on_its_behalf_backs_off_fully() {
+        let mut queue = Queue::new(Backoff::default());
+        queue.add(pod("p").info(), None, at(0));
+        for (attempt, wait) in [(1, 1), (2, 2), (3, 4)] {
+            let start = at(attempt * 100);
+            queue.flush(start);
+            let mut tried = queue.pop(start).expect("a pod");
+            tried.rejecting = rejected_by("DynamicResources");
+            queue.failed(tried, start);
+            queue.retry("p", start);
+            assert!(queue.pop(start).is_none());
+            assert_eq!(queue.next_flush(), Some(at(attempt * 100 + wait)));
+        }
+        // One that was moved meanwhile keeps its place.
+        queue.flush(at(1000));
+        queue.retry("p", at(1000));
+        assert!(queue.pop(at(1000)).is_some());
     }
 
     #[test]
