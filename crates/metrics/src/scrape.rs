@@ -1,6 +1,6 @@
 //! Scrapes all nodes at once, again and again. A node that hangs or is down costs its own rows only.
 
-use crate::kubelet::Kubelets;
+use crate::kubelet::{Kubelets, ScrapeError};
 use crate::record::{NodeRecord, PodRecord};
 use crate::stats::Stats;
 use crate::storage::Storage;
@@ -212,6 +212,8 @@ impl Scraper {
                     stats.store(name, None);
                 }
                 self.metrics.requests.with_label_values(&["false"]).inc();
+                // Nodes without a kubelet, such as simulated ones, are not worth a warning each.
+                let is_expected = matches!(error, ScrapeError::NoPort);
                 let error = chain(&error);
                 let failures = {
                     let mut failing = self.failing.lock();
@@ -219,7 +221,7 @@ impl Scraper {
                     *failures = failures.saturating_add(1);
                     *failures
                 };
-                if failures == REPORTED {
+                if failures == REPORTED && !is_expected {
                     tracing::warn!(node = name, error, "failed to scrape node");
                 } else {
                     tracing::debug!(node = name, error, "failed to scrape node");
