@@ -230,7 +230,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Restore(arguments) => on_runtime(async {
             let revision = cluster::restore(&arguments.source, &arguments.data_dir.data_dir).await?;
             println!(
-                "restored to {}; revisions continue after {revision}",
+                "restored to {0}; revisions continue after {revision}. Start it with: ferry up --data-dir {0}",
                 arguments.data_dir.data_dir.display()
             );
             Ok(ExitCode::SUCCESS)

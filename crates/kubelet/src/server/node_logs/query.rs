@@ -34,17 +34,17 @@ pub fn parse(parameters: &[(String, String)]) -> Result<Option<NodeLogQuery>, St
         let found = parameters.iter().find(|(name, _)| name == wanted);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     };
-    let asked: Vec<&str> =
+    let queried: Vec<&str> =
         parameters.iter().filter(|(name, _)| name == "query").map(|(_, value)| value.as_str()).collect();
-    for one in &asked {
+    for one in &queried {
         if one.contains(['/', '\\']) {
             query.files.push(one.replace('\\', "/"));
         } else if !one.trim().is_empty() {
             query.services.push((*one).to_owned());
         }
     }
-    if !asked.is_empty() && query.files.is_empty() && query.services.is_empty() {
-        errors.push(format!("query: Invalid value: {asked:?}: may not be empty"));
+    if !queried.is_empty() && query.files.is_empty() && query.services.is_empty() {
+        errors.push(format!("query: Invalid value: {queried:?}: may not be empty"));
     }
     let options = &mut query.options;
     for (name, time) in [("sinceTime", &mut options.since), ("untilTime", &mut options.until)] {
