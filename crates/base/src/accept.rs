@@ -19,8 +19,10 @@ pub trait Listener: Sync {
 impl Listener for TcpListener {
     type Connection = (TcpStream, std::net::SocketAddr);
 
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Connection>> + Send {
-        TcpListener::accept(self)
+    /// IPv4 clients of a socket for both families have their IPv4 addresses.
+    async fn accept(&self) -> io::Result<Self::Connection> {
+        let (stream, peer) = TcpListener::accept(self).await?;
+        Ok((stream, std::net::SocketAddr::new(peer.ip().to_canonical(), peer.port())))
     }
 }
 

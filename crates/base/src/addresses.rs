@@ -40,16 +40,18 @@ pub fn for_local_clients(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Address to advertise for a listener bound to `listen`: its own, or the machine's preferred one of these families, or
-/// the first one of this machine that is not a loopback.
+/// Address to advertise for a listener bound to `listen`: its own, or the machine's preferred one of the first of these
+/// families, or the first one of this machine that is not a loopback.
 #[must_use]
 pub fn for_other_machines(listen: SocketAddr, families: &[Family]) -> SocketAddr {
     if !listen.ip().is_unspecified() {
         return listen;
     }
-    let usable = |ip: &IpAddr| !ip.is_loopback() && (listen.is_ipv6() || ip.is_ipv4());
+    let usable = |ip: &IpAddr| !ip.is_loopback();
+    let has_family = |ip: &IpAddr| families.first().is_none_or(|family| Family::of(*ip) == *family);
     let preferred = machine_network::current().map(|network| network.node_ips(families)).unwrap_or_default();
-    let reachable = preferred.into_iter().find(usable).or_else(|| local().into_iter().find(usable));
+    let all: Vec<IpAddr> = preferred.into_iter().chain(local()).filter(usable).collect();
+    let reachable = all.iter().copied().find(has_family).or_else(|| all.first().copied());
     reachable.map_or_else(|| for_local_clients(listen), |ip| SocketAddr::new(ip, listen.port()))
 }
 

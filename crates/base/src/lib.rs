@@ -13,6 +13,7 @@ pub mod file;
 pub mod file_changes;
 pub mod http;
 pub mod limits;
+pub mod listen;
 pub mod logging;
 pub mod machine_network;
 pub mod metrics;

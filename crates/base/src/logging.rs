@@ -248,8 +248,14 @@ struct Line {
 }
 
 impl Write for Line {
+    /// Writes a line, without the numbers of system errors.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.sink.push(line, self.urgent);
+        match std::str::from_utf8(line) {
+            Ok(text) if text.contains(crate::errors::NUMBER) => {
+                self.sink.push(crate::errors::without_numbers(text).as_bytes(), self.urgent);
+            }
+            _ => self.sink.push(line, self.urgent),
+        }
         Ok(line.len())
     }
 

@@ -45,7 +45,7 @@ struct HealthCheck {
     /// Listed only while it fails: Kubernetes has no such check, and clients compare the list.
     extra: bool,
     run: Box<dyn Fn() -> Answer + Send + Sync>,
-    last_error: Mutex<Option<String>>,
+    last: Mutex<LastOutcome>,
 }
 
 /// Result of a check.
@@ -100,7 +100,7 @@ impl Readiness {
         F: Fn() -> Result<(), String> + Send + Sync + 'static,
     {
         let run = Box::new(move || Box::pin(std::future::ready(check())) as Answer);
-        self.add(HealthCheck { name: name.into(), probes, extra: true, run, last_error: Mutex::new(None) });
+        self.add(HealthCheck { name: name.into(), probes, extra: true, run, last: Mutex::default() });
     }
 
     /// Adds an asynchronous check.
@@ -110,7 +110,7 @@ impl Readiness {
         A: Future<Output = Result<(), String>> + Send + 'static,
     {
         let run = Box::new(move || Box::pin(check()) as Answer);
-        self.add(HealthCheck { name: name.into(), probes, extra: false, run, last_error: Mutex::new(None) });
+        self.add(HealthCheck { name: name.into(), probes, extra: false, run, last: Mutex::default() });
     }
 
     fn add(&self, check: HealthCheck) {
@@ -157,20 +157,35 @@ impl Readiness {
     }
 }
 
+/// Outcome of the last run of a check.
+#[derive(Debug, Default)]
+struct LastOutcome {
+    error: Option<String>,
+    has_passed: bool,
+}
+
 impl HealthCheck {
     /// Runs the check; changes of the result are logged once.
     async fn outcome(&self) -> CheckOutcome {
         let result = (self.run)().await;
-        let mut last = self.last_error.lock();
-        match (&result, last.as_deref()) {
+        let mut last = self.last.lock();
+        match (&result, last.error.as_deref()) {
             (Err(error), was) if was != Some(error) => {
-                tracing::warn!(check = self.name, error, "health check failed");
-                *last = Some(error.clone());
+                if last.has_passed {
+                    tracing::warn!(check = self.name, error, "health check failed");
+                } else {
+                    // Usual while the process starts.
+                    tracing::debug!(check = self.name, error, "health check does not pass yet");
+                }
+                last.error = Some(error.clone());
             }
             (Ok(()), Some(_)) => {
-                tracing::info!(check = self.name, "health check passes again");
-                *last = None;
+                if last.has_passed {
+                    tracing::info!(check = self.name, "health check passes again");
+                }
+                *last = LastOutcome { error: None, has_passed: true };
             }
+            (Ok(()), None) => last.has_passed = true,
             _ => {}
         }
         CheckOutcome { name: self.name.clone(), result }

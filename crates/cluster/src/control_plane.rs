@@ -98,8 +98,7 @@ impl ControlPlane {
                 .map_err(|source| ClusterError::DataDirectory { path: directory, source })?;
         }
         machine_network::follow(&tasks);
-        let listener = serve::bind(config.listen).map_err(ClusterError::Listen)?;
-        let address = listener.local_addr().map_err(ClusterError::LocalAddress)?;
+        let (listener, address) = serve::bind(config.listen).map_err(ClusterError::Listen)?;
         // Keys and certificates are created while the store reads its files.
         let for_certificates = config.clone();
         let certificates =

@@ -35,8 +35,6 @@ pub enum ClusterError {
     ApiServer(#[source] apiserver::BuildError),
     #[error("failed to start the listener")]
     Listen(#[source] apiserver::serve::ServeError),
-    #[error("failed to get the listener's address")]
-    LocalAddress(#[source] io::Error),
     #[error("failed to write the kubeconfig {}", .path.display())]
     Kubeconfig { path: PathBuf, source: io::Error },
     #[error("invalid pod CIDR")]

@@ -60,6 +60,8 @@ pub struct NodeConfig {
     pub certificates: kubelet::CertificateStatus,
     /// Pages about the process at the kubelet's port.
     pub pages: kubelet::server::PageSettings,
+    /// Logs of the machine that the kubelet serves.
+    pub node_logs: kubelet::server::NodeLogSettings,
     /// If true, the client certificate of the kubelet is renewed.
     pub rotate_client: bool,
     /// Bootstrap kubeconfig, used to get the node's own.
@@ -114,6 +116,7 @@ impl NodeConfig {
             tracing: None,
             traces: Traces::default(),
             pages: kubelet::server::PageSettings::default(),
+            node_logs: kubelet::server::NodeLogSettings::default(),
             gate: None,
             peer: None,
             clock: Clock::system(),
@@ -169,6 +172,7 @@ impl NodeConfig {
         config.serving = Some(serving.clone());
         config.certificates = self.certificates.clone();
         config.pages = self.pages;
+        config.node_logs = self.node_logs.clone();
         if let Some(path) = &self.resolv_conf {
             config.resolv_conf.clone_from(path);
         }

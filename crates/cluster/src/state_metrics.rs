@@ -32,8 +32,7 @@ impl StateMetricsPort {
     /// Serves until `tasks` stop. Returns the address.
     pub(crate) fn open(&self, client: Client, tasks: &TaskGroup) -> Result<SocketAddr, ClusterError> {
         let purpose = "state metrics";
-        let listener = apiserver::serve::bind(self.address).map_err(ClusterError::Listen)?;
-        let address = listener.local_addr().map_err(ClusterError::LocalAddress)?;
+        let (listener, address) = apiserver::serve::bind(self.address).map_err(ClusterError::Listen)?;
         tracing::info!(%address, purpose, "listening");
         let component = StateMetrics::new(self.metrics.clone(), client, next_schedule, tasks);
         let (listener, group) = (Arc::new(listener), tasks.clone());

@@ -18,7 +18,6 @@ use http::{HeaderValue, Response};
 use http_body_util::Full;
 use machinery::status::Status;
 use proxy::health::{self, Answer};
-use tokio::net::TcpListener;
 
 use crate::component_checks::ComponentChecks;
 use crate::components::StartedComponents;
@@ -42,9 +41,8 @@ impl StatusPort {
         tasks: &TaskGroup,
     ) -> Result<(), ClusterError> {
         let Self { address, needed } = self;
-        match TcpListener::bind(address).await {
-            Ok(listener) => {
-                let address = listener.local_addr().unwrap_or(address);
+        match base::listen::listen(address) {
+            Ok((listener, address)) => {
                 tracing::info!(%address, purpose, "listening");
                 let (listener, group) = (Arc::new(listener), tasks.clone());
                 tasks.supervise(format!("port {address}"), move || {

@@ -60,6 +60,8 @@ pub enum Command {
     Kubelet(Box<crate::node::KubeletArgs>),
     /// Join this machine to a cluster as a node: kubelet, container runtime, proxy and routes.
     Agent(Box<crate::agent::AgentArgs>),
+    /// Show if the cluster runs, its version, nodes and pods.
+    Status(crate::status::StatusArgs),
     /// List the nodes of the cluster.
     Nodes(crate::nodes_list::NodesArgs),
     /// Manage the bootstrap tokens that nodes join with.

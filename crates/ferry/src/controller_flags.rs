@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use base::machine_network::Family;
 use clap::{ArgAction, Args};
 use cluster::{Components, NodeMasks};
 use ipnet::IpNet;
@@ -74,6 +75,28 @@ impl MaskArgs {
         components.node_masks = masks;
         Ok(())
     }
+}
+
+/// Checks that pods have addresses of the families of services, which nothing could reach otherwise.
+pub fn check_families(services: &[Family], components: &Components) -> Result<()> {
+    let pods = Family::all_of(&components.cluster_cidrs);
+    for (family, name, example) in [(Family::V4, "IPv4", "10.244.0.0/16"), (Family::V6, "IPv6", "fd44::/56")]
+    {
+        ensure!(
+            !services.contains(&family) || pods.contains(&family),
+            "--service-cluster-ip-range has an {name} range, but the pods have none: set --cluster-cidr, for example {}",
+            if pods.len() < services.len() {
+                join(&components.cluster_cidrs, example)
+            } else {
+                example.to_owned()
+            }
+        );
+    }
+    Ok(())
+}
+
+fn join(ranges: &[String], other: &str) -> String {
+    ranges.iter().map(String::as_str).chain([other]).collect::<Vec<_>>().join(",")
 }
 
 /// Checks that the pod range of a node has an address for each of its pods.
@@ -202,6 +225,21 @@ mod tests {
         let mut components = Components { cluster_cidrs, ..Components::default() };
         line.arguments.apply(&mut components)?;
         Ok(components)
+    }
+
+    #[test]
+    fn services_need_pods_of_their_families() {
+        let check = |services: &[Family], pods: &[&str]| {
+            let components = configured(pods, &[]).expect("valid");
+            check_families(services, &components).map_err(|error| error.to_string())
+        };
+        let (v4, v6) = ("10.244.0.0/16", "fd44::/56");
+        assert_eq!(check(&[Family::V6], &[v6]), Ok(()));
+        assert_eq!(check(&[Family::V4], &[v4, v6]), Ok(()));
+        let text = check(&[Family::V6], &[v4]).expect_err("no IPv6");
+        assert!(text.ends_with("set --cluster-cidr, for example fd44::/56"), "{text}");
+        let text = check(&[Family::V4, Family::V6], &[v4]).expect_err("no IPv6");
+        assert!(text.ends_with("for example 10.244.0.0/16,fd44::/56"), "{text}");
     }
 
     #[test]

@@ -6,33 +6,13 @@ use anyhow::Error;
 pub fn message(error: &Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
-        let text = without_numbers(&cause.to_string());
+        let text = base::errors::without_numbers(&cause.to_string());
         if parts.iter().any(|part| part.contains(&text)) {
             continue;
         }
         parts.push(text);
     }
     parts.join(": ")
-}
-
-/// Removes ` (os error 2)`.
-fn without_numbers(text: &str) -> String {
-    const BEGIN: &str = " (os error ";
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once(BEGIN) {
-        out.push_str(before);
-        let end = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
-        match after.get(end..).and_then(|tail| tail.strip_prefix(')')) {
-            Some(tail) if end > 0 => rest = tail,
-            _ => {
-                out.push_str(BEGIN);
-                rest = after;
-            }
-        }
-    }
-    out.push_str(rest);
-    out
 }
 
 /// Advice for a user without permission.
@@ -64,7 +44,7 @@ mod tests {
         let error =
             inner.context("transport error: No such file or directory (os error 2)").context("failed");
         assert_eq!(message(&error), "failed: transport error: No such file or directory");
-        assert_eq!(without_numbers("a (os error x) b (os error 7), c"), "a (os error x) b, c");
+        assert_eq!(base::errors::without_numbers("a (os error x) b (os error 7), c"), "a (os error x) b, c");
     }
 
     #[test]

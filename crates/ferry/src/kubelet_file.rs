@@ -44,6 +44,8 @@ const FIELDS: &[(&str, &[&str], Form)] = &[
     ("/containerLogMaxSize", &["container-log-max-size"], Plain),
     ("/containerRuntimeEndpoint", &["container-runtime-endpoint"], Plain),
     ("/enableProfilingHandler", &["profiling"], Plain),
+    ("/enableSystemLogHandler", &["enable-system-log-handler"], Plain),
+    ("/enableSystemLogQuery", &["enable-system-log-query"], Plain),
     ("/evictionHard", &["eviction-hard"], Map('<')),
     ("/evictionMaxPodGracePeriod", &["eviction-max-pod-grace-period"], Plain),
     ("/evictionMinimumReclaim", &["eviction-minimum-reclaim"], Map('=')),

@@ -49,6 +49,7 @@ mod serving_flags;
 mod short_help;
 mod signing_flags;
 mod state_metrics;
+mod status;
 mod stop_pods;
 mod token;
 mod top;
@@ -212,6 +213,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::CloudControllerManager(arguments) => on_runtime(cloud::run(arguments)),
         Command::Kubelet(arguments) => on_runtime(node::kubelet(*arguments)),
         Command::Agent(arguments) => on_runtime(agent::run(*arguments)),
+        Command::Status(arguments) => on_runtime(status::run(arguments)),
         Command::Nodes(arguments) => Ok(nodes_list::run(arguments)),
         Command::Token(arguments) => on_runtime(token::run(arguments)),
         Command::Proxy(arguments) => on_runtime(services::proxy(arguments)),

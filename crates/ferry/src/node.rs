@@ -119,6 +119,16 @@ pub struct NodeArgs {
     #[arg(long, value_name = "PATH", help_heading = "Node")]
     pub cgroup_root: Option<String>,
 
+    /// Enables system logs via web interface host:port/logs/.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, help_heading = "Node")]
+    pub enable_system_log_handler: bool,
+
+    /// Enables the node log query feature on the /logs endpoint.
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, help_heading = "Node")]
+    pub enable_system_log_query: bool,
+
     /// Path to the directory containing static pod files to run; by default `<data-dir>/manifests`.
     #[arg(long, value_name = "DIR", alias = "pod-manifest-path", help_heading = "Node")]
     pub static_pods: Option<PathBuf>,
@@ -203,6 +213,9 @@ pub fn configure(node: &mut NodeConfig, arguments: NodeArgs) -> Result<()> {
         node.cgroup_root = root;
     }
     node.static_pods = arguments.static_pods;
+    let (serve, query) = (arguments.enable_system_log_handler, arguments.enable_system_log_query);
+    ensure!(serve || !query, "--enable-system-log-handler is required for --enable-system-log-query");
+    (node.node_logs.serve, node.node_logs.query) = (serve, query);
     node.tracing = arguments.tracing.config();
     arguments.housekeeping.apply(&mut node.housekeeping)
 }

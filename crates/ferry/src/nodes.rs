@@ -15,10 +15,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use base::clock::Clock;
 use base::file::{self, PRIVATE};
+use base::machine_network::Family;
 use base::tasks::TaskGroup;
 use clap::Args;
 use cluster::{BootstrapToken, Client};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net};
 use sys::mounts;
 use sys::netlink::Netlink;
 use sys::process::{Namespace, enter, is_namespace_file, unshare};
@@ -64,16 +65,20 @@ impl NodeRange {
     }
 
     /// Addresses of a node with their prefix lengths, one per family.
-    fn addresses(&self, number: usize, dual_stack: bool) -> Result<Vec<IpNet>> {
-        let mut addresses = vec![IpNet::new(self.address(number)?, self.0.prefix_len())?];
-        if dual_stack {
-            let last = u16::try_from(number).unwrap_or(1);
-            // The default range 172.30.0.0/24 has the IPv6 range fd30::/64.
-            let [_, second, third, _] = self.0.addr().octets();
-            let network = u16::from_be_bytes([second, third]) ^ 0x1e00;
-            addresses.push(Ipv6Net::new(Ipv6Addr::new(0xfd30, 0, 0, network, 0, 0, 0, last), 64)?.into());
-        }
-        Ok(addresses)
+    fn addresses(&self, number: usize, families: &[Family]) -> Result<Vec<IpNet>> {
+        let address = |family: &Family| match family {
+            Family::V4 => Ok(IpNet::new(self.address(number)?, self.0.prefix_len())?),
+            Family::V6 => Ok(IpNet::new(self.address_v6(number).into(), 64)?),
+        };
+        families.iter().map(address).collect()
+    }
+
+    /// The default range 172.30.0.0/24 has the IPv6 range fd30::/64.
+    fn address_v6(&self, number: usize) -> Ipv6Addr {
+        let last = u16::try_from(number).unwrap_or(1);
+        let [_, second, third, _] = self.0.addr().octets();
+        let network = u16::from_be_bytes([second, third]) ^ 0x1e00;
+        Ipv6Addr::new(0xfd30, 0, 0, network, 0, 0, 0, last)
     }
 }
 
@@ -143,16 +148,16 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Creates the missing parts of the bridge, namespaces and veth pairs for `count` nodes; dual-stack if `dual_stack`.
+    /// Creates the missing parts of the bridge, namespaces and veth pairs for `count` nodes with addresses of these families.
     pub fn prepare(
         data_dir: &Path,
         first: &str,
         count: usize,
         range: NodeRange,
         bridge: &str,
-        dual_stack: bool,
+        families: &[Family],
     ) -> Result<Self> {
-        let addresses = range.addresses(1, dual_stack)?;
+        let addresses = range.addresses(1, families)?;
         let mut netlink = Netlink::open().context("failed to open a netlink socket")?;
         netlink.add_bridge(bridge, MTU).context("failed to create the bridge between nodes")?;
         for address in &addresses {
@@ -166,7 +171,7 @@ impl Nodes {
         for number in 2..=count {
             let name = format!("{first}-{number}");
             let directory = data_dir.join(DIRECTORY).join(&name);
-            let member = Member { name, number, addresses: range.addresses(number, dual_stack)?, directory };
+            let member = Member { name, number, addresses: range.addresses(number, families)?, directory };
             let gateways = addresses.iter().map(IpNet::addr).collect();
             member
                 .prepare(&mut netlink, bridge, gateways)
@@ -175,8 +180,11 @@ impl Nodes {
         }
         // Packets between pods of different nodes are forwarded here.
         if !members.is_empty() {
-            let files = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
-            for file in files.into_iter().take(if dual_stack { 2 } else { 1 }) {
+            for family in families {
+                let file = match family {
+                    Family::V4 => "/proc/sys/net/ipv4/ip_forward",
+                    Family::V6 => "/proc/sys/net/ipv6/conf/all/forwarding",
+                };
                 if std::fs::read_to_string(file).is_ok_and(|value| value.trim() == "0") {
                     std::fs::write(file, "1").context("failed to enable packet forwarding")?;
                 }
@@ -394,6 +402,13 @@ mod tests {
         assert_eq!(range.address(1).expect("an address"), IpAddr::from([172, 30, 0, 1]));
         assert_eq!(range.address(254).expect("an address"), IpAddr::from([172, 30, 0, 254]));
         assert!(range.address(255).is_err());
+        let addresses = |families: &[Family]| {
+            let found = range.addresses(2, families).expect("addresses");
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(addresses(&[Family::V4]), ["172.30.0.2/24"]);
+        assert_eq!(addresses(&[Family::V6]), ["fd30::2/64"]);
+        assert_eq!(addresses(&[Family::V6, Family::V4]), ["fd30::2/64", "172.30.0.2/24"]);
         for bad in ["", "172.30.0.0", "172.30.0.0/31", "fd00::/64", "172.30.0.0/0"] {
             assert!(NodeRange::parse(bad).is_err(), "{bad}");
         }

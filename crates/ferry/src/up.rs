@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use base::machine_network::Family;
 use base::tasks::TaskGroup;
 use clap::Args;
 use cluster::{
@@ -17,7 +18,7 @@ use rustix::process::geteuid;
 use crate::check;
 use crate::claims::{self, Claims, Registry};
 use crate::cli::DataDir;
-use crate::controller_flags::check_max_pods;
+use crate::controller_flags::{check_families, check_max_pods};
 use crate::data_dir_lock::{self, DataDirLock};
 use crate::flags::{NetworkPolicyArgs, parse_cidrs};
 use crate::machine_record::MachineRecord;
@@ -91,6 +92,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     let claimed = claim_ranges(&mut serve, &mut node_network, arguments.node.kubelet_listen)?;
     let mut config = configure(serve, Role::Server)?;
     if geteuid().is_root() {
+        check_families(&config.families, &config.components)?;
         check_max_pods(&config.components, arguments.node.max_pods)?;
     }
     let lock = claim_data_dir(&data_dir)?;
@@ -104,6 +106,7 @@ pub async fn run(arguments: UpArgs) -> Result<ExitCode> {
     node_config.service_network.instance = record.instance;
     if let Some((registry, claims)) = claimed {
         set_ports(&mut config, &mut node_config, &claims);
+        check_kubelet_port(node_config.listen)?;
         registry.record(&claims)?;
     }
     node_config.service_network.policy_failure = arguments.network_policy.on_failure;
@@ -227,6 +230,17 @@ fn set_ports(config: &mut Config, node_config: &mut NodeConfig, claims: &Claims)
     }
 }
 
+/// Checks that the kubelet's port is free, before anything is started.
+fn check_kubelet_port(address: SocketAddr) -> Result<()> {
+    match base::listen::listen(address) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(anyhow::anyhow!(
+            "another process listens on {address}, the kubelet's port: select another port with --kubelet-listen ADDR:PORT"
+        )),
+        // Other errors are reported by the kubelet.
+        _ => Ok(()),
+    }
+}
+
 /// Checks the machine and claims the data directory for this process.
 fn claim_data_dir(data_dir: &Path) -> Result<DataDirLock> {
     data_dir_lock::ensure_free(data_dir)?;
@@ -261,8 +275,13 @@ fn other_nodes(
         "other nodes cannot reach an API server that listens on {}",
         config.listen
     );
-    let dual_stack = config.components.cluster_cidrs.iter().any(|range| range.contains(':'));
-    prepare_nodes(node_config, count, range, dual_stack)
+    let mut families = config.families.clone();
+    for family in Family::all_of(&config.components.cluster_cidrs) {
+        if !families.contains(&family) {
+            families.push(family);
+        }
+    }
+    prepare_nodes(node_config, count, range, &families)
 }
 
 /// The part of the cluster on this machine: a node with root, otherwise a service proxy.
@@ -325,7 +344,7 @@ fn prepare_nodes(
     node_config: &mut NodeConfig,
     count: usize,
     range: NodeRange,
-    dual_stack: bool,
+    families: &[Family],
 ) -> Result<Option<Nodes>> {
     if count == 1 {
         // Addresses of the machine are followed, so they are not part of the configuration.
@@ -335,7 +354,7 @@ fn prepare_nodes(
         say(format_args!("This machine has no address; one is added for the cluster"));
     }
     let bridge = nodes::bridge_of(&node_config.data_dir);
-    let nodes = Nodes::prepare(&node_config.data_dir, &node_config.name, count, range, &bridge, dual_stack)?;
+    let nodes = Nodes::prepare(&node_config.data_dir, &node_config.name, count, range, &bridge, families)?;
     if node_config.ips.is_empty() {
         node_config.ips.clone_from(&nodes.addresses);
     }

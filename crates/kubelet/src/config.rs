@@ -11,7 +11,7 @@ use base::clock::Clock;
 use base::machine_network::Family;
 
 use crate::housekeeping_config::HousekeepingConfig;
-use crate::server::{ClientAuthorities, PageSettings, Serving};
+use crate::server::{ClientAuthorities, NodeLogSettings, PageSettings, Serving};
 
 /// Kubelet configuration.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ pub struct Config {
     pub housekeeping: HousekeepingConfig,
     /// Pages about the process.
     pub pages: PageSettings,
+    /// Logs of the machine.
+    pub node_logs: NodeLogSettings,
     /// Gate that must admit a pod before its containers start.
     pub gate: Option<Arc<dyn Gate>>,
     /// Observer of clients.
@@ -162,6 +164,7 @@ impl Config {
             client_authorities: ClientAuthorities::default(),
             housekeeping: HousekeepingConfig::default(),
             pages: PageSettings::default(),
+            node_logs: NodeLogSettings::default(),
             gate: None,
             peer: None,
             tracer: base::trace::Tracer::off(),

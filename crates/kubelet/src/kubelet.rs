@@ -96,11 +96,8 @@ impl Kubelet {
             let calls = cri::client::connect_lazily(&config.runtime).map_err(KubeletError::Connect)?;
             let engine =
                 Engine::connect_to(calls, metrics.runtime.clone()).await.map_err(KubeletError::Runtime)?;
-            let listener = TcpListener::bind(config.listen)
-                .await
+            let (listener, address) = base::listen::listen(config.listen)
                 .map_err(|source| KubeletError::Listen(config.listen, source))?;
-            let address =
-                listener.local_addr().map_err(|source| KubeletError::Listen(config.listen, source))?;
             let informers = Informers::new(client.clone(), &tasks);
             let settings = NodeSettings {
                 logs: config.logs.clone(),

@@ -9,7 +9,7 @@ use base::accept::Acceptor;
 use base::peers::Peers;
 use base::tasks::TaskGroup;
 use rustix::net::sockopt;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -22,8 +22,6 @@ use super::{Connection, Peer, ServerConfig, Service, Tls};
 
 /// TCP keep-alive of accepted connections, as Kubernetes sets it.
 const KEEP_ALIVE: Duration = Duration::from_secs(180);
-/// Backlog of unaccepted connections in the kernel.
-const BACKLOG: u32 = 4096;
 /// Time for connections accepted during the drain to read their 429.
 const LATE_GRACE: Duration = Duration::from_secs(1);
 /// Delays after failures to accept connections.
@@ -37,18 +35,9 @@ pub enum ServeError {
     Bind { address: SocketAddr, source: io::Error },
 }
 
-/// Listens on `address`; port 0 selects a free one, reported by the listener's `local_addr`.
-pub fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    let listen = || {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        socket.set_reuseaddr(true)?;
-        if address.is_ipv6() && address.ip().is_unspecified() {
-            sockopt::set_ipv6_v6only(&socket, false)?;
-        }
-        socket.bind(address)?;
-        socket.listen(BACKLOG)
-    };
-    listen().map_err(|source| ServeError::Bind { address, source })
+/// Listens on `address`; port 0 selects a free one. Returns the address with its port.
+pub fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
+    base::listen::listen(address).map_err(|source| ServeError::Bind { address, source })
 }
 
 /// Serves until `group` stops, then waits for the requests in flight, up to the configured grace. Returns whether

@@ -89,6 +89,11 @@ impl Authority {
         Ok(Self { certificate, certificate_pem, issuer })
     }
 
+    /// Loads the authority of client certificates from the certificates of a control plane.
+    pub fn of_clients(directory: &Path) -> Result<Self, PkiError> {
+        Self::load(directory, "client-ca")
+    }
+
     /// A client certificate: the common name is the user, the organization its group.
     pub fn issue_client(
         &self,

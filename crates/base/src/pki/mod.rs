@@ -124,7 +124,7 @@ impl Pki {
             Self::create(directory, names, now)?;
         }
         let server_authority = Authority::load(directory, "server-ca")?;
-        let client_authority = Authority::load(directory, "client-ca")?;
+        let client_authority = Authority::of_clients(directory)?;
         let front_proxy_authority = Authority::load(directory, "front-proxy-ca")?;
         let leaf =
             |file: &str, renew: &dyn Fn() -> Result<Identity, PkiError>| -> Result<Identity, PkiError> {

@@ -95,8 +95,7 @@ impl SecurePort {
 
     /// Opens the port; requests are served by [`Listening::serve`].
     pub(crate) fn bind(self) -> Result<Listening, ClusterError> {
-        let listener = serve::bind(self.listen).map_err(ClusterError::Listen)?;
-        let address = listener.local_addr().map_err(ClusterError::LocalAddress)?;
+        let (listener, address) = serve::bind(self.listen).map_err(ClusterError::Listen)?;
         Ok(Listening { port: self, listener, address })
     }
 }
@@ -136,7 +135,13 @@ async fn published(client: &Client) -> PublishedTrust {
         match PublishedTrust::read(client).await {
             Ok(trust) => return trust,
             Err(error) => {
-                tracing::warn!(error = chain(&error), "failed to read extension-apiserver-authentication");
+                let error = chain(&error);
+                if retry.is_reset() {
+                    // The API server may be about to publish it.
+                    tracing::debug!(error, "failed to read extension-apiserver-authentication, retrying");
+                } else {
+                    tracing::warn!(error, "failed to read extension-apiserver-authentication, retrying");
+                }
                 retry.wait().await;
             }
         }

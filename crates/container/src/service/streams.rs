@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::mpsc;
 
 use super::records::{Container, Sandbox};
+use super::update::connect_to_shim;
 use super::{Doing, Runtime, RuntimeError, new_id};
 use crate::attach::{self, FrameType};
 
@@ -240,8 +241,8 @@ impl Runtime {
         wanted: RequestedStreams,
         session: Session,
     ) -> Result<(), RuntimeError> {
-        let step = || "connect to the container's shim".to_owned();
-        let socket = sys::sockets::connect(&container.directory.join("shim.sock")).doing(step)?;
+        let step = || "talk to the container's shim".to_owned();
+        let socket = connect_to_shim(container)?;
         socket.set_nonblocking(true).doing(step)?;
         let (mut reader, mut writer) = UnixStream::from_std(socket).doing(step)?.into_split();
         let Session { mut stdin, mut sizes, output } = session;
@@ -420,7 +421,9 @@ async fn connect_inside(sandbox: Arc<Sandbox>, port: u16) -> io::Result<TcpStrea
             stream.set_nonblocking(true)?;
             Ok(stream)
         };
-        let _ = sender.send(connect());
+        // The client shows the text.
+        let for_client = |error: io::Error| io::Error::new(error.kind(), base::errors::system(error));
+        let _ = sender.send(connect().map_err(for_client));
     })?;
     let stream = receiver.await.map_err(io::Error::other)??;
     TcpStream::from_std(stream)

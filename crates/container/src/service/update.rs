@@ -1,5 +1,6 @@
 //! Changes to running containers: limits, log rotation.
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use cri::v1::LinuxContainerResources;
@@ -9,12 +10,24 @@ use super::records::Container;
 use super::{Doing, Runtime, RuntimeError};
 use crate::attach::{self, FrameType};
 
+/// A connection to the shim of a container.
+pub(super) fn connect_to_shim(container: &Container) -> Result<UnixStream, RuntimeError> {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    sys::sockets::connect(&container.directory.join("shim.sock")).map_err(|error| match error.kind() {
+        // The shim ends with its container.
+        NotFound | ConnectionRefused => {
+            RuntimeError::NotFound(format!("container {} has ended", container.meta.id))
+        }
+        _ => RuntimeError::Io("connect to the container's shim".to_owned(), error),
+    })
+}
+
 impl Runtime {
     /// Sends a request to a container's shim and waits for its reply.
     pub(super) fn request_shim(&self, container: &Container, kind: FrameType) -> Result<(), RuntimeError> {
         use std::io::{Read as _, Write as _};
-        let step = || "connect to the container's shim".to_owned();
-        let mut socket = sys::sockets::connect(&container.directory.join("shim.sock")).doing(step)?;
+        let step = || "talk to the container's shim".to_owned();
+        let mut socket = connect_to_shim(container)?;
         socket.set_read_timeout(Some(Duration::from_secs(10))).doing(step)?;
         let mut bytes = Vec::new();
         attach::put(&mut bytes, kind, b"");

@@ -23,8 +23,19 @@ pub struct Cluster {
     kubectl: Kubectl,
 }
 
+/// Address ranges of a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranges {
+    pub services: &'static str,
+    pub pods: &'static str,
+}
+
 impl Cluster {
     pub fn start() -> Self {
+        Self::start_in(Ranges { services: "10.96.0.0/12,fd96::/112", pods: "10.244.0.0/16,fd44::/56" })
+    }
+
+    pub fn start_in(ranges: Ranges) -> Self {
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
         let directory = tempfile::tempdir().expect("a directory");
         let log = fs::File::create(directory.path().join("up.log")).expect("a log");
@@ -32,8 +43,7 @@ impl Cluster {
         up.arg(format!("/ferry-test-{}", std::process::id()))
             .arg("--data-dir")
             .arg(directory.path().join("data"));
-        up.args(["--service-cluster-ip-range", "10.96.0.0/12,fd96::/112"]);
-        up.args(["--cluster-cidr", "10.244.0.0/16,fd44::/56"]);
+        up.args(["--service-cluster-ip-range", ranges.services, "--cluster-cidr", ranges.pods]);
         let process = up.stdout(log.try_clone().expect("a log")).stderr(log).spawn().expect("ferry runs");
         let kubectl = Kubectl::new(directory.path().join("data/kubeconfig"), directory.path());
         let cluster = Self { directory, process, kubectl };

@@ -240,6 +240,7 @@ fn node_reports_its_status(machine: &Machine) {
         ("configz", "\"kubeletconfig\""),
         ("healthz", "ok"),
         ("pods", "\"kind\":\"PodList\""),
+        ("logs/", "<pre>"),
     ] {
         until(&format!("{path} has {text}"), || {
             let answer = raw(path);

@@ -100,6 +100,21 @@ fn is_for_pods(name: &str) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
+/// Version of a runtime as Kubernetes reports it: a semantic version as it is, of others the numbers in front, such as those
+/// of Debian's `1.6.20~ds1`.
+fn runtime_version(version: &str) -> &str {
+    let version = version.trim();
+    let version = version.strip_prefix('v').unwrap_or(version);
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let numbers = version.find(|c| !is_number(c)).map_or(version, |end| &version[..end]);
+    let numbers = numbers.trim_end_matches('.');
+    let rest = &version[numbers.len()..];
+    let is_extra = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+');
+    let is_semantic =
+        numbers.split('.').count() == 3 && rest.starts_with(['-', '+']) && rest.chars().all(is_extra);
+    if is_semantic || !numbers.contains('.') { version } else { numbers }
+}
+
 /// Collects the node's system info.
 #[must_use]
 pub fn system_info(runtime: &str, version: &str) -> NodeSystemInfo {
@@ -120,7 +135,7 @@ pub fn system_info(runtime: &str, version: &str) -> NodeSystemInfo {
         }
         .to_owned(),
         boot_id: read("/proc/sys/kernel/random/boot_id"),
-        container_runtime_version: format!("{runtime}://{version}"),
+        container_runtime_version: format!("{runtime}://{}", runtime_version(version)),
         kernel_version: read("/proc/sys/kernel/osrelease"),
         kube_proxy_version: String::new(),
         kubelet_version: base::version::git_version().to_owned(),
@@ -135,6 +150,21 @@ pub fn system_info(runtime: &str, version: &str) -> NodeSystemInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runtime_version_has_no_suffix_of_a_distribution() {
+        for (version, want) in [
+            ("1.6.20~ds1", "1.6.20"),
+            ("v2.1.0", "2.1.0"),
+            ("1.7.1-rc.1+abc", "1.7.1-rc.1+abc"),
+            ("0.1.0", "0.1.0"),
+            ("1.36.0.m", "1.36.0"),
+            ("unknown", "unknown"),
+            ("", ""),
+        ] {
+            assert_eq!(runtime_version(version), want, "{version}");
+        }
+    }
 
     #[test]
     fn links_of_pods_and_services_are_not_external() {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use client::Patch;
+use jiff::{SignedDuration, Timestamp};
 use objects::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
@@ -13,7 +14,37 @@ use super::worker::Worker;
 use crate::lifecycle::status::{self, StatusContext};
 use crate::lifecycle::{ObservedPod, conditions};
 
+/// Age below which an interactive command is not reported as running.
+const BRIEF: SignedDuration = SignedDuration::from_millis(300);
+
+/// Time until which the status of the pod waits: one of its containers is an interactive command that has just begun.
+///
+/// `kubectl run -i` prints the log of a running pod and attaches to it. If the command ends in between, it prints the log
+/// again; a command that ends at once is therefore reported as ended only.
+fn brief_until(pod: &Pod, observed: &ObservedPod, now: Timestamp) -> Option<Timestamp> {
+    let spec = pod.spec.as_ref().filter(|spec| spec.restart_policy.as_deref() == Some("Never"))?;
+    let is_interactive = |name: &str| {
+        spec.containers.iter().any(|container| container.name == name && container.stdin == Some(true))
+    };
+    let begun = observed.running().filter(|one| is_interactive(&one.name)).map(|one| one.started_at).max()?;
+    // A clock that was set back does not prolong it.
+    begun.saturating_add(BRIEF).ok().filter(|until| (begun..*until).contains(&now))
+}
+
 impl Worker {
+    /// Writes the status, or returns the time at which to do so if a command has just begun.
+    pub(super) async fn publish_unless_brief(
+        &mut self,
+        pod: &Arc<Pod>,
+        observed: &ObservedPod,
+    ) -> Option<Timestamp> {
+        let until = brief_until(pod, observed, self.shared.clock.now());
+        if until.is_none() {
+            self.publish(pod, observed, false).await;
+        }
+        until
+    }
+
     /// Writes the status if it differs from the last written one. `terminal`: nothing will be started any more.
     pub(super) async fn publish(&mut self, pod: &Arc<Pod>, observed: &ObservedPod, terminal: bool) {
         // The last written status is newer than the cache may be.
@@ -95,7 +126,8 @@ impl Worker {
         match self.shared.client.get::<Pod>(namespace, name).await {
             // The UID of a static pod is not that of its mirror pod, which the patch does not name.
             Ok(found) => found.metadata.uid.as_deref() != Some(&self.uid),
-            Err(error) => error.is_not_found(),
+            // A node may not read pods that are not assigned to it.
+            Err(error) => error.is_not_found() || error.is_forbidden(),
         }
     }
 }
@@ -183,6 +215,30 @@ fn patch(pod: &Pod, reported: &PodStatus) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lifecycle::{ObservedContainer, RunState};
+
+    #[test]
+    fn interactive_command_is_reported_after_its_first_moment() {
+        let until = |pod: Value, age: i64| {
+            let pod: Pod = serde_json::from_value(pod).expect("a pod");
+            let begun = Timestamp::from_second(1_000).expect("a time");
+            let container = ObservedContainer {
+                name: "c".to_owned(),
+                state: RunState::Running,
+                started_at: begun,
+                ..ObservedContainer::default()
+            };
+            let observed = ObservedPod { containers: vec![container], ..ObservedPod::default() };
+            let now = begun.saturating_add(SignedDuration::from_millis(age)).expect("a time");
+            brief_until(&pod, &observed, now).map(|until| until.duration_since(begun).as_millis())
+        };
+        let pod = |policy: &str, stdin: bool| json!({"spec": {"restartPolicy": policy, "containers": [{"name": "c", "stdin": stdin}]}});
+        assert_eq!(until(pod("Never", true), 10), Some(300));
+        assert_eq!(until(pod("Never", true), 300), None);
+        assert_eq!(until(pod("Never", true), -10), None, "the clock was set back");
+        assert_eq!(until(pod("Always", true), 10), None);
+        assert_eq!(until(pod("Never", false), 10), None);
+    }
 
     #[test]
     fn statuses_differ_by_what_only_the_kubelet_writes() {

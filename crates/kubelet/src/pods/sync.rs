@@ -34,8 +34,8 @@ impl Worker {
         self.resize(pod, &observed).await;
         let next = self.plan(pod, &observed);
         self.note_waiting(pod, &next);
-        self.publish(pod, &observed, false).await;
-        let mut wake = [next.wake_at, self.deadline(pod)].into_iter().flatten().min();
+        let published = self.publish_unless_brief(pod, &observed).await;
+        let mut wake = [next.wake_at, self.deadline(pod), published].into_iter().flatten().min();
         let failed = match self.act(pod, &next, &observed).await? {
             ActOutcome::Nothing => false,
             ActOutcome::All => false,
@@ -47,7 +47,7 @@ impl Worker {
         if !next.is_idle() {
             let observed = self.observe(pod).await?;
             self.watch_probes(pod, &observed);
-            self.publish(pod, &observed, false).await;
+            let published = self.publish_unless_brief(pod, &observed).await;
             if !next.reset.is_empty() {
                 return Ok(Round::Wait(Some(self.shared.clock.now())));
             }
@@ -55,7 +55,7 @@ impl Worker {
             if again.kill_pod && again.create_sandbox.is_none() && !next.kill_pod {
                 return Ok(Round::Wait(Some(self.shared.clock.now())));
             }
-            wake = [wake, again.wake_at].into_iter().flatten().min();
+            wake = [wake, again.wake_at, published].into_iter().flatten().min();
             self.remove_garbage(&observed).await;
         }
         // A rejected resize may succeed later.

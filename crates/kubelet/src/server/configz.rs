@@ -41,6 +41,8 @@ fn configuration(config: &Config, servers: &[String]) -> Value {
         "enableServer": true,
         "enableDebuggingHandlers": true,
         "enableProfilingHandler": config.pages.profiling,
+        "enableSystemLogHandler": config.node_logs.serve,
+        "enableSystemLogQuery": config.node_logs.query,
         "registerNode": true,
         "clusterDomain": config.cluster_domain,
         "clusterDNS": servers,

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::route::Route;
-use super::{Reply, Server, cadvisor, configz, metrics, pages, streams, summary, text, typed};
+use super::{Reply, Server, cadvisor, configz, metrics, node_logs, pages, streams, summary, text, typed};
 use crate::configure::labels;
 use crate::configure::sandbox::log_directory;
 use crate::lifecycle::members::member;
@@ -91,6 +91,11 @@ impl Server {
             Route::MetricsOfProbes => metrics::of_probes(&self.shared.probes),
             Route::Metrics => metrics::of_kubelet(&self.shared, &self.workers).await,
             Route::Config => configz::page(&self.shared),
+            Route::NodeLogs { path } => {
+                let (query, headers) = (request.uri().query(), request.headers());
+                let request = node_logs::NodeLogRequest { path: &path, query, headers };
+                self.node_log_queries.serve(&self.shared.config.node_logs, &request, &self.shared.tasks).await
+            }
             Route::Profile { name } => {
                 let query = request.uri().query().unwrap_or_default();
                 pages::profile(self.shared.config.pages, &name, query).await

@@ -8,6 +8,7 @@ mod containers;
 mod limits;
 mod machine;
 mod metrics;
+mod node_logs;
 mod pages;
 mod route;
 mod streams;
@@ -39,6 +40,7 @@ use client_authorities::AcceptedChain;
 pub use client_authorities::ClientAuthorities;
 use limits::{CONNECTIONS, CONNECTIONS_PER_ADDRESS, HANDSHAKE};
 pub use machine::booted;
+pub use node_logs::NodeLogSettings;
 pub use tls::{ServeError, Serving};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -66,6 +68,7 @@ pub struct Server {
     pages: Arc<base::zpages::ComponentPages>,
     /// Cgroups of this machine, if they are mounted.
     hierarchy: Option<sys::cgroups::Hierarchy>,
+    node_log_queries: node_logs::Queries,
 }
 
 impl Server {
@@ -74,7 +77,8 @@ impl Server {
         let access = Access::new(shared.client.clone(), shared.config.node_name.clone());
         let pages = pages::pages(&shared).map_err(ServeError::Metrics)?;
         let hierarchy = sys::cgroups::Hierarchy::detect().ok();
-        Ok(Self { shared, workers, acceptor, access, busy: machine::Rate::default(), pages, hierarchy })
+        let (busy, node_log_queries) = (machine::Rate::default(), node_logs::Queries::default());
+        Ok(Self { shared, workers, acceptor, access, busy, pages, hierarchy, node_log_queries })
     }
 
     /// Serves until `tasks` stop.

@@ -1,5 +1,7 @@
 //! Paths of the kubelet's API, and the permissions they require.
 
+use std::borrow::Cow;
+
 use http::Method;
 
 /// An endpoint of the API.
@@ -45,11 +47,18 @@ pub enum Route {
     Status,
     Flags,
     MetricsOfHealth,
+    /// `/logs/`, and the decoded path after `/logs`.
+    NodeLogs {
+        path: String,
+    },
 }
 
 /// Finds the endpoint. Pod paths may have the pod's UID after its name.
 #[must_use]
 pub fn find(method: &Method, path: &str) -> Option<Route> {
+    if let Some(path) = node_log_path(path) {
+        return (*method == Method::GET).then_some(Route::NodeLogs { path });
+    }
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let own = |text: &str| text.to_owned();
     let container = |rest: &[&str]| -> Option<(String, String, String)> {
@@ -102,6 +111,12 @@ pub fn find(method: &Method, path: &str) -> Option<Route> {
     })
 }
 
+/// Decodes the path after `/logs`.
+fn node_log_path(path: &str) -> Option<String> {
+    let rest = path.strip_prefix("/logs").filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+    percent_encoding::percent_decode_str(rest).decode_utf8().ok().map(Cow::into_owned)
+}
+
 impl Route {
     /// Reports whether the request runs a command in a container, or reaches its streams or ports.
     #[must_use]
@@ -117,6 +132,7 @@ impl Route {
             Self::Pods => "pods",
             Self::RunningPods => "runningpods",
             Self::Logs { .. } => "containerLogs",
+            Self::NodeLogs { .. } => "logs",
             Self::Exec { .. } => "exec",
             Self::Run { .. } => "run",
             Self::Attach { .. } => "attach",
@@ -142,6 +158,7 @@ impl Route {
             Self::Pods | Self::RunningPods => &["pods", "proxy"],
             Self::Config => &["configz", "proxy"],
             Self::Summary => &["stats"],
+            Self::NodeLogs { .. } => &["log"],
             Self::Status => &["statusz"],
             Self::Flags => &["configz"],
             Self::Metrics
@@ -178,6 +195,12 @@ mod tests {
             (Method::PUT, "/debug/pprof/heap", None),
             (Method::GET, "/statusz", Some(Route::Status)),
             (Method::GET, "/", None),
+            (Method::GET, "/logs", Some(Route::NodeLogs { path: String::new() })),
+            (Method::GET, "/logs/", Some(Route::NodeLogs { path: "/".into() })),
+            (Method::GET, "/logs/a%2Fb%20c/", Some(Route::NodeLogs { path: "/a/b c/".into() })),
+            (Method::POST, "/logs/", None),
+            (Method::GET, "/logs/%ff", None),
+            (Method::GET, "/logsx", None),
         ] {
             assert_eq!(find(&method, path), want, "{method} {path}");
         }
@@ -189,6 +212,7 @@ mod tests {
             ("/debug/pprof/profile", &["proxy"][..]),
             ("/statusz", &["statusz"]),
             ("/flagz", &["configz"]),
+            ("/logs/a.log", &["log"]),
             ("/metrics/slis", &["metrics"]),
             ("/configz", &["configz", "proxy"]),
         ] {
