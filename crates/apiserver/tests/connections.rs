@@ -132,8 +132,7 @@ impl Server {
         let trust = trust(&pki);
         let serving = pki.leaves().serving;
         let tls = Arc::new(Tls::new(serving.chain.clone(), serving.key(), trust).expect("TLS"));
-        let listener = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
-        let address = listener.local_addr().expect("an address");
+        let (listener, address) = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
         let group = TaskGroup::new();
         let service = Arc::new(Echo {
             stopping: group.clone(),

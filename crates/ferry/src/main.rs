@@ -218,7 +218,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Token(arguments) => on_runtime(token::run(arguments)),
         Command::Proxy(arguments) => on_runtime(services::proxy(arguments)),
         Command::Dns(arguments) => on_runtime(services::dns(arguments)),
-        Command::MetricsServer(arguments) => on_runtime(metrics_server::run(*arguments)),
+        Command::MetricsServer(arguments) => on_one_thread(metrics_server::run(*arguments)),
         Command::StateMetrics(arguments) => on_runtime(state_metrics::run(*arguments)),
         Command::Top(arguments) => on_runtime(top::run(arguments)),
         Command::Simulate(arguments) => on_runtime(components::simulate(arguments)),
@@ -242,11 +242,23 @@ fn run(cli: Cli) -> Result<ExitCode> {
 /// untouched pages cost nothing.
 const STACK: usize = 8 << 20;
 
-/// One worker thread per core.
+/// Runs a command on one worker thread per core.
 pub(crate) fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    run_on(tokio::runtime::Builder::new_multi_thread(), command)
+}
+
+/// Runs a command with little work on one thread: no wakeups of other threads, and one heap.
+fn on_one_thread(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    run_on(tokio::runtime::Builder::new_current_thread(), command)
+}
+
+fn run_on(
+    mut builder: tokio::runtime::Builder,
+    command: impl Future<Output = Result<ExitCode>>,
+) -> Result<ExitCode> {
     memory::return_later();
     memory::enable_heap_profiles();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = builder
         .enable_all()
         .thread_name("ferry")
         .thread_stack_size(STACK)

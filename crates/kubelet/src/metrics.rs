@@ -1,6 +1,7 @@
 //! The kubelet's own metrics, with Kubernetes' names, labels and buckets.
 
 mod pods;
+mod storage;
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,10 @@ use base::metrics::{
 };
 
 use crate::lifecycle::MemberKind;
+use objects::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
 
 pub use pods::{NodeStartMetrics, PodMetrics, static_label};
+pub use storage::{CsiMetrics, StorageMetrics, VolumeOperation};
 
 /// Default buckets of Prometheus clients.
 const DEFAULT: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -23,7 +26,6 @@ const IMAGE_PULL: [f64; 18] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0,
     2700.0, 3600.0,
 ];
-const STORAGE: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 
 /// Powers of 2.5 from 5 ms.
 fn runtime_buckets() -> Vec<f64> {
@@ -155,8 +157,8 @@ pub struct KubeletMetrics {
     http_requests: IntCounterVec,
     http_duration: HistogramVec,
     http_inflight: IntGaugeVec,
-    storage: HistogramVec,
-    volume_operations: HistogramVec,
+    terminated_containers: IntCounterVec,
+    pub storage: StorageMetrics,
     pub pods: PodMetrics,
     pub node_start: NodeStartMetrics,
 }
@@ -240,18 +242,12 @@ impl KubeletMetrics {
                 "Number of the inflight http requests",
                 &of_requests,
             )?,
-            storage: registry.histograms(
-                "storage_operation_duration_seconds",
-                "Storage operation duration",
-                &["volume_plugin", "operation_name", "status", "migrated"],
-                &STORAGE,
+            terminated_containers: registry.counters(
+                "kubelet_terminated_containers_total",
+                "Cumulative number of container terminations.",
+                &["container_type", "exit_code", "reason"],
             )?,
-            volume_operations: registry.histograms(
-                "volume_operation_total_seconds",
-                "Storage operation end to end duration in seconds",
-                &["operation_name", "plugin_name"],
-                &STORAGE,
-            )?,
+            storage: StorageMetrics::new(&registry)?,
             pods: PodMetrics::new(&registry)?,
             node_start: NodeStartMetrics::new(&registry)?,
             registry,
@@ -284,13 +280,30 @@ impl KubeletMetrics {
         self.image_pull.with_label_values(&[size_bucket(size)]).observe(duration.as_secs_f64());
     }
 
-    /// Records the mount of a volume.
-    pub fn volume_mounted(&self, plugin: &str, good: bool, begun: Instant) {
-        let labels = [plugin, "volume_mount", if good { "success" } else { "fail-unknown" }, "false"];
-        self.storage.with_label_values(&labels).observe(begun.elapsed().as_secs_f64());
-        if good {
-            let operations = self.volume_operations.with_label_values(&["volume_mount", plugin]);
-            operations.observe(begun.elapsed().as_secs_f64());
+    /// Records the containers that are terminated in a status and were not in the one before.
+    pub fn terminated(&self, before: Option<&PodStatus>, now: &PodStatus) {
+        type Lists = fn(&PodStatus) -> &[ContainerStatus];
+        let kinds: [(&str, Lists); 3] = [
+            ("init_container", |status| status.init_container_statuses.as_deref().unwrap_or_default()),
+            ("container", |status| status.container_statuses.as_deref().unwrap_or_default()),
+            ("ephemeral_container", |status| {
+                status.ephemeral_container_statuses.as_deref().unwrap_or_default()
+            }),
+        ];
+        fn ended(one: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+            one.state.as_ref()?.terminated.as_ref()
+        }
+        for (kind, list) in kinds {
+            let old = before.map(list).unwrap_or_default();
+            for one in list(now) {
+                let Some(state) = ended(one) else { continue };
+                if old.iter().find(|old| old.name == one.name).is_some_and(|old| ended(old).is_some()) {
+                    continue;
+                }
+                let reason = state.reason.as_deref().unwrap_or_default();
+                let labels = [kind, &*state.exit_code.to_string(), reason];
+                self.terminated_containers.with_label_values(&labels).inc();
+            }
         }
     }
 
@@ -386,6 +399,36 @@ mod tests {
             text.contains(&format!("kubelet_http_requests_duration_seconds_count{labels} 1\n")),
             "{text}"
         );
+    }
+
+    #[test]
+    fn containers_are_counted_when_they_terminate() {
+        let metrics = KubeletMetrics::new(&Clock::system()).expect("new names");
+        let status = |state: &str| -> PodStatus {
+            let one = |state: &str| {
+                format!(
+                    r#"[{{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {state}}}]"#
+                )
+            };
+            let done = r#"{"terminated": {"exitCode": 0, "reason": "Completed"}}"#;
+            let text =
+                format!(r#"{{"initContainerStatuses": {}, "containerStatuses": {}}}"#, one(done), one(state));
+            serde_json::from_str(&text).expect("a status")
+        };
+        let running = status(r#"{"running": {"startedAt": "2026-01-01T00:00:00Z"}}"#);
+        let failed = status(r#"{"terminated": {"exitCode": 139, "reason": "Error"}}"#);
+        metrics.terminated(None, &running);
+        metrics.terminated(Some(&running), &failed);
+        metrics.terminated(Some(&failed), &failed);
+        metrics.terminated(Some(&failed), &running);
+        metrics.terminated(Some(&running), &failed);
+        let text = text(&metrics);
+        for row in [
+            "{container_type=\"init_container\",exit_code=\"0\",reason=\"Completed\"} 1\n",
+            "{container_type=\"container\",exit_code=\"139\",reason=\"Error\"} 2\n",
+        ] {
+            assert!(text.contains(&format!("kubelet_terminated_containers_total{row}")), "{row}: {text}");
+        }
     }
 
     #[test]

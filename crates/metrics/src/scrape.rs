@@ -25,9 +25,9 @@ const LONGEST_DELAY: Duration = Duration::from_secs(4);
 
 /// Nodes with series of their own, at most: the metrics are part of the API server's page.
 const MAX_LABELLED_NODES: usize = 1000;
-/// Prometheus' default buckets.
 /// Consecutive failures of a node that are logged: its kubelet may start later than the control plane.
 const REPORTED: u32 = 2;
+/// Prometheus' default buckets.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Figures of the scraper, named as metrics-server names them.
@@ -129,8 +129,7 @@ pub struct Scraper {
     pub labelled: Mutex<HashSet<String>>,
     /// Start of the last cycle.
     pub last_start: Mutex<Option<Instant>>,
-    /// Nodes whose last scrape failed: a failure is logged once.
-    /// Consecutive failures of nodes.
+    /// Consecutive failures of nodes; each row of failures is logged once.
     pub failing: Mutex<HashMap<String, u32>>,
 }
 

@@ -9,11 +9,12 @@ use base::clock::Clock;
 use base::metrics::Metrics;
 use base::tasks::TaskGroup;
 use base::version::user_agent;
+use base::zpages;
 use bytes::Bytes;
 use client::{Client, Kubeconfig};
 use futures_util::future::BoxFuture;
-use http::Response;
 use http::request::Parts;
+use http::{Method, Response};
 
 use super::kubelet_tls::{KubeletClientConfig, OfKubeconfig};
 use crate::delegated::{Pages, SecurePort};
@@ -38,6 +39,10 @@ struct MetricsServerPages {
 impl Pages for MetricsServerPages {
     fn answer<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Response<Bytes>> {
         let path = head.uri.path();
+        if let Some(name) = path.strip_prefix("/debug/pprof/").filter(|_| head.method == Method::GET) {
+            let query = head.uri.query().unwrap_or_default();
+            return Box::pin(async move { zpages::profile(name, query).await.into_response() });
+        }
         let answer = match self.component.health(&head.uri) {
             Some(answer) => answer,
             None if path == "/metrics" => metrics_page(&self.metrics),

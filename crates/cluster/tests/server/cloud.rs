@@ -239,6 +239,22 @@ impl Cloud {
     }
 }
 
+/// A node that the cloud initialized, with a route.
+fn is_initialized(node: &Node) -> bool {
+    let (spec, status) = (node.spec.clone().unwrap_or_default(), node.status.clone().unwrap_or_default());
+    let label = |key: &str| node.metadata.labels.as_ref().and_then(|all| all.get(key)).cloned();
+    let taints = spec.taints.unwrap_or_default();
+    let routed = status.conditions.unwrap_or_default().iter().any(|condition| {
+        condition.type_ == "NetworkUnavailable" && condition.reason.as_deref() == Some("RouteCreated")
+    });
+    spec.provider_id.as_deref() == Some("acme://n1")
+        && label("topology.kubernetes.io/zone").as_deref() == Some("z1")
+        && label("acme.example/rack").as_deref() == Some("7")
+        && !taints.iter().any(|taint| taint.key.starts_with("node.cloudprovider"))
+        && status.addresses.unwrap_or_default().len() == 2
+        && routed
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_provider_manages_nodes_and_load_balancers() -> Result<()> {
     let world = World::start(None).await?;
@@ -272,21 +288,7 @@ async fn http_provider_manages_nodes_and_load_balancers() -> Result<()> {
         )
         .await?;
     let node = async || world.client.get::<Node>("", "n1").await.expect("a node");
-    let known = |node: &Node| {
-        let (spec, status) = (node.spec.clone().unwrap_or_default(), node.status.clone().unwrap_or_default());
-        let label = |key: &str| node.metadata.labels.as_ref().and_then(|all| all.get(key)).cloned();
-        let taints = spec.taints.unwrap_or_default();
-        let routed = status.conditions.unwrap_or_default().iter().any(|condition| {
-            condition.type_ == "NetworkUnavailable" && condition.reason.as_deref() == Some("RouteCreated")
-        });
-        spec.provider_id.as_deref() == Some("acme://n1")
-            && label("topology.kubernetes.io/zone").as_deref() == Some("z1")
-            && label("acme.example/rack").as_deref() == Some("7")
-            && !taints.iter().any(|taint| taint.key.starts_with("node.cloudprovider"))
-            && status.addresses.unwrap_or_default().len() == 2
-            && routed
-    };
-    eventually("initialized and routed", PATIENCE, node, known).await;
+    eventually("initialized and routed", PATIENCE, node, is_initialized).await;
     // The route is replaced when the node gets its second address.
     let routed = async || cloud.lock().expect("the cloud").routes.clone();
     let to_the_pods =

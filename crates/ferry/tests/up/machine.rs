@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, ExitStatus, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -13,6 +13,13 @@ use testbase::images;
 use testbase::programs::{command, run};
 
 pub const IMAGE: &str = "docker.io/test/busybox:1";
+
+/// Sends a signal to a process and waits for its end.
+pub fn end(child: &mut Child, signal: Signal) -> ExitStatus {
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
+    kill_process(pid, signal).expect("it runs");
+    child.wait().expect("it ends")
+}
 
 pub struct Machine {
     pub directory: tempfile::TempDir,
@@ -119,9 +126,7 @@ impl Machine {
     /// Sends a signal, waits for the exit and returns the output.
     pub fn stop(&mut self, signal: Signal) -> String {
         let mut child = self.ferry.take().expect("it runs");
-        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
-        kill_process(pid, signal).expect("it runs");
-        let status = child.wait().expect("it ends");
+        let status = end(&mut child, signal);
         assert!(status.success(), "{status}: {}", self.log());
         self.output()
     }

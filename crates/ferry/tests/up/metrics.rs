@@ -384,6 +384,7 @@ fn serves_alone(machine: &Machine) {
         assert!(refused.as_ref().is_err_and(|error| error.contains(user)), "{refused:?}");
         let page = get("/metrics", &[]).expect("a page");
         assert!(page.contains("metrics_server_kubelet_request_total{success=\"true\"}"), "{page}");
+        assert!(get("/debug/pprof/", &[]).is_ok_and(|text| text.contains("heap")));
     }));
     server.kill().expect("it runs");
     server.wait().expect("it ends");

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use testbase::blocking::Kubectl;
 use testbase::images;
 use testbase::programs::{command, run as run_program};
 
 use super::ferry;
-use super::machine::{IMAGE, until};
+use super::machine::{IMAGE, end, until};
 
 const PORT: &str = "6443";
 
@@ -266,6 +267,9 @@ pub fn run(cgroup: &str) {
     for node in ["first", "second"] {
         cluster.wait_for_ready(node);
     }
+    let mut agent = cluster.agent.take().expect("it runs");
+    let ended = [&mut agent, &mut cluster.server].map(|child| end(child, Signal::INT).success());
+    assert_eq!(ended, [true, true], "{}", cluster.log());
     for directory in ["agent", "data"] {
         let data = cluster.root.path().join(directory);
         let output = ferry(&["reset", "--yes", "--data-dir"]).arg(data).output().expect("ferry runs");

@@ -12,7 +12,9 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Request, Response, Status};
+
+use crate::metrics::CsiMetrics;
 
 /// Call timeout: mounting file systems can be slow.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -24,6 +26,7 @@ pub struct Driver {
     channel: Channel,
     capabilities: Arc<[i32]>,
     pub info: NodeGetInfoResponse,
+    metrics: CsiMetrics,
 }
 
 impl std::fmt::Debug for Driver {
@@ -41,28 +44,46 @@ pub fn within<T>(message: T) -> Request<T> {
 
 impl Driver {
     /// Connects to the driver at a socket.
-    pub async fn connect_to(name: &str, endpoint: &str) -> Result<Self, Status> {
+    pub async fn connect_to(name: &str, endpoint: &str, metrics: &CsiMetrics) -> Result<Self, Status> {
         let channel =
             cri::client::channel(endpoint).map_err(|error| Status::unavailable(error.to_string()))?;
         let mut node = NodeClient::new(Grpc::new(channel.clone()));
-        let info = node.node_get_info(within(NodeGetInfoRequest {})).await?.into_inner();
-        let reply = node.node_get_capabilities(within(NodeGetCapabilitiesRequest {})).await?.into_inner();
+        let info = node.node_get_info(within(NodeGetInfoRequest {}));
+        let info = metrics.timed(name, "NodeGetInfo", info).await?.into_inner();
+        let reply = node.node_get_capabilities(within(NodeGetCapabilitiesRequest {}));
+        let reply = metrics.timed(name, "NodeGetCapabilities", reply).await?.into_inner();
         let capabilities = reply.capabilities.into_iter().filter_map(|one| {
             let NodeServiceCapabilityType::Rpc(rpc) = one.r#type?;
             Some(rpc.r#type)
         });
-        Ok(Self { name: name.to_owned(), channel, capabilities: capabilities.collect(), info })
+        Ok(Self {
+            name: name.to_owned(),
+            channel,
+            capabilities: capabilities.collect(),
+            info,
+            metrics: metrics.clone(),
+        })
     }
 
     /// The same driver with current node information.
     pub async fn refreshed(&self) -> Result<Self, Status> {
-        let info = self.node().node_get_info(within(NodeGetInfoRequest {})).await?.into_inner();
+        let info = self.call("NodeGetInfo", self.node().node_get_info(within(NodeGetInfoRequest {}))).await?;
         Ok(Self { info, ..self.clone() })
     }
 
+    /// The node service; its methods are awaited through [`Self::call`].
     #[must_use]
     pub fn node(&self) -> NodeClient {
         NodeClient::new(Grpc::new(self.channel.clone()))
+    }
+
+    /// Awaits a call of a method of the node service and records its duration and status.
+    pub async fn call<T>(
+        &self,
+        method: &str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Status> {
+        self.metrics.timed(&self.name, method, call).await.map(Response::into_inner)
     }
 
     #[must_use]

@@ -11,6 +11,8 @@ use super::mount::Publishing;
 use super::{CsiError, Published};
 use crate::volumes::growth::{Failure, Growth, wanted};
 
+const EXPAND: &str = "NodeExpandVolume";
+
 /// A volume that may need expansion, and its path.
 pub struct Expansion<'a> {
     pub driver: &'a Driver,
@@ -42,14 +44,15 @@ impl Publishing<'_> {
                 volume_capability: Some(expansion.capability.clone()),
                 secrets: self.secret(source.node_expand_secret_ref.as_ref()).await?,
             };
-            if let Err(status) = driver.node().node_expand_volume(within(request)).await {
+            let expanded = driver.call(EXPAND, driver.node().node_expand_volume(within(request))).await;
+            if let Err(status) = expanded {
                 let failure = match status.code() {
                     Code::FailedPrecondition => return Ok(()),
                     Code::InvalidArgument | Code::OutOfRange | Code::NotFound => Failure::Infeasible,
                     _ => Failure::Retry,
                 };
                 growth.fail(volume, claim, status.message(), failure).await.map_err(written)?;
-                return Err(CsiError::Call { call: "NodeExpandVolume", status });
+                return Err(CsiError::Call { call: EXPAND, status });
             }
         }
         growth.succeed(volume, claim).await.map_err(written)

@@ -24,6 +24,9 @@ use super::{CsiError, at, call, inline_handle};
 use crate::events::Recorder;
 use crate::volumes::{Tokens, is_block_device, ownership};
 
+const STAGE: &str = "NodeStageVolume";
+const PUBLISH: &str = "NodePublishVolume";
+
 /// Inputs of a publish operation.
 pub struct Publishing<'a> {
     pub client: &'a Client,
@@ -136,7 +139,10 @@ impl Publishing<'_> {
             secrets,
             volume_context,
         };
-        driver.node().node_publish_volume(within(request)).await.map_err(call("NodePublishVolume"))?;
+        driver
+            .call(PUBLISH, driver.node().node_publish_volume(within(request)))
+            .await
+            .map_err(call(PUBLISH))?;
         if block && !is_block_device(&target) {
             return Err(CsiError::NoDevice(target));
         }
@@ -191,7 +197,7 @@ impl Publishing<'_> {
             secrets: self.secret(source.node_stage_secret_ref.as_ref()).await?,
             volume_context: source.volume_attributes.clone().unwrap_or_default(),
         };
-        driver.node().node_stage_volume(within(request)).await.map_err(call("NodeStageVolume"))?;
+        driver.call(STAGE, driver.node().node_stage_volume(within(request))).await.map_err(call(STAGE))?;
         Ok(())
     }
 
@@ -271,7 +277,10 @@ impl Publishing<'_> {
             volume_context,
             ..NodePublishVolumeRequest::default()
         };
-        driver.node().node_publish_volume(within(request)).await.map_err(call("NodePublishVolume"))?;
+        driver
+            .call(PUBLISH, driver.node().node_publish_volume(within(request)))
+            .await
+            .map_err(call(PUBLISH))?;
         if !read_only && applies_fs_group(settings.as_ref(), source.fs_type.as_ref(), &modes) {
             self.apply_fs_group(&driver, &target)?;
         }

@@ -165,7 +165,7 @@ async fn register(shared: &Shared, socket: &Path) -> Result<String, String> {
     {
         Err(format!("none of the plugin versions {:?} is supported", info.supported_versions))
     } else {
-        Driver::connect_to(&info.name, &endpoint).await.map_err(error_message)
+        Driver::connect_to(&info.name, &endpoint, &shared.metrics.storage.csi).await.map_err(error_message)
     };
     let status = RegistrationStatus {
         plugin_registered: outcome.is_ok(),

@@ -2,16 +2,27 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
 use cri::csi::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 use tonic::{Code, Status};
 
 use super::driver::{Drivers, within};
-use super::record;
+use super::record::{self, Published};
 use super::{CsiError, at};
+use crate::metrics::{StorageMetrics, VolumeOperation};
+use crate::volumes::csi_plugin;
+
+const UNPUBLISH: &str = "NodeUnpublishVolume";
+const UNSTAGE: &str = "NodeUnstageVolume";
 
 /// Unpublishes all CSI volumes of a pod, and unstages those that no other pod of the node uses.
-pub async fn unpublish_all(drivers: &Drivers, kubelet: &Path, pod: &Path) -> Result<(), CsiError> {
+pub async fn unpublish_all(
+    drivers: &Drivers,
+    metrics: &StorageMetrics,
+    kubelet: &Path,
+    pod: &Path,
+) -> Result<(), CsiError> {
     for (directory, published) in record::of_pod(pod) {
         let name = &published.driver_name;
         let driver = drivers.find(name).ok_or_else(|| CsiError::NoDriver(name.clone()))?;
@@ -21,7 +32,13 @@ pub async fn unpublish_all(drivers: &Drivers, kubelet: &Path, pod: &Path) -> Res
             volume_id: published.volume_handle.clone(),
             target_path: target.display().to_string(),
         };
-        ignore_not_found(driver.node().node_unpublish_volume(within(request)).await, "NodeUnpublishVolume")?;
+        let plugin = csi_plugin(name);
+        let [unmount, unmount_device] = operations(&published);
+        let begun = Instant::now();
+        let outcome = driver.call(UNPUBLISH, driver.node().node_unpublish_volume(within(request))).await;
+        let outcome = ignore_not_found(outcome, UNPUBLISH);
+        metrics.operated(unmount, &plugin, outcome.is_ok(), begun);
+        outcome?;
         let others = record::in_use(kubelet).into_iter().any(|(other, one)| {
             other != pod
                 && (&one.driver_name, &one.volume_handle)
@@ -32,7 +49,11 @@ pub async fn unpublish_all(drivers: &Drivers, kubelet: &Path, pod: &Path) -> Res
                 volume_id: published.volume_handle.clone(),
                 staging_target_path: published.staging_path.clone(),
             };
-            ignore_not_found(driver.node().node_unstage_volume(within(request)).await, "NodeUnstageVolume")?;
+            let begun = Instant::now();
+            let outcome = driver.call(UNSTAGE, driver.node().node_unstage_volume(within(request))).await;
+            let outcome = ignore_not_found(outcome, UNSTAGE);
+            metrics.operated(unmount_device, &plugin, outcome.is_ok(), begun);
+            outcome?;
             let staged = Path::new(&published.staging_path);
             // A driver may leave its directory; a remaining mount is not removed with it.
             let _ = fs::remove_dir(staged);
@@ -48,6 +69,15 @@ pub async fn unpublish_all(drivers: &Drivers, kubelet: &Path, pod: &Path) -> Res
         published.remove(&directory).map_err(at(&directory))?;
     }
     Ok(())
+}
+
+/// Operations of the metrics: for the pod, and for the node.
+fn operations(published: &Published) -> [VolumeOperation; 2] {
+    if published.is_block() {
+        [VolumeOperation::UnmapVolume, VolumeOperation::UnmapDevice]
+    } else {
+        [VolumeOperation::Unmount, VolumeOperation::UnmountDevice]
+    }
 }
 
 fn ignore_not_found<T>(outcome: Result<T, Status>, name: &'static str) -> Result<(), CsiError> {

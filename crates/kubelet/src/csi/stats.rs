@@ -8,6 +8,8 @@ use super::driver::{Driver, within};
 use super::{CsiError, call};
 use crate::volumes::Amounts;
 
+const STATS: &str = "NodeGetVolumeStats";
+
 /// `None` if the driver does not report usage.
 pub async fn usage(driver: &Driver, handle: &str, path: &Path) -> Result<Option<Amounts>, CsiError> {
     if !driver.can(NodeServiceCapabilityRPCType::GetVolumeStats) {
@@ -18,9 +20,8 @@ pub async fn usage(driver: &Driver, handle: &str, path: &Path) -> Result<Option<
         volume_path: path.display().to_string(),
         staging_target_path: String::new(),
     };
-    let answer =
-        driver.node().node_get_volume_stats(within(request)).await.map_err(call("NodeGetVolumeStats"))?;
-    let usage = answer.into_inner().usage;
+    let answer = driver.call(STATS, driver.node().node_get_volume_stats(within(request))).await;
+    let usage = answer.map_err(call(STATS))?.usage;
     Ok((!usage.is_empty()).then(|| amounts(&usage)))
 }
 

@@ -50,8 +50,9 @@ impl Worker {
             tracing::warn!(pod = %self.uid, %error, "failed to unmount subpaths of pod volumes");
             return Ok(Round::Retry);
         }
-        let kubelet = &self.shared.config.directory;
-        if let Err(error) = csi::unpublish_all(&self.shared.drivers, kubelet, &self.directories.root).await {
+        let (kubelet, storage) = (&self.shared.config.directory, &self.shared.metrics.storage);
+        let released = csi::unpublish_all(&self.shared.drivers, storage, kubelet, &self.directories.root);
+        if let Err(error) = released.await {
             tracing::warn!(pod = %self.uid, %error, "failed to unpublish pod volumes");
             return Ok(Round::Retry);
         }

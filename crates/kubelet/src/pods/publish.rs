@@ -80,9 +80,11 @@ impl Worker {
         let foreign = self.is_foreign(pod);
         if !foreign && shown == self.written_to && current.status.as_ref() == Some(&reported) {
             self.published.fetch_max(revision(pod), Ordering::AcqRel);
-            (self.written, self.status_changed) = (Some(reported), None);
+            (self.written, self.status_changed, self.unwritten) = (Some(reported), None, None);
             return;
         }
+        let before = self.unwritten.take().or(current.status);
+        self.shared.metrics.terminated(before.as_ref(), &reported);
         let changed = *self.status_changed.get_or_insert_with(Instant::now);
         let (namespace, name) =
             (pod.metadata.namespace.as_deref().unwrap_or(""), pod.metadata.name.as_deref().unwrap_or(""));
@@ -101,6 +103,7 @@ impl Worker {
                 self.published.store(revision(&patched), Ordering::Release);
                 self.startup.published(pod, &reported, observed, &self.shared);
                 (self.written, self.written_to) = (Some(reported), shown);
+                return;
             }
             Err(error) if error.is_not_found() => {}
             Err(error) if self.is_succeeded_by_another(namespace, name).await => {
@@ -108,6 +111,7 @@ impl Worker {
             }
             Err(error) => tracing::warn!(pod = %self.uid, %error, "failed to update pod status"),
         }
+        self.unwritten = Some(reported);
     }
 
     /// Returns true if another client changed the status after the last write.

@@ -92,6 +92,8 @@ pub struct Worker {
     /// Termination progress of containers.
     pub(super) kill_progress: Arc<KillProgress>,
     pub(super) written: Option<PodStatus>,
+    /// Status of the last attempt to write, if that failed; its terminated containers are counted.
+    pub(super) unwritten: Option<PodStatus>,
     /// Revision of the last status that was written.
     pub(super) published: Arc<AtomicU64>,
     /// Mirror pod generation that the status was written to.
@@ -160,6 +162,7 @@ impl Worker {
             prepared_for: None,
             kill_progress: Arc::default(),
             written: None,
+            unwritten: None,
             published,
             written_to: 0,
             retry: RETRY,

@@ -81,6 +81,12 @@ pub fn plugin(volume: &Volume) -> Option<&'static str> {
 pub const CSI_PLUGIN: &str = "kubernetes.io/csi";
 pub const LOCAL_PLUGIN: &str = "kubernetes.io/local-volume";
 
+/// Plugin name of a driver's volumes in Kubernetes' metrics of operations.
+#[must_use]
+pub fn csi_plugin(driver: &str) -> String {
+    format!("{CSI_PLUGIN}:{driver}")
+}
+
 /// Plugin name in Kubernetes' metrics; `None` for claims, whose volume decides.
 #[must_use]
 pub fn plugin_name(volume: &Volume) -> Option<&'static str> {

@@ -18,7 +18,7 @@ mod tokens;
 mod trust_bundle;
 
 pub use devices::{devices, is_block_device, use_of};
-pub use directories::{PodDirectories, plugin_name, plugin_of_claim};
+pub use directories::{PodDirectories, csi_plugin, plugin_name, plugin_of_claim};
 pub use disk_usage::{DiskUsage, disk_usage};
 pub use mounts::{MountInputs, is_recursive, mounts};
 pub use payload::{File, Payload, PayloadError};

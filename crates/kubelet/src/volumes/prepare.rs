@@ -1,5 +1,6 @@
 //! Prepares, refreshes and removes the volumes of a pod.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,9 @@ use objects::core::v1::{
 };
 
 use super::devices::{is_block_device, use_of};
-use super::directories::{CSI_PLUGIN, LOCAL_PLUGIN, PodDirectories, plugin, plugin_name, plugin_of_claim};
+use super::directories::{
+    CSI_PLUGIN, LOCAL_PLUGIN, PodDirectories, csi_plugin, plugin, plugin_name, plugin_of_claim,
+};
 use super::growth::{Failure, Growth, wanted};
 use super::local::{LocalDevice, LocalError};
 use super::payload::{self, File, Payload, PayloadError};
@@ -25,7 +28,7 @@ use crate::configure::downward::PodFacts;
 use crate::csi::{CsiError, Drivers, Publishing};
 use crate::events::Recorder;
 use crate::lifecycle::qos;
-use crate::metrics::KubeletMetrics;
+use crate::metrics::{KubeletMetrics, VolumeOperation};
 
 /// Failure to prepare a volume.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +114,7 @@ pub async fn prepare(context: &VolumeContext<'_>) -> Result<Prepared, (String, V
         let begun = Instant::now();
         let outcome = context.one(volume).await;
         if let Some(plugin) = operation_plugin(volume, &outcome) {
-            context.metrics.volume_mounted(plugin, outcome.is_ok(), begun);
+            context.metrics.storage.operated(VolumeOperation::Mount, &plugin, outcome.is_ok(), begun);
         }
         let ready = outcome.map_err(|error| (volume.name.clone(), error))?;
         prepared.insert(volume.name.clone(), ready);
@@ -119,14 +122,22 @@ pub async fn prepare(context: &VolumeContext<'_>) -> Result<Prepared, (String, V
     Ok(prepared)
 }
 
-/// Plugin name of a mount; `None` if the claim was not resolved.
-fn operation_plugin(volume: &Volume, outcome: &Result<PreparedVolume, VolumeError>) -> Option<&'static str> {
-    plugin_name(volume).or(match outcome {
+/// Plugin name of a mount, with the driver after a success: a pod can name drivers that do not exist. `None` if the claim
+/// was not resolved.
+fn operation_plugin(
+    volume: &Volume,
+    outcome: &Result<PreparedVolume, VolumeError>,
+) -> Option<Cow<'static, str>> {
+    if let Ok(PreparedVolume { measure: Measure::Driver { driver, .. }, .. }) = outcome {
+        return Some(csi_plugin(driver).into());
+    }
+    let name = plugin_name(volume).or(match outcome {
         Ok(ready) => Some(plugin_of_claim(&ready.measure)),
         Err(VolumeError::Driver(_)) => Some(CSI_PLUGIN),
         Err(VolumeError::Local(_)) => Some(LOCAL_PLUGIN),
         Err(_) => None,
-    })
+    });
+    name.map(Cow::Borrowed)
 }
 
 impl VolumeContext<'_> {

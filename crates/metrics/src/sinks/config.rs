@@ -19,7 +19,7 @@ pub enum SinkKind {
     RemoteWriteV1,
     /// Remote write 2.0.
     RemoteWriteV2,
-    /// OTLP over HTTP, as JSON.
+    /// OTLP over HTTP, as protobuf.
     Otlp,
     StatsD,
     Graphite,
@@ -58,6 +58,8 @@ pub enum SinkError {
     Url(String),
     #[error("the sink {kind} needs the parameter {parameter:?}")]
     Missing { kind: String, parameter: &'static str },
+    #[error("unknown version {0:?} of remote write; known are 1 and 2")]
+    Version(String),
     #[error("unknown parameter {0:?}")]
     Parameter(String),
 }
@@ -79,8 +81,11 @@ impl SinkConfig {
         let parsed = match kind {
             "influxdb" => SinkKind::InfluxV1 { database: query.or("db", "k8s") },
             "influxdb2" => SinkKind::InfluxV2 { org: needed("org")?, bucket: needed("bucket")? },
-            "prometheus" if query.text("version") == "2" => SinkKind::RemoteWriteV2,
-            "prometheus" => SinkKind::RemoteWriteV1,
+            "prometheus" => match query.text("version") {
+                "" | "1" => SinkKind::RemoteWriteV1,
+                "2" => SinkKind::RemoteWriteV2,
+                other => return Err(SinkError::Version(other.to_owned())),
+            },
             "otlp" => SinkKind::Otlp,
             "statsd" => SinkKind::StatsD,
             "graphite" => SinkKind::Graphite,
@@ -203,6 +208,7 @@ mod tests {
             "influxdb2:http://a?org=o",
             "file:relative",
             "otlp:http://a?x=1",
+            "prometheus:http://a?version=3",
         ] {
             assert!(SinkConfig::parse(bad).is_err(), "{bad}");
         }

@@ -4,8 +4,22 @@ use std::sync::Arc;
 
 use objects::resource::v1::ResourceClaim;
 
-use super::{Inventory, RESERVED_FOR_MAX};
+use super::{Inventory, RESERVED_FOR_MAX, is_mappable};
 use crate::state::PodInfo;
+
+/// Reports whether devices are searched for a pod.
+#[must_use]
+pub fn needs_devices(inventory: &Inventory, pod: &PodInfo) -> bool {
+    let has_claims =
+        pod.spec().is_some_and(|spec| spec.resource_claims.as_ref().is_some_and(|all| !all.is_empty()));
+    has_claims || extended_resources(pod).any(|(name, _)| inventory.class_of_resource(name).is_some())
+}
+
+/// Resources that a pod requests and that devices may provide.
+pub fn extended_resources(pod: &PodInfo) -> impl Iterator<Item = (&str, i64)> {
+    let scalars = pod.requests.exact.scalar.iter().map(|(name, amount)| (&**name, *amount));
+    scalars.filter(|(name, amount)| *amount != 0 && is_mappable(name))
+}
 
 /// Claims that a pod names, or the reason why it cannot be scheduled yet. An entry for which no claim was necessary has
 /// none.

@@ -28,6 +28,7 @@ mod consumable_tests;
 pub mod fixture;
 
 pub use allocator::{AllocationError, Allocator, Target};
+pub use claims::needs_devices;
 pub use extended::{ExtendedRequests, extended_requests, is_mappable};
 pub use inventory::{CLASS_RESOURCE_PREFIX, EXTENDED_CLAIM, Inventory};
 pub use request::validate_requests;

@@ -6,12 +6,14 @@ use std::time::Instant;
 use objects::resource::v1::ResourceClaim;
 use rand::Rng;
 use runtime::{EventType, Occurrence, reference};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::inbox::{Input, NotBound};
 use super::tasks::{Condition, Nomination, Preparation};
 use super::wait::BindingPermit;
 use super::{ActiveProfile, Scheduler};
 use crate::cycle::{Search, choose, search};
+use crate::devices::needs_devices;
 use crate::diagnosis::{NO_NODES, truncated};
 use crate::extender::{self, Extender};
 use crate::framework::{BeforeBinding, Candidate, Failed, Point};
@@ -222,6 +224,14 @@ fn failed_scheduling(info: &PodInfo, note: String) -> Occurrence {
     }
 }
 
+/// Runs `work`. If it can take long, as a search for devices, the other tasks of the thread move to another one.
+fn unblocked<T>(is_long: bool, work: impl FnOnce() -> T) -> T {
+    // A single-threaded runtime has no other thread for them.
+    let can_move =
+        Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if is_long && can_move { tokio::task::block_in_place(work) } else { work() }
+}
+
 async fn find<'c>(
     served: &'c ActiveProfile,
     cluster: &'c Cluster,
@@ -233,7 +243,8 @@ async fn find<'c>(
 ) -> AttemptOutcome {
     let profile = &served.profile;
     let metrics: Option<&ProfileMetrics> = served.metrics.as_ref();
-    let mut found = search(profile, cluster, pod, start);
+    let is_long = needs_devices(&cluster.devices, pod);
+    let mut found = unblocked(is_long, || search(profile, cluster, pod, start));
     if let Some(failure) = found.failure {
         return AttemptOutcome::Failed(failure);
     }
@@ -281,7 +292,7 @@ async fn run_post_filters<'c>(
     for enabled in &profile.post_filters {
         let offset = rng.random_range(0..cluster.order().len().max(1));
         let failed = Failed { cluster, pod, filters: &found.filters, diagnosis: &found.diagnosis, offset };
-        match enabled.plugin.post_filter(&failed) {
+        match unblocked(needs_devices(&cluster.devices, pod), || enabled.plugin.post_filter(&failed)) {
             Ok(candidates) => match extender::preemption(extenders, pod, candidates).await {
                 Ok(candidates) => {
                     if let Some(candidate) = least_harm(candidates) {
@@ -305,4 +316,21 @@ async fn run_post_filters<'c>(
     }
     found.diagnosis.after_filters = messages.join(", ");
     AttemptOutcome::Unfit { message: found.diagnosis.message(), nomination, victims, deallocation }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn long_search_blocks_no_other_task() {
+        let (sender, receiver) = mpsc::channel();
+        let search =
+            tokio::spawn(async move { unblocked(true, || receiver.recv_timeout(Duration::from_secs(10))) });
+        let other = tokio::spawn(async move { sender.send(()) });
+        assert_eq!(search.await.expect("a search"), Ok(()));
+        assert!(other.await.is_ok());
+    }
 }

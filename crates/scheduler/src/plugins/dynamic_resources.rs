@@ -11,11 +11,13 @@ use objects::meta::v1::{ObjectMeta, OwnerReference};
 use objects::resource::v1::{AllocationResult, DeviceClaim, ResourceClaim, ResourceClaimSpec};
 use parking_lot::Mutex;
 
-use crate::devices::claims::{is_allocated, is_unused_by_others, is_usable_by, user_claims};
+use crate::devices::claims::{
+    extended_resources, is_allocated, is_unused_by_others, is_usable_by, user_claims,
+};
 use crate::devices::conditions::{self, Readiness};
 use crate::devices::{
     ALTERNATIVES_MAX, AllocationError, Allocator, EXTENDED_CLAIM, Inventory, SelectorCache, Target,
-    extended_requests, is_mappable, validate_requests,
+    extended_requests, validate_requests,
 };
 use crate::framework::{
     Actions, BeforeBinding, Candidate, Changed, ClaimBinding, Cycle, Failed, Filter, NoCandidates, Plugin,
@@ -80,7 +82,8 @@ struct PodClaims {
 
 impl PodClaims {
     fn of(inventory: &Inventory, pod: &PodInfo) -> Result<Self, String> {
-        let has_extended = requested(pod).any(|(name, _)| inventory.class_of_resource(name).is_some());
+        let has_extended =
+            extended_resources(pod).any(|(name, _)| inventory.class_of_resource(name).is_some());
         let stale =
             has_extended.then(|| inventory.extended_claim(&pod.namespace, &pod.uid)).flatten().cloned();
         Ok(Self { user: user_claims(inventory, pod)?, stale, has_extended })
@@ -93,12 +96,6 @@ impl PodClaims {
     fn unallocated(&self) -> impl Iterator<Item = &Arc<ResourceClaim>> {
         self.user.iter().filter(|claim| !is_allocated(claim))
     }
-}
-
-/// Extended resources that a pod requests.
-fn requested(pod: &PodInfo) -> impl Iterator<Item = (&str, i64)> {
-    let scalars = pod.requests.exact.scalar.iter().map(|(name, amount)| (&**name, *amount));
-    scalars.filter(|(name, amount)| *amount != 0 && is_mappable(name))
 }
 
 /// Claim for the extended resources of a pod, without requests and with a temporary UID.
@@ -162,7 +159,7 @@ impl<'a> DynamicResourcesFilter<'a> {
         }
         let inventory = &self.cluster.devices;
         let mut by_devices = BTreeMap::new();
-        for (name, _) in requested(self.pod) {
+        for (name, _) in extended_resources(self.pod) {
             let allocatable = node.allocatable.scalar(name);
             match inventory.class_of_resource(name) {
                 Some(class) if allocatable.unwrap_or(0) == 0 => {
