@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::stack::{self, Stack};
 use super::{DEFAULT_HEAP, Error, LONGEST, Samples, ValueType};
 
-/// Bytes allocated by a thread between two samples, unless continuous recording has another rate.
+/// Mean number of bytes that a thread allocates between two samples, unless continuous recording has another rate.
 pub const RATE: usize = 128 * 1024;
 /// Live samples; further allocations are not recorded.
 const LIVE: usize = 200_000;
@@ -54,7 +54,10 @@ static SAMPLED: [AtomicU8; SLOTS] = [const { AtomicU8::new(0) }; SLOTS];
 static RECORDED: Mutex<Option<Recorded>> = Mutex::new(None);
 
 thread_local! {
-    static UNTIL_SAMPLE: Cell<usize> = const { Cell::new(RATE) };
+    /// Bytes until the next sample; 0 before the first distance is drawn.
+    static UNTIL_SAMPLE: Cell<usize> = const { Cell::new(0) };
+    /// State of the generator of distances; 0 before the first.
+    static RANDOM: Cell<u64> = const { Cell::new(0) };
     /// The thread is recording: its own allocations are left out.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
@@ -109,22 +112,49 @@ fn outside_of_recording(record: impl FnOnce(&mut Recorded)) {
     });
 }
 
-/// Counts an allocation, and samples it when the bytes of the rate were allocated since the last sample.
+/// The distance to the next sample: exponential, so that every byte is sampled with the same probability. With a fixed
+/// distance, work that repeats itself would be sampled at the same allocation each time.
+fn distance() -> Option<usize> {
+    let random = RANDOM.try_with(|state| {
+        let mut next = state.get();
+        if next == 0 {
+            static THREADS: AtomicUsize = AtomicUsize::new(1);
+            next = (THREADS.fetch_add(1, Ordering::Relaxed) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        // xorshift64.
+        next ^= next << 13;
+        next ^= next >> 7;
+        next ^= next << 17;
+        state.set(next);
+        next
+    });
+    // Between 0, exclusive, and 1.
+    let uniform = ((random.ok()? >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+    Some((-uniform.ln() * rate() as f64) as usize + 1)
+}
+
+/// Objects and bytes that a sampled allocation stands for, by the probability of being sampled.
+fn amounts(size: usize) -> Amounts {
+    let size = size.max(1) as f64;
+    let probability = -(-size / rate() as f64).exp_m1();
+    [(1.0 / probability).round() as u64, (size / probability).round() as u64]
+}
+
+/// Counts an allocation, and samples it if it reaches the distance to the next sample.
 #[inline(never)]
 pub fn allocated(address: usize, size: usize) {
     let due = UNTIL_SAMPLE.try_with(|left| {
-        let due = size >= left.get();
-        left.set(if due { rate() } else { left.get() - size });
-        due
+        let until = if left.get() == 0 { distance()? } else { left.get() };
+        let due = size >= until;
+        left.set(if due { distance()? } else { until - size });
+        Some(due)
     });
-    if due != Ok(true) || address == 0 {
+    if due != Ok(Some(true)) || address == 0 {
         return;
     }
     let mut frames = Stack::EMPTY;
     stack::record(&mut frames);
-    // A sample stands for all bytes since the last one.
-    let bytes = size.max(rate()) as u64;
-    let amounts = [(bytes / (size.max(1) as u64)).max(1), bytes];
+    let amounts = amounts(size);
     outside_of_recording(|recorded| {
         let frames = frames.frames(SKIPPED);
         if recorded.live.len() >= LIVE

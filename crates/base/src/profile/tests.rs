@@ -102,6 +102,9 @@ async fn cancelled_cpu_profile_can_be_repeated() {
     when_free(Duration::from_millis(10)).await;
 }
 
+/// Size by the rate of a block that is always sampled: no distance between samples is larger.
+const LARGE: usize = 64;
+
 #[tokio::test]
 async fn heap_profile_has_allocated_and_live_bytes() {
     assert!(matches!(heap::profile(Some(Duration::from_secs(1))).await, Err(Error::NoAllocator)));
@@ -111,7 +114,7 @@ async fn heap_profile_has_allocated_and_live_bytes() {
         assert!(heap::recording());
         // Addresses of no block: the allocator of this test reports nothing itself.
         for block in 1..=8 {
-            heap::allocated(block * 16, heap::RATE);
+            heap::allocated(block * 16, LARGE * heap::RATE);
         }
         for block in 1..=3 {
             heap::freed(block * 16);
@@ -122,8 +125,8 @@ async fn heap_profile_has_allocated_and_live_bytes() {
     let (samples, ()) = tokio::join!(heap::profile(Some(Duration::from_millis(300))), record);
     let samples = samples.expect("a profile");
     let sum = |at: usize| samples.stacks.iter().map(|(_, values)| values[at]).sum::<u64>();
-    let rate = heap::RATE as u64;
-    assert_eq!([sum(0), sum(1), sum(2), sum(3)], [8, 8 * rate, 5, 5 * rate]);
+    let size = (LARGE * heap::RATE) as u64;
+    assert_eq!([sum(0), sum(1), sum(2), sum(3)], [8, 8 * size, 5, 5 * size]);
     assert!(!heap::recording());
     let profile = decoded(&samples.encode());
     assert!(names(&profile).iter().any(|name| name.contains("heap_profile_has_allocated")));
@@ -139,18 +142,32 @@ async fn continuous_heap_profile_has_blocks_in_use() {
     };
     heap::record_continuously(RATE).expect("starts");
     for block in 1..=4 {
-        heap::allocated(block * 4096, RATE);
+        heap::allocated(block * 4096, LARGE * RATE);
     }
     heap::freed(4096);
-    let rate = RATE as u64;
+    let size = (LARGE * RATE) as u64;
     let all = heap::profile(None).await.expect("a profile");
-    assert_eq!(sums(&all), [4, 4 * rate, 3, 3 * rate]);
-    assert_eq!(all.period, rate);
+    assert_eq!(sums(&all), [4, 4 * size, 3, 3 * size]);
+    assert_eq!(all.period, RATE as u64);
     let record = async {
         heap::freed(2 * 4096);
-        heap::allocated(5 * 4096, 3 * RATE);
+        heap::allocated(5 * 4096, 3 * LARGE * RATE);
     };
     let (added, ()) = tokio::join!(heap::profile(Some(Duration::from_millis(50))), record);
-    assert_eq!(sums(&added.expect("a profile"))[..2], [1, 3 * rate]);
-    assert_eq!(sums(&heap::profile(None).await.expect("a profile")), [5, 7 * rate, 3, 5 * rate]);
+    assert_eq!(sums(&added.expect("a profile"))[..2], [1, 3 * size]);
+    assert_eq!(sums(&heap::profile(None).await.expect("a profile")), [5, 7 * size, 3, 5 * size]);
+    // Work that repeats itself: of all its allocations, none is sampled each time and none never.
+    for _ in 0..400 {
+        allocates_a_small_block(RATE);
+        heap::allocated(7 * 4096, RATE - RATE / 16);
+        heap::freed(7 * 4096);
+    }
+    let profile = decoded(&heap::profile(None).await.expect("a profile").encode());
+    assert!(names(&profile).iter().any(|name| name.contains("allocates_a_small_block")));
+}
+
+#[inline(never)]
+fn allocates_a_small_block(rate: usize) {
+    heap::allocated(black_box(6 * 4096), rate / 16);
+    heap::freed(black_box(6 * 4096));
 }

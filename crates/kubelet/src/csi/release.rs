@@ -7,22 +7,19 @@ use std::time::Instant;
 use cri::csi::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 use tonic::{Code, Status};
 
-use super::driver::{Drivers, within};
+use super::driver::within;
 use super::record::{self, Published};
 use super::{CsiError, at};
-use crate::metrics::{StorageMetrics, VolumeOperation};
+use crate::metrics::VolumeOperation;
+use crate::shared::Shared;
 use crate::volumes::csi_plugin;
 
 const UNPUBLISH: &str = "NodeUnpublishVolume";
 const UNSTAGE: &str = "NodeUnstageVolume";
 
 /// Unpublishes all CSI volumes of a pod, and unstages those that no other pod of the node uses.
-pub async fn unpublish_all(
-    drivers: &Drivers,
-    metrics: &StorageMetrics,
-    kubelet: &Path,
-    pod: &Path,
-) -> Result<(), CsiError> {
+pub async fn unpublish_all(shared: &Shared, pod: &Path) -> Result<(), CsiError> {
+    let (drivers, metrics, kubelet) = (&shared.drivers, &shared.metrics.storage, &shared.config.directory);
     for (directory, published) in record::of_pod(pod) {
         let name = &published.driver_name;
         let driver = drivers.find(name).ok_or_else(|| CsiError::NoDriver(name.clone()))?;

@@ -50,9 +50,8 @@ impl Worker {
             tracing::warn!(pod = %self.uid, %error, "failed to unmount subpaths of pod volumes");
             return Ok(Round::Retry);
         }
-        let (kubelet, storage) = (&self.shared.config.directory, &self.shared.metrics.storage);
-        let released = csi::unpublish_all(&self.shared.drivers, storage, kubelet, &self.directories.root);
-        if let Err(error) = released.await {
+        let kubelet = &self.shared.config.directory;
+        if let Err(error) = csi::unpublish_all(&self.shared, &self.directories.root).await {
             tracing::warn!(pod = %self.uid, %error, "failed to unpublish pod volumes");
             return Ok(Round::Retry);
         }
