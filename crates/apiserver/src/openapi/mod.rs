@@ -378,7 +378,9 @@ impl OpenApi {
             parameters: &parameters,
         };
         let mut merged = MergedSpecs::new(&own, self.remote.values().flatten().map(|spec| &**spec));
-        merged.paths.iter().for_each(|(path, item)| drop(writer.member(path, item)));
+        for (path, item) in &merged.paths {
+            writer.member(path, item);
+        }
         writer.close();
         writer.open("definitions");
         for name in &names {
@@ -387,7 +389,9 @@ impl OpenApi {
                 writer.member(name, &definition);
             }
         }
-        merged.definitions.iter().for_each(|(name, definition)| drop(writer.member(name, definition)));
+        for (name, definition) in &merged.definitions {
+            writer.member(name, definition);
+        }
         writer.close();
         parameters.extend(std::mem::take(&mut merged.parameters));
         writer.member("parameters", &Value::Object(parameters));
