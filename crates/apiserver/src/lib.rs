@@ -25,6 +25,7 @@ mod rest;
 mod selection;
 pub mod serve;
 mod server;
+mod shared_map;
 mod stored_form;
 #[cfg(test)]
 mod test_server;

@@ -371,7 +371,8 @@ struct Watch {
 
 impl Watch {
     async fn open(cluster: &Cluster, path: &str) -> Self {
-        let request = Request::get(format!("{path}?watch=true&resourceVersion=0"))
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let request = Request::get(format!("{path}{joint}watch=true&resourceVersion=0"))
             .header("authorization", format!("Bearer {ADMIN}"))
             .body(RequestBody::default())
             .expect("a request");
@@ -434,21 +435,25 @@ async fn hanging_conversion_webhook_blocks_only_watches_of_converted_versions() 
     let fault = Arc::new(Mutex::new(Fault::None));
     let responder = webhook(&fault).await;
     let cluster = Cluster::start().await;
-    cluster.define(&converted_definition(&responder)).await;
+    let mut definition = converted_definition(&responder);
+    definition["spec"]["versions"][1]["selectableFields"] = json!([{"jsonPath": ".spec.length"}]);
+    cluster.define(&definition).await;
     assert_eq!(cluster.ask(Method::POST, WIDGETS, &widget("a", json!({"size": 1}))).await.0, 201);
     let mut stored = Watch::open(&cluster, WIDGETS).await;
     let mut converted = Watch::open(&cluster, V2).await;
+    let mut selected = Watch::open(&cluster, &format!("{V2}?fieldSelector=spec.length!=3")).await;
     let mut other = Watch::open(&cluster, "/api/v1/namespaces").await;
     let event = |kind: &str, name: &str, spec: Value| (kind.to_owned(), name.to_owned(), spec);
     assert_eq!(stored.next().await, event("ADDED", "a", json!({"size": 1})));
     assert_eq!(converted.next().await, event("ADDED", "a", json!({"length": 1})));
+    assert_eq!(selected.next().await, event("ADDED", "a", json!({"length": 1})));
     while other.next().await.1 != "n" {}
 
     *fault.lock() = Fault::Silent;
     for size in 2..5 {
         let patch = json!({"spec": {"size": size}});
         assert_eq!(cluster.patch(&format!("{WIDGETS}/a"), MERGE, &patch).await.0, 200);
-        assert!(!converted.has_event(), "the webhook has not answered");
+        assert!(!converted.has_event() && !selected.has_event(), "the webhook has not answered");
         assert_eq!(stored.next().await, event("MODIFIED", "a", json!({"size": size})));
     }
     let namespace = json!({"metadata": {"name": "m"}});
@@ -461,5 +466,9 @@ async fn hanging_conversion_webhook_blocks_only_watches_of_converted_versions() 
     *fault.lock() = Fault::None;
     for length in 2..5 {
         assert_eq!(converted.next().await, event("MODIFIED", "a", json!({"length": length})), "none is lost");
+    }
+    for (kind, length) in [("MODIFIED", 2), ("DELETED", 2), ("ADDED", 4)] {
+        let (of_event, name, spec) = selected.next().await;
+        assert_eq!((of_event.as_str(), name.as_str(), &spec), (kind, "a", &json!({"length": length})));
     }
 }

@@ -7,6 +7,7 @@
 use super::conditions;
 use crate::cache::Entry;
 use crate::registry::conditions::Condition;
+use crate::stored_form::Members;
 use api::custom::DefinitionSource;
 use api::value::Fields;
 use machinery::{Value, meta};
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// Digest of a definition's spec.
+/// Digest of a definition's stored spec.
 pub type SpecDigest = [u8; 32];
 
 /// One definition.
@@ -32,7 +33,7 @@ impl KnownDefinition {
     /// Decodes the head of a definition, reusing the results of a previous state with the same spec.
     pub fn new(entry: &Arc<Entry>, previous: Option<&Self>, decoded: &LastDecoded) -> Self {
         let whole = decoded.get(entry);
-        let spec = digest(whole.field("spec"));
+        let spec = digest(entry);
         let structure = match previous.filter(|previous| previous.spec == spec) {
             Some(previous) => previous.structure.clone(),
             None => conditions::structure(&whole),
@@ -54,22 +55,11 @@ impl KnownDefinition {
     }
 }
 
-/// Digest of a spec.
-fn digest(spec: &Value) -> SpecDigest {
-    struct Hashing(Sha256);
-    impl std::io::Write for Hashing {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.update(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut out = std::io::BufWriter::new(Hashing(Sha256::new()));
-    serde_json::to_writer(&mut out, spec).expect("hashing does not fail");
-    let hashing = out.into_inner().map_err(|error| error.into_error()).expect("hashing does not fail");
-    hashing.0.finalize().into()
+/// Digest of the stored bytes of a spec, which nothing has to be decoded and encoded for.
+fn digest(entry: &Entry) -> SpecDigest {
+    let members: Members<'_> = serde_json::from_slice(&entry.bytes).unwrap_or_default();
+    let spec = members.get("spec").map_or("", |spec| spec.get());
+    Sha256::digest(spec).into()
 }
 
 /// A copy without schemas, printer columns, managed fields and annotations of other programs.

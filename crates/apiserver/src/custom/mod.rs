@@ -60,6 +60,8 @@ struct Follower {
     feed: Feed,
     maker: Maker,
     definitions: BTreeMap<String, KnownDefinition>,
+    /// Names of definitions that wait for their names to be accepted.
+    waiting: BTreeSet<String>,
     served: BTreeMap<String, Arc<ServedDefinition>>,
     /// Names of definitions that changed since the catalogue was built.
     changed: BTreeSet<String>,
@@ -100,6 +102,7 @@ impl CustomResources {
             feed: Feed::new(Arc::clone(&storage)),
             maker,
             definitions: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             served: BTreeMap::new(),
             changed: BTreeSet::new(),
             pending: BTreeSet::new(),
@@ -163,11 +166,12 @@ impl Follower {
         match self.feed.take() {
             FeedUpdate::Snapshot(entries) => {
                 let mut previous = std::mem::take(&mut self.definitions);
+                self.waiting.clear();
                 for entry in &entries {
                     let name = entry.key.rsplit('/').next().unwrap_or_default().to_owned();
                     let known =
                         KnownDefinition::new(entry, previous.remove(&name).as_ref(), &self.maker.decoded);
-                    self.definitions.insert(name, known);
+                    self.insert(name, known);
                 }
                 self.pending = self.definitions.keys().cloned().collect();
                 self.changed = self.definitions.keys().chain(self.served.keys()).cloned().collect();
@@ -194,16 +198,25 @@ impl Follower {
         self.changed.insert(name.clone());
         if is_gone {
             self.definitions.remove(&name);
+            self.waiting.remove(&name);
             self.accepted.remove(&name);
         } else {
-            self.definitions.insert(name.clone(), known);
-            self.pending.insert(name);
+            self.pending.insert(name.clone());
+            self.insert(name, known);
         }
-        let waits = |other: &&Value| {
-            other.field("spec").text("group") == group && !is_true(other, conditions::NAMES_ACCEPTED)
+        let is_of_group = |name: &&String| {
+            self.definitions.get(*name).is_some_and(|other| other.head.field("spec").text("group") == group)
         };
-        let heads = self.definitions.values().map(|other| &other.head);
-        self.pending.extend(heads.filter(waits).map(|other| meta::name(other).to_owned()));
+        self.pending.extend(self.waiting.iter().filter(is_of_group).cloned());
+    }
+
+    fn insert(&mut self, name: String, known: KnownDefinition) {
+        if is_true(&known.head, conditions::NAMES_ACCEPTED) {
+            self.waiting.remove(&name);
+        } else {
+            self.waiting.insert(name.clone());
+        }
+        self.definitions.insert(name, known);
     }
 
     /// Adds the changed definitions to the catalogue.

@@ -16,6 +16,7 @@ pub use order::document;
 pub use root_paths::{CHECKS, HealthCheck};
 pub use version::{GIT_VERSION, register_build_info, version};
 
+use crate::shared_map::SharedMap;
 use api::Text;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -78,9 +79,9 @@ impl Group {
 /// Documents of the discovery paths.
 #[derive(Debug)]
 pub struct Discovery {
-    /// In discovery order.
-    groups: Vec<Arc<Group>>,
-    by_name: HashMap<Arc<str>, Arc<Group>>,
+    groups: SharedMap<Arc<Group>>,
+    /// In discovery order, sorted for the first list.
+    ordered: OnceLock<Vec<Arc<Group>>>,
     server_address: Arc<str>,
     aggregated_core: OnceLock<Document>,
     aggregated_groups: OnceLock<Document>,
@@ -101,44 +102,47 @@ impl Discovery {
         for version in versions {
             by_group.entry(version.group.clone()).or_default().push(version);
         }
-        Self::of_groups(Vec::new(), HashMap::new(), by_group, server_address.into())
+        Self::of_groups(SharedMap::default(), by_group, server_address.into())
     }
 
     /// This discovery with other versions of some groups; a group without versions is left out. All others are
     /// shared.
     #[must_use]
     pub fn with_groups(&self, changed: HashMap<Text, Vec<Arc<GroupVersion>>>) -> Self {
-        let (mut groups, mut by_name) = (self.groups.clone(), self.by_name.clone());
-        groups.retain(|group| !changed.contains_key(group.name()));
-        changed.keys().for_each(|name| drop(by_name.remove(name.as_ref())));
-        Self::of_groups(groups, by_name, changed, Arc::clone(&self.server_address))
+        Self::of_groups(self.groups.clone(), changed, Arc::clone(&self.server_address))
     }
 
     fn of_groups(
-        mut groups: Vec<Arc<Group>>,
-        mut by_name: HashMap<Arc<str>, Arc<Group>>,
-        added: HashMap<Text, Vec<Arc<GroupVersion>>>,
+        mut groups: SharedMap<Arc<Group>>,
+        changed: HashMap<Text, Vec<Arc<GroupVersion>>>,
         server_address: Arc<str>,
     ) -> Self {
-        for (name, versions) in added {
-            if let Some(group) = Group::new(versions) {
-                groups.push(Arc::clone(&group));
-                by_name.insert(Arc::from(&*name), group);
+        for (name, versions) in changed {
+            match Group::new(versions) {
+                Some(group) => groups.insert(Arc::from(&*name), group),
+                None => groups.remove(&name),
             }
         }
-        groups.sort_by(|one, other| one.versions[0].rank(&other.versions[0]));
         let (aggregated_core, aggregated_groups) = (OnceLock::new(), OnceLock::new());
-        Discovery { groups, by_name, server_address, aggregated_core, aggregated_groups }
+        Discovery { groups, ordered: OnceLock::new(), server_address, aggregated_core, aggregated_groups }
+    }
+
+    fn ordered(&self) -> &[Arc<Group>] {
+        self.ordered.get_or_init(|| {
+            let mut groups: Vec<Arc<Group>> = self.groups.values().cloned().collect();
+            groups.sort_by(|one, other| one.versions[0].rank(&other.versions[0]));
+            groups
+        })
     }
 
     /// The group versions in discovery order.
     pub fn versions(&self) -> impl Iterator<Item = &Arc<GroupVersion>> {
-        self.groups.iter().flat_map(|group| &group.versions)
+        self.ordered().iter().flat_map(|group| &group.versions)
     }
 
     /// The versions of a group in discovery order.
     pub fn versions_of(&self, group: &str) -> &[Arc<GroupVersion>] {
-        self.by_name.get(group).map_or(&[], |group| &group.versions)
+        self.groups.get(group).map_or(&[], |group| &group.versions)
     }
 
     /// `/api`: an APIVersions.
@@ -159,7 +163,7 @@ impl Discovery {
 
     /// `/apis/{group}`: an APIGroup.
     pub fn group(&self, name: &str) -> Option<Value> {
-        let found = self.by_name.get(name).filter(|_| !name.is_empty());
+        let found = self.groups.get(name).filter(|_| !name.is_empty());
         found.map(|found| {
             let mut group = group(&found.versions);
             let map = group.as_object_mut().expect("an object literal");
@@ -171,7 +175,7 @@ impl Discovery {
 
     /// Reports whether `/apis/{group}` is served.
     pub fn has_group(&self, name: &str) -> bool {
-        !name.is_empty() && self.by_name.contains_key(name)
+        !name.is_empty() && self.groups.get(name).is_some()
     }
 
     /// `/api/v1` (with an empty group) and `/apis/{group}/{version}`: an APIResourceList.
@@ -182,7 +186,7 @@ impl Discovery {
 
     /// The aggregated form of `/api`: an APIGroupDiscoveryList.
     pub fn aggregated_core(&self) -> &Document {
-        self.aggregated_core.get_or_init(|| aggregated_document(self.by_name.get("")))
+        self.aggregated_core.get_or_init(|| aggregated_document(self.groups.get("")))
     }
 
     /// The aggregated form of `/apis`: an APIGroupDiscoveryList.
@@ -201,7 +205,7 @@ impl Discovery {
     }
 
     fn all_named(&self) -> impl Iterator<Item = &Arc<Group>> {
-        self.groups.iter().filter(|group| !group.name().is_empty())
+        self.ordered().iter().filter(|group| !group.name().is_empty())
     }
 
     fn named_groups(&self) -> impl Iterator<Item = &[Arc<GroupVersion>]> {

@@ -1,4 +1,4 @@
-//! A finished document, and its writer. Recently used documents are plain, others are compressed.
+//! A finished document, and its writer.
 
 use super::gnostic::Encoder;
 use base::clock::Clock;
@@ -8,22 +8,17 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use parking_lot::Mutex;
 use serde_json::Value;
-use sha2::{Digest, Sha512};
-use std::collections::VecDeque;
+use sha2::{Digest, Sha256, Sha512};
 use std::io::{Read as _, Write};
-use std::sync::{Arc, Weak};
+use std::ops::Range;
 use std::time::SystemTime;
 
 const LEVEL: Compression = Compression::new(5);
 
-/// Limits of cached plain documents of version 3: number, and total bytes.
-const MAX_HOT: usize = 16;
-const MAX_HOT_BYTES: usize = 8 << 20;
-
 /// A document in one encoding.
 #[derive(Debug)]
 pub struct Document {
-    /// SHA-512 of the JSON in upper-case hexadecimal: the `hash` of URLs and, quoted, the ETag. The protobuf form
+    /// Upper-case hexadecimal digest of the content: the `hash` of URLs and, quoted, the ETag. The protobuf form
     /// shares the hash of the JSON.
     pub hash: String,
     /// Length of the plain document.
@@ -71,8 +66,13 @@ impl Document {
         self.body.lock().gzip()
     }
 
+    /// The plain document, unless only the compressed form is kept.
+    pub(super) fn kept_plain(&self) -> Option<Bytes> {
+        self.body.lock().plain.clone()
+    }
+
     /// Drops the plain form.
-    fn compact(&self) {
+    pub(super) fn compact(&self) {
         let mut body = self.body.lock();
         body.gzip();
         body.plain = None;
@@ -104,60 +104,20 @@ fn exactly(bytes: Vec<u8>) -> Bytes {
     Bytes::from(bytes.into_boxed_slice())
 }
 
-/// The most recently built documents. They are plain, so that a changed one is served without being compressed and
-/// inflated; older ones are compressed.
-#[derive(Default)]
-pub struct HotDocuments {
-    documents: Mutex<VecDeque<Weak<Document>>>,
-}
-
-impl HotDocuments {
-    pub fn insert(&self, document: &Arc<Document>) {
-        let cold = {
-            let mut hot = self.documents.lock();
-            hot.retain(|known| known.strong_count() > 0);
-            hot.push_back(Arc::downgrade(document));
-            let length = |known: &Weak<Document>| known.upgrade().map_or(0, |known| known.length);
-            let mut bytes: usize = hot.iter().map(length).sum();
-            let mut cold = Vec::new();
-            while hot.len() > MAX_HOT || bytes > MAX_HOT_BYTES {
-                let Some(oldest) = hot.pop_front() else { break };
-                bytes -= length(&oldest).min(bytes);
-                cold.extend(oldest.upgrade());
-            }
-            cold
-        };
-        cold.iter().for_each(|document| document.compact());
-    }
-}
-
 /// The bytes of a document while it is written.
 enum Form {
     Plain(Vec<u8>),
     Compressed(Box<GzEncoder<Vec<u8>>>),
 }
 
-/// Counts, hashes and stores the bytes written to it.
-struct Sink {
-    form: Form,
-    hasher: Sha512,
-    length: usize,
-}
+/// Digest of the JSON of a member.
+type MemberDigest = [u8; 32];
 
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.hasher.update(bytes);
-        self.length += bytes.len();
-        match &mut self.form {
-            Form::Plain(plain) => plain.extend_from_slice(bytes),
-            Form::Compressed(encoder) => encoder.write_all(bytes)?,
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+/// Place of a member's JSON in a plain document.
+#[derive(Clone, Debug, Default)]
+pub struct Span {
+    range: Range<usize>,
+    digest: MemberDigest,
 }
 
 /// Receiver of a document, member by member, so that its value is never in memory as a whole.
@@ -165,14 +125,21 @@ pub trait Output {
     /// Opens a member that is an object.
     fn open(&mut self, key: &str);
     fn close(&mut self);
-    fn member(&mut self, key: &str, value: &Value);
+    /// Returns the place of the member, empty if this output has none.
+    fn member(&mut self, key: &str, value: &Value) -> Span;
+    /// As [`Output::member`], with a member of another plain document.
+    fn repeat(&mut self, key: &str, span: &Span, plain: &[u8]) -> Span;
 }
 
-/// Writes JSON.
+/// Writes JSON. The hash covers the digests of members, so that members of another document are not hashed again.
 pub struct Writer {
-    sink: std::io::BufWriter<Sink>,
+    form: Form,
+    hasher: Sha512,
+    length: usize,
     /// For each depth, true while the object has no member.
     empty: Vec<bool>,
+    /// JSON of the current member.
+    scratch: Vec<u8>,
 }
 
 impl Writer {
@@ -181,49 +148,60 @@ impl Writer {
         Self::new(Form::Compressed(Box::new(GzEncoder::new(Vec::new(), LEVEL))))
     }
 
-    /// A writer of plain documents.
-    pub fn plain() -> Self {
-        Self::new(Form::Plain(Vec::new()))
+    /// A writer of plain documents of about this length.
+    pub fn plain(length: usize) -> Self {
+        Self::new(Form::Plain(Vec::with_capacity(length)))
     }
 
     fn new(form: Form) -> Self {
-        let sink = Sink { form, hasher: Sha512::new(), length: 0 };
-        let mut writer =
-            Writer { sink: std::io::BufWriter::with_capacity(32 * 1024, sink), empty: vec![true] };
+        let (hasher, scratch) = (Sha512::new(), Vec::new());
+        let mut writer = Writer { form, hasher, length: 0, empty: vec![true], scratch };
         writer.put(b"{");
         writer
     }
 
-    /// Writing to memory does not fail.
+    /// Writes and hashes bytes outside of members.
     fn put(&mut self, bytes: &[u8]) {
-        self.sink.write_all(bytes).expect("writing to memory does not fail");
+        self.hasher.update(bytes);
+        self.store(bytes);
+    }
+
+    fn store(&mut self, bytes: &[u8]) {
+        self.length += bytes.len();
+        match &mut self.form {
+            Form::Plain(plain) => plain.extend_from_slice(bytes),
+            Form::Compressed(encoder) => encoder.write_all(bytes).expect("writing to memory does not fail"),
+        }
     }
 
     fn key(&mut self, key: &str) {
-        if !std::mem::replace(self.empty.last_mut().expect("an open object"), false) {
-            self.put(b",");
-        }
-        serde_json::to_writer(&mut self.sink, key).expect("writing to memory does not fail");
-        self.put(b":");
+        let is_first = std::mem::replace(self.empty.last_mut().expect("an open object"), false);
+        let mut text = if is_first { Vec::new() } else { vec![b','] };
+        serde_json::to_writer(&mut text, key).expect("writing to memory does not fail");
+        text.push(b':');
+        self.put(&text);
+    }
+
+    fn encoded(&mut self, key: &str, json: &[u8], digest: MemberDigest) -> Span {
+        self.key(key);
+        let start = self.length;
+        self.hasher.update(digest);
+        self.store(json);
+        Span { range: start..self.length, digest }
     }
 
     pub fn finish(mut self) -> Document {
         while !self.empty.is_empty() {
             self.close();
         }
-        let sink = self
-            .sink
-            .into_inner()
-            .map_err(|error| error.into_error())
-            .expect("writing to memory does not fail");
-        let body = match sink.form {
-            Form::Plain(plain) => Body { plain: Some(exactly(plain)), gzip: None },
+        let body = match self.form {
+            Form::Plain(plain) => Body { plain: Some(Bytes::from(plain)), gzip: None },
             Form::Compressed(encoder) => {
                 let gzip = encoder.finish().expect("writing to memory does not fail");
                 Body { plain: None, gzip: Some(exactly(gzip)) }
             }
         };
-        Document::new(hex::encode_upper(sink.hasher.finalize()), sink.length, body)
+        Document::new(hex::encode_upper(self.hasher.finalize()), self.length, body)
     }
 }
 
@@ -239,9 +217,17 @@ impl Output for Writer {
         self.put(b"}");
     }
 
-    fn member(&mut self, key: &str, value: &Value) {
-        self.key(key);
-        serde_json::to_writer(&mut self.sink, value).expect("writing to memory does not fail");
+    fn member(&mut self, key: &str, value: &Value) -> Span {
+        let mut json = std::mem::take(&mut self.scratch);
+        json.clear();
+        serde_json::to_writer(&mut json, value).expect("writing to memory does not fail");
+        let span = self.encoded(key, &json, Sha256::digest(&json).into());
+        self.scratch = json;
+        span
+    }
+
+    fn repeat(&mut self, key: &str, span: &Span, plain: &[u8]) -> Span {
+        self.encoded(key, &plain[span.range.clone()], span.digest)
     }
 }
 
@@ -254,7 +240,13 @@ impl Output for Encoder {
         Encoder::close(self);
     }
 
-    fn member(&mut self, key: &str, value: &Value) {
+    fn member(&mut self, key: &str, value: &Value) -> Span {
         Encoder::member(self, key, value);
+        Span::default()
+    }
+
+    fn repeat(&mut self, key: &str, span: &Span, plain: &[u8]) -> Span {
+        let value = serde_json::from_slice(&plain[span.range.clone()]).expect("own JSON is valid");
+        Output::member(self, key, &value)
     }
 }

@@ -17,28 +17,31 @@ mod definitions;
 mod document;
 mod fixed_routes;
 mod gnostic;
+mod hot;
 mod parameters;
 mod remote_spec;
 mod render;
 mod resource_routes;
 mod route;
 mod shared_parameters;
+mod version_3;
 
 #[cfg(test)]
 mod reference_tests;
 
 pub use definitions::BuiltIn;
 pub use document::Document;
-use document::HotDocuments;
 pub use remote_spec::RemoteSpec;
 use remote_spec::{MergedSpecs, OwnSpec};
 
 use crate::discovery::GroupVersion;
+use crate::shared_map::SharedMap;
 use api::Text;
 use api::docs::Docs;
 use api::runtime_config::RuntimeConfig;
 use document::{Output, Writer};
 use gnostic::Encoder;
+use hot::HotDocuments;
 use machinery::schema::Schema;
 use parameters::Parameters;
 use route::{PathItem, Routes};
@@ -106,7 +109,10 @@ pub struct OpenApi {
     /// Types of non-resources: discovery, version.
     base: Arc<dyn Types>,
     v2: Forms,
-    v3: BTreeMap<Arc<str>, Arc<Path>>,
+    /// Version 3 documents of non-resource paths.
+    fixed: Arc<Paths>,
+    /// Version 3 documents of groups and their versions, by group.
+    groups: SharedMap<Arc<Paths>>,
     index: OnceLock<Arc<Document>>,
     /// Version 3 documents of other servers, each with its part of that server's version 2 document.
     remote: BTreeMap<String, Option<Arc<RemoteSpec>>>,
@@ -120,6 +126,9 @@ pub struct GroupDocuments {
     /// As in [`OpenApi`].
     pub remote: BTreeMap<String, Option<Arc<RemoteSpec>>>,
 }
+
+/// Version 3 documents by path.
+type Paths = BTreeMap<Arc<str>, Arc<Path>>;
 
 /// One version 3 document, shared by catalogues in which it is unchanged.
 struct Path {
@@ -154,21 +163,26 @@ enum Source {
 impl OpenApi {
     /// The documents of these group versions; `base` has the types of discovery.
     pub fn new(parts: Vec<Part>, base: Arc<dyn Types>) -> Self {
-        let mut v3: BTreeMap<Arc<str>, Arc<Path>> = BTreeMap::new();
-        for (index, (name, ..)) in fixed_routes::all().iter().enumerate() {
-            v3.insert(Arc::from(*name), Path::new(Source::Fixed(index)));
+        let fixed = fixed_routes::all().into_iter().enumerate();
+        let fixed = fixed.map(|(index, (name, ..))| (Arc::from(name), Path::new(Source::Fixed(index))));
+        let mut groups: BTreeMap<Arc<str>, Paths> = BTreeMap::new();
+        for part in &parts {
+            let group = &*part.discovery.group;
+            let paths = groups.entry(Arc::from(group)).or_default();
+            if !part.custom && !group.is_empty() {
+                let path = Arc::from(format!("apis/{group}"));
+                paths.insert(path, Path::new(Source::Group(group.to_owned())));
+            }
         }
-        for part in parts.iter().filter(|part| !part.custom && !part.discovery.group.is_empty()) {
-            let group = part.discovery.group.to_string();
-            v3.insert(Arc::from(format!("apis/{group}")), Path::new(Source::Group(group)));
-        }
-        for (path, parts) in by_path(&parts) {
-            v3.insert(path, Path::new(Source::Version(parts)));
+        for (path, parts) in by_path(parts) {
+            let group = group_of(&path).unwrap_or_default();
+            groups.entry(Arc::from(group)).or_default().insert(path, Path::new(Source::Version(parts)));
         }
         OpenApi {
             base,
             v2: Forms::default(),
-            v3,
+            fixed: Arc::new(fixed.collect()),
+            groups: groups.into_iter().map(|(group, paths)| (group, Arc::new(paths))).collect(),
             index: OnceLock::new(),
             remote: BTreeMap::new(),
             hot: Arc::default(),
@@ -177,33 +191,52 @@ impl OpenApi {
 
     /// These documents with other ones for the versions of some groups. Unchanged documents are shared.
     #[must_use]
-    pub fn with_groups(&self, groups: Vec<GroupDocuments>) -> Self {
-        let (mut v3, mut remote) = (self.v3.clone(), self.remote.clone());
-        for GroupDocuments { group, parts, remote: added } in groups {
-            let below = if group.is_empty() { "api/".to_owned() } else { format!("apis/{group}/") };
-            for path in paths_below(&v3, &below) {
-                v3.remove(&path);
-            }
-            for path in paths_below(&remote, &below) {
-                remote.remove(&path);
-            }
+    pub fn with_groups(&self, changed: Vec<GroupDocuments>) -> Self {
+        let (mut groups, mut remote) = (self.groups.clone(), self.remote.clone());
+        for GroupDocuments { group, parts, remote: added } in changed {
+            remote.retain(|path, _| group_of(path) != Some(&*group));
             remote.extend(added);
-            for (path, parts) in by_path(&parts) {
+            let known = self.groups.get(&group);
+            let of_group = |path: &&Arc<Path>| matches!(path.source, Source::Group(_));
+            let mut paths: Paths = known
+                .into_iter()
+                .flat_map(|paths| paths.iter())
+                .filter(|(_, path)| of_group(path))
+                .map(|(name, path)| (Arc::clone(name), Arc::clone(path)))
+                .collect();
+            for (name, parts) in by_path(parts) {
                 let source = Source::Version(parts);
-                let known = self.v3.get(&path).filter(|known| known.source.is_same(&source));
-                let document = known.map_or_else(|| Path::new(source), Arc::clone);
-                v3.insert(path, document);
+                let same =
+                    known.and_then(|paths| paths.get(&name)).filter(|same| same.source.is_same(&source));
+                let path = same.map_or_else(|| Path::new(source), Arc::clone);
+                paths.insert(name, path);
+            }
+            let gone =
+                known.into_iter().flat_map(|known| known.keys()).filter(|name| !paths.contains_key(*name));
+            gone.for_each(|name| self.hot.remove(name));
+            if paths.is_empty() {
+                groups.remove(&group);
+            } else {
+                groups.insert(Arc::from(&*group), Arc::new(paths));
             }
         }
         let (v2, index) = (Forms::default(), OnceLock::new());
-        OpenApi { base: Arc::clone(&self.base), v2, v3, index, remote, hot: Arc::clone(&self.hot) }
+        let (base, fixed, hot) = (Arc::clone(&self.base), Arc::clone(&self.fixed), Arc::clone(&self.hot));
+        OpenApi { base, v2, fixed, groups, index, remote, hot }
     }
 
     /// The parts of a group's versions.
     pub fn parts_of(&self, group: &str) -> Vec<Part> {
-        let below = if group.is_empty() { "api/".to_owned() } else { format!("apis/{group}/") };
-        let found = self.v3.range(Arc::from(&*below)..).take_while(|(path, _)| path.starts_with(&below));
-        found.flat_map(|(_, path)| path.source.parts()).cloned().collect()
+        let paths = self.groups.get(group).into_iter().flat_map(|paths| paths.values());
+        paths.flat_map(|path| path.source.parts()).cloned().collect()
+    }
+
+    /// A version 3 document by its path.
+    fn path(&self, name: &str) -> Option<&Arc<Path>> {
+        match group_of(name) {
+            Some(group) => self.groups.get(group)?.get(name),
+            None => self.fixed.get(name),
+        }
     }
 
     /// The documents of the served built-in kinds.
@@ -251,17 +284,19 @@ impl OpenApi {
     /// Reports whether `/openapi/v3/{path}` is served.
     #[cfg(test)]
     pub fn has_document(&self, path: &str) -> bool {
-        self.v3.contains_key(path)
+        self.path(path).is_some()
     }
 
     /// `/openapi/v3/{path}`: `api/v1`, `apis/apps/v1`, `version`, …
     pub fn v3_group_version(&self, path: &str) -> Option<Arc<Document>> {
-        let Path { source, forms } = &**self.v3.get(path)?;
+        let Path { source, forms } = &**self.path(path)?;
         let build = || {
-            let mut writer = Writer::plain();
-            self.write_v3(source, &mut writer);
+            let last = self.hot.last(path);
+            let length = last.as_ref().map_or(0, |last| last.plain.len() + last.plain.len() / 8);
+            let mut writer = Writer::plain(length);
+            let layout = self.write_v3(source, last.as_deref(), &mut writer);
             let document = Arc::new(writer.finish());
-            self.hot.insert(&document);
+            self.hot.insert(path, &document, layout);
             document
         };
         Some(forms.json.get_or_init(build).clone())
@@ -269,11 +304,11 @@ impl OpenApi {
 
     /// `/openapi/v3/{path}` as [`V3_PROTOBUF`].
     pub fn v3_protobuf(&self, path: &str) -> Option<Arc<Document>> {
-        let Path { source, forms } = &**self.v3.get(path)?;
+        let Path { source, forms } = &**self.path(path)?;
         let json = self.v3_group_version(path)?;
         let build = || {
             let mut encoder = Encoder::new(&gnostic::V3);
-            self.write_v3(source, &mut encoder);
+            self.write_v3(source, None, &mut encoder);
             Arc::new(json.in_protobuf(&encoder.finish()))
         };
         Some(forms.protobuf.get_or_init(build).clone())
@@ -287,9 +322,10 @@ impl OpenApi {
     fn build_index(&self) -> Document {
         // Holds the documentation while all documents are built, so that it is inflated once.
         let _docs = self.base.docs();
-        let mut writer = Writer::plain();
+        let mut writer = Writer::plain(0);
         writer.open("paths");
-        for path in self.v3.keys() {
+        let paths: BTreeSet<&Arc<str>> = self.paths().map(|(path, _)| path).collect();
+        for path in paths {
             if let Some(document) = self.v3_group_version(path) {
                 let url = Self::server_relative_url(path, &document);
                 writer.member(path, &json!({"serverRelativeURL": url}));
@@ -300,65 +336,6 @@ impl OpenApi {
         }
         writer.close();
         writer.finish()
-    }
-
-    fn write_v3(&self, source: &Source, writer: &mut dyn Output) {
-        let docs = match source {
-            Source::Version(parts) if parts.iter().all(|part| part.custom) => {
-                parts.first().map(|part| part.types.docs())
-            }
-            _ => None,
-        };
-        let docs = docs.unwrap_or_else(|| self.base.docs());
-        let mut routes = Routes::default();
-        let mut types: Vec<&Arc<dyn Types>> = vec![&self.base];
-        let mut own = None;
-        match source {
-            Source::Fixed(index) => {
-                let (_, path, operation) = fixed_routes::all().swap_remove(*index);
-                routes.add(path, operation);
-            }
-            Source::Group(group) => {
-                let (path, operation) = fixed_routes::group(group);
-                routes.add(path, operation);
-            }
-            Source::Version(parts) => {
-                types = parts.iter().map(|part| &part.types).collect();
-                for part in parts {
-                    let (group, version) = (part.discovery.group.as_ref(), part.discovery.version.as_ref());
-                    if !part.custom {
-                        let (path, operation) = fixed_routes::resources(group, version);
-                        routes.add(path, operation);
-                    }
-                    resource_routes::add(&mut routes, part, &Parameters::new(docs.clone()));
-                    own = Some((group, version));
-                }
-            }
-        }
-        let items = routes.finish();
-        writer.member("openapi", &json!("3.0.0"));
-        writer.member("info", &info());
-        writer.open("paths");
-        for (path, item) in &items {
-            writer.member(path, &render::v3(item));
-        }
-        writer.close();
-        writer.open("components");
-        let named = types_of(&items);
-        if !named.is_empty() {
-            writer.open("schemas");
-            let mentioned =
-                |name: &str| types.iter().map(|types| types.mentioned(name)).find(|names| !names.is_empty());
-            for name in closure(named, |name| mentioned(name).unwrap_or_default()) {
-                let found = types.iter().find_map(|types| types.definition(&name, Dialect::V3, own, &docs));
-                if let Some(definition) = found {
-                    writer.member(&name, &definition);
-                }
-            }
-            writer.close();
-        }
-        writer.member("securitySchemes", &json!({"BearerToken": bearer_token()}));
-        writer.close();
     }
 
     fn write_v2(&self, writer: &mut dyn Output) {
@@ -401,7 +378,9 @@ impl OpenApi {
             parameters: &parameters,
         };
         let mut merged = MergedSpecs::new(&own, self.remote.values().flatten().map(|spec| &**spec));
-        merged.paths.iter().for_each(|(path, item)| writer.member(path, item));
+        for (path, item) in &merged.paths {
+            writer.member(path, item);
+        }
         writer.close();
         writer.open("definitions");
         for name in &names {
@@ -410,7 +389,9 @@ impl OpenApi {
                 writer.member(name, &definition);
             }
         }
-        merged.definitions.iter().for_each(|(name, definition)| writer.member(name, definition));
+        for (name, definition) in &merged.definitions {
+            writer.member(name, definition);
+        }
         writer.close();
         parameters.extend(std::mem::take(&mut merged.parameters));
         writer.member("parameters", &Value::Object(parameters));
@@ -418,8 +399,13 @@ impl OpenApi {
         writer.member("security", &json!([{"BearerToken": []}]));
     }
 
+    /// All version 3 documents of this server, in no particular order.
+    fn paths(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<Path>)> {
+        self.fixed.iter().chain(self.groups.values().flat_map(|paths| paths.iter()))
+    }
+
     fn parts(&self) -> impl Iterator<Item = &Part> {
-        self.v3.values().flat_map(|path| path.source.parts())
+        self.paths().flat_map(|(_, path)| path.source.parts())
     }
 
     /// All sources of types: the base, then every custom resource.
@@ -457,7 +443,7 @@ impl Part {
 }
 
 /// The parts of each group version, by the path of its document.
-fn by_path(parts: &[Part]) -> BTreeMap<Arc<str>, Vec<Part>> {
+fn by_path(parts: Vec<Part>) -> BTreeMap<Arc<str>, Vec<Part>> {
     let mut found: BTreeMap<Arc<str>, Vec<Part>> = BTreeMap::new();
     for part in parts {
         let (group, version) = (&part.discovery.group, &part.discovery.version);
@@ -465,13 +451,18 @@ fn by_path(parts: &[Part]) -> BTreeMap<Arc<str>, Vec<Part>> {
             true => format!("api/{version}"),
             false => format!("apis/{group}/{version}"),
         };
-        found.entry(Arc::from(path)).or_default().push(part.clone());
+        found.entry(Arc::from(path)).or_default().push(part);
     }
     found
 }
 
-fn paths_below<K: Ord + Clone + AsRef<str>, T>(map: &BTreeMap<K, T>, below: &str) -> Vec<K> {
-    map.keys().filter(|path| path.as_ref().starts_with(below)).cloned().collect()
+/// The group of the document at a path; `None` for those of non-resource paths.
+fn group_of(path: &str) -> Option<&str> {
+    match path.split_once('/')? {
+        ("api", _) => Some(""),
+        ("apis", rest) => rest.split('/').next(),
+        _ => None,
+    }
 }
 
 fn info() -> Value {

@@ -108,6 +108,11 @@ pub struct Routes {
 }
 
 impl Routes {
+    /// A single route.
+    pub fn of(path: String, operation: Operation) -> Self {
+        Self { paths: BTreeMap::from([(path, vec![operation])]) }
+    }
+
     pub fn add(&mut self, path: String, operation: Operation) {
         self.paths.entry(path).or_default().push(operation);
     }

@@ -7,6 +7,7 @@ use super::version::Served;
 use crate::aggregate::Backend;
 use crate::discovery::{Discovery, GroupVersion};
 use crate::openapi::{GroupDocuments, OpenApi, Part, RemoteSpec, Types};
+use crate::shared_map::SharedMap;
 use api::Text;
 use api::runtime_config::RuntimeConfig;
 use arc_swap::ArcSwap;
@@ -26,7 +27,7 @@ pub struct Catalogue {
     /// Sequence number within this process.
     pub generation: u64,
     /// By group.
-    served: ByName<Arc<GroupResources>>,
+    served: SharedMap<Arc<GroupResources>>,
     /// By group and version.
     backends: ByName<ByName<Backend>>,
     pub discovery: Discovery,
@@ -133,7 +134,7 @@ impl Catalogue {
     fn new(generation: u64, served: &[Arc<Served>], discovery: Discovery, openapi: OpenApi) -> Self {
         let mut catalogue = Self {
             generation,
-            served: ByName::default(),
+            served: SharedMap::default(),
             backends: ByName::default(),
             discovery,
             openapi: Arc::new(openapi),
