@@ -38,6 +38,7 @@ pub const SWITCHED: &[&str] = &[
     "AllowParsingUserUIDFromCertAuth",
     "CBORServingAndStorage",
     "ClusterTrustBundleProjection",
+    "DRAResourceClaimGranularStatusAuthorization",
     "StorageVersionMigrator",
 ];
 

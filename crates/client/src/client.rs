@@ -278,6 +278,16 @@ impl Client {
         self.delete_at(path::<K>(ns, name, None), options).await
     }
 
+    /// Deletes the objects of `ns`, or of the cluster, that the selectors of `options` match.
+    pub async fn delete_collection<K: Object>(
+        &self,
+        ns: &str,
+        options: &ListOptions,
+    ) -> Result<(), ClientError> {
+        let path = format!("{}{}", path::<K>(ns, "", None), options.query().0);
+        self.delete_at(path, &DeleteOptions::default()).await
+    }
+
     /// Posts to any path: bindings, evictions, reviews, tokens.
     pub async fn post<B: Codec, R: Codec>(&self, path: &str, body: &B) -> Result<R, ClientError> {
         self.json(PreparedRequest::with_body(Method::POST, path.to_owned(), body)?).await

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod attach;
+mod cdi;
 pub mod control;
 pub mod images;
 mod launch;

@@ -125,6 +125,7 @@ pub async fn serve(root: &Path) -> TaskGroup {
     let tasks = TaskGroup::new();
     let mut config = Config::new(root.join("state"));
     config.cni_configurations = root.join("net.d");
+    config.cdi_directories = vec![root.join("cdi")];
     config.pod_ranges = vec!["10.222.0.0/24".to_owned()];
     config.registries = root.join("registries.yaml");
     let runtime = Runtime::open(config, tasks.clone()).expect("the runtime opens");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::connections::Connections;
 use crate::v1::{ImageServiceClient, RuntimeServiceClient};
 
 /// Maximum message size of either side, as in Kubernetes.
@@ -45,6 +46,12 @@ pub fn connect_lazily(address: &str) -> Result<Runtime, ConnectError> {
 /// A lazy connection for clients of other services. Must be called in an async runtime.
 pub fn channel(address: &str) -> Result<Channel, ConnectError> {
     Ok(endpoint(address)?.1.connect_lazy())
+}
+
+/// As [`channel`], with a count of its open connections.
+pub fn counted_channel(address: &str, connections: &Connections) -> Result<Channel, ConnectError> {
+    let (path, endpoint) = endpoint(address)?;
+    Ok(endpoint.connect_with_connector_lazy(connections.connector(path)))
 }
 
 fn endpoint(address: &str) -> Result<(PathBuf, Endpoint), ConnectError> {

@@ -19,12 +19,16 @@ use tokio::sync::{Notify, mpsc};
 use crate::config::Config;
 use crate::configure::dns::ClusterDns;
 use crate::configure::sandbox::NodeSettings;
-use crate::csi::{self, Drivers};
+use crate::csi::Drivers;
+use crate::devices::{self, Devices};
+use crate::dra::{self, Dra};
 use crate::engine::{self, Engine, EngineError, RuntimePod};
 use crate::events::Recorder;
 use crate::housekeeping;
 use crate::metrics::KubeletMetrics;
 use crate::node::{self, NodeAddresses, NodeLoop};
+use crate::plugins;
+use crate::pod_resources;
 use crate::pods::{Cgroups, MountedObjects, Pulls, Users, Workers};
 use crate::server;
 use crate::shared::Shared;
@@ -118,10 +122,17 @@ impl Kubelet {
             )
             .timed_by(metrics.cgroup_manager.clone());
             let shared = Arc::new(Shared {
-                metrics,
                 cgroups,
                 users: Users::open(&config.directory, config.max_pods),
                 drivers: Drivers::default(),
+                devices: Devices::open(&config.directory, metrics.devices.clone(), tasks.clone()),
+                dra: Dra::open(
+                    &config.directory,
+                    &config.node_name,
+                    client.clone(),
+                    metrics.dra.clone(),
+                    tasks.clone(),
+                ),
                 shutting_down: AtomicBool::new(false),
                 node_news: Notify::new(),
                 probes: Arc::default(),
@@ -139,6 +150,7 @@ impl Kubelet {
                 pulls: Pulls::default(),
                 settings,
                 allocatable: RwLock::default(),
+                metrics,
             });
             Ok(Self { shared, listener, informers, address })
         })
@@ -183,7 +195,10 @@ impl Kubelet {
                 pods,
             });
             parts.run("addresses", node::follow_addresses(Arc::clone(&shared), Arc::clone(&workers)));
-            parts.run("plugin registration", csi::follow(Arc::clone(&shared)));
+            parts.run("plugin registration", plugins::follow(Arc::clone(&shared)));
+            parts.run("device plugins", devices::follow(Arc::clone(&shared), Arc::clone(&workers)));
+            parts.run("dynamic resources", dra::follow(Arc::clone(&shared), Arc::clone(&workers)));
+            parts.run("pod resources", pod_resources::serve(Arc::clone(&shared), Arc::clone(&workers)));
             if let Some(directory) = shared.config.static_pods.clone() {
                 let all = Arc::clone(&shared);
                 let workers = Arc::clone(&workers);
@@ -192,6 +207,8 @@ impl Kubelet {
                 parts.run("static pods", static_pods::follow(all, workers, directory, found, mirrors));
             }
             terminate_orphans(&shared, &workers).await;
+            // Pods that ended while this kubelet was down.
+            shared.devices.retain(|uid| workers.contains(uid)).await;
             parts.run("housekeeping", housekeeping::run(Arc::clone(&shared), Arc::clone(&workers), pressure));
             shared.tasks.spawn(shutdown::follow(Arc::clone(&shared), Arc::clone(&workers)));
             let watching = engine::watch(shared.engine.clone(), move |uid| workers.wake(uid));

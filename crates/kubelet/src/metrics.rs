@@ -1,5 +1,7 @@
 //! The kubelet's own metrics, with Kubernetes' names, labels and buckets.
 
+mod devices;
+mod dra;
 mod pods;
 mod storage;
 
@@ -13,6 +15,8 @@ use base::metrics::{
 use crate::lifecycle::MemberKind;
 use objects::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
 
+pub use devices::{DeviceMetrics, PodResourcesMetrics};
+pub use dra::DraMetrics;
 pub use pods::{NodeStartMetrics, PodMetrics, static_label};
 pub use storage::{CsiMetrics, StorageMetrics, VolumeOperation};
 
@@ -161,6 +165,9 @@ pub struct KubeletMetrics {
     pub storage: StorageMetrics,
     pub pods: PodMetrics,
     pub node_start: NodeStartMetrics,
+    pub devices: DeviceMetrics,
+    pub dra: DraMetrics,
+    pub pod_resources: PodResourcesMetrics,
 }
 
 impl KubeletMetrics {
@@ -250,6 +257,9 @@ impl KubeletMetrics {
             storage: StorageMetrics::new(&registry)?,
             pods: PodMetrics::new(&registry)?,
             node_start: NodeStartMetrics::new(&registry)?,
+            devices: DeviceMetrics::new(&registry)?,
+            dra: DraMetrics::new(&registry)?,
+            pod_resources: PodResourcesMetrics::new(&registry)?,
             registry,
         })
     }

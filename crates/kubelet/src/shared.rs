@@ -19,6 +19,8 @@ use crate::configure::downward::PodFacts;
 use crate::configure::sandbox::NodeSettings;
 use crate::configure::sources::References;
 use crate::csi::Drivers;
+use crate::devices::Devices;
+use crate::dra::Dra;
 use crate::engine::Engine;
 use crate::events::Recorder;
 use crate::metrics::KubeletMetrics;
@@ -43,6 +45,8 @@ pub struct Shared {
     pub cgroups: Cgroups,
     pub users: Users,
     pub drivers: Drivers,
+    pub devices: Devices,
+    pub dra: Dra,
     pub probes: Arc<Tally>,
     pub followed: MountedObjects,
     pub settings: NodeSettings,

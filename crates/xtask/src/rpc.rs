@@ -61,6 +61,34 @@ const TARGETS: &[Target] = &[
         methods: &["pluginregistration.Registration/*"],
         server: true,
     },
+    Target {
+        source: "kubelet-deviceplugin-v1beta1.json",
+        output: "crates/cri/src/device_plugin.rs",
+        about: "Device plugins of the kubelet, version 1 beta 1.",
+        methods: &["v1beta1.Registration/*", "v1beta1.DevicePlugin/*"],
+        server: true,
+    },
+    Target {
+        source: "kubelet-podresources-v1.json",
+        output: "crates/cri/src/pod_resources.rs",
+        about: "The kubelet's pod resources API, version 1.",
+        methods: &["v1.PodResourcesLister/*"],
+        server: true,
+    },
+    Target {
+        source: "kubelet-dra-v1.json",
+        output: "crates/cri/src/dra.rs",
+        about: "Drivers of dynamic resource allocation, version 1.",
+        methods: &["k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/*"],
+        server: true,
+    },
+    Target {
+        source: "kubelet-dra-health-v1alpha1.json",
+        output: "crates/cri/src/dra_health.rs",
+        about: "Health of devices that drivers of dynamic resource allocation report, version 1 alpha 1.",
+        methods: &["v1alpha1.DRAResourceHealth/*"],
+        server: true,
+    },
 ];
 
 /// Regenerates every target.

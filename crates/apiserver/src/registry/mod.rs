@@ -8,6 +8,7 @@ mod built_in;
 pub mod catalogue;
 #[cfg(test)]
 mod catalogue_tests;
+mod claim_status;
 pub mod conditions;
 mod conversions;
 pub mod create;
@@ -140,6 +141,8 @@ pub struct Registry {
 /// User, manager and options of a write: its parameters besides the object.
 pub struct WriteContext<'a> {
     pub user: &'a UserInfo,
+    /// Verb of the request: `update`, `patch`.
+    pub verb: &'a str,
     /// Field manager of the write.
     pub manager: String,
     pub dry_run: bool,
@@ -155,6 +158,7 @@ impl<'a> WriteContext<'a> {
     pub fn server(user: &'a UserInfo, record: &'a WriteRecord, namespace: &'a str) -> Self {
         Self {
             user,
+            verb: "update",
             manager: "kube-apiserver".to_owned(),
             dry_run: false,
             subresource: "",

@@ -211,6 +211,7 @@ impl Registry {
         let (found, tolerated) = strategy.validate(&new, &old);
         errors.extend(found);
         drop(budget);
+        errors.extend(self.validate_claim_status(served, name, &new, &old, context).await);
         if errors.is_empty() {
             errors.extend(signers::pod_certificate_problem(self, &attributes, &new, &old).await?);
         }

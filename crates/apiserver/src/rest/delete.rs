@@ -59,6 +59,7 @@ impl Rest {
             let object = entry.value();
             let within = WriteContext {
                 user: write.user,
+                verb: write.verb,
                 manager: String::new(),
                 dry_run: write.dry_run,
                 subresource: write.subresource,

@@ -286,6 +286,7 @@ impl Rest {
         let context = route.context;
         WriteContext {
             user: &context.user,
+            verb: context.info.verb.as_str(),
             manager: context.manager(field_manager),
             dry_run,
             subresource: &context.info.subresource,

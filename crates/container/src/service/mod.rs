@@ -44,6 +44,8 @@ pub struct Config {
     /// Directory of the administrator's network configurations.
     pub cni_configurations: PathBuf,
     pub cni_programs: Vec<PathBuf>,
+    /// Directories of CDI specs; those of later ones take precedence.
+    pub cdi_directories: Vec<PathBuf>,
     /// Pod address ranges of this node; the kubelet can set them later.
     pub pod_ranges: Vec<String>,
     pub bridge: String,
@@ -63,6 +65,7 @@ impl Config {
             program: "/proc/self/exe".into(),
             cni_configurations: "/etc/cni/net.d".into(),
             cni_programs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+            cdi_directories: crate::cdi::DIRECTORIES.map(PathBuf::from).into(),
             pod_ranges: Vec::new(),
             bridge: "ferry0".to_owned(),
             cluster_ranges: Vec::new(),
@@ -81,6 +84,8 @@ pub enum RuntimeError {
     Image(#[from] StoreError),
     #[error(transparent)]
     Network(#[from] NetworkError),
+    #[error("CDI device injection failed: {0}")]
+    Cdi(#[from] crate::cdi::CdiError),
     #[error("{0}")]
     NotFound(String),
     #[error("{0}")]

@@ -6,6 +6,7 @@
 
 mod container;
 mod exec;
+mod hooks;
 mod identity;
 mod log;
 mod mount_target;

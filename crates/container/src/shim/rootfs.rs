@@ -12,8 +12,8 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use sys::cgroups::Hierarchy;
 use sys::mounts::{self, MountAttributes, MountFlags, MountPropagationFlags};
 
-use super::spec::{Device, Mount, Propagation, Root, Source, Spec, UserMap};
-use super::{ShimError, Step, failure, mount_target};
+use super::spec::{Device, DeviceAttributes, Mount, Propagation, Root, Source, Spec, UserMap};
+use super::{ShimError, Step, failure, hooks, mount_target};
 
 /// The devices of every container: name, major, minor.
 const DEVICES: &[(&str, u32, u32)] =
@@ -67,6 +67,7 @@ pub(super) fn build(directory: &Path, spec: &Spec, users: Option<&Users<'_>>) ->
     let devices =
         if spec.privileged { host_devices().step(|| "list devices".to_owned())? } else { Vec::new() };
     make_devices(&root, devices.iter().chain(&spec.devices), users)?;
+    hooks::run(directory, &spec.hooks)?;
     pivot(&target)?;
     let root = mounts::open_root(Path::new("/")).step(|| "open the root".to_owned())?;
     for path in &spec.masked_paths {
@@ -334,8 +335,13 @@ fn make_devices<'a>(
             kind if kind.is_block_device() => FileType::BlockDevice,
             _ => return Err(failure(&step(), "it is not a device")),
         };
-        let owner = if users.is_some() { owner } else { (found.uid(), found.gid()) };
-        node(root, &device.target, kind, found.mode() & 0o7777, found.rdev(), owner)?;
+        let wanted = &device.attributes;
+        let owner = match users {
+            Some(_) => owner,
+            None => (wanted.uid.unwrap_or(found.uid()), wanted.gid.unwrap_or(found.gid())),
+        };
+        let mode = wanted.mode.unwrap_or(found.mode() & 0o7777);
+        node(root, &device.target, kind, mode, found.rdev(), owner)?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let resolved = prepare(root, Path::new("/dev"), true)?;
@@ -384,7 +390,13 @@ fn host_devices() -> io::Result<Vec<Device>> {
             if kind.is_dir() && left.len() < 1000 {
                 left.push(path);
             } else if kind.is_char_device() || kind.is_block_device() {
-                found.push(Device { host: path.clone(), target: path, permissions: "rwm".to_owned() });
+                let (host, permissions) = (path.clone(), "rwm".to_owned());
+                found.push(Device {
+                    host,
+                    target: path,
+                    permissions,
+                    attributes: DeviceAttributes::default(),
+                });
             }
         }
     }

@@ -53,6 +53,8 @@ pub struct Spec {
     pub cgroup: String,
     pub resources: Resources,
     pub devices: Vec<Device>,
+    #[serde(default)]
+    pub hooks: Vec<Hook>,
     pub privileged: bool,
     pub masked_paths: Vec<PathBuf>,
     pub read_only_paths: Vec<PathBuf>,
@@ -143,6 +145,27 @@ pub struct Device {
     pub target: PathBuf,
     /// Any of `r`, `w` and `m`.
     pub permissions: String,
+    #[serde(default)]
+    pub attributes: DeviceAttributes,
+}
+
+/// Mode and owner of a device in the container, in place of the host's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceAttributes {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+}
+
+/// A program of the host that runs before the container's program, in its namespaces, while paths are still the host's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hook {
+    pub program: PathBuf,
+    /// Arguments, the first of which is its own name.
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    /// Time limit.
+    pub seconds: u64,
 }
 
 /// User and groups of a process.

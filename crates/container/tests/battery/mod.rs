@@ -1,5 +1,6 @@
 //! Table of the tests.
 
+mod cdi;
 mod crash;
 mod escape;
 mod hostile;
@@ -26,6 +27,7 @@ macro_rules! table {
 
 table![
     lifecycle::container_runs_from_creation_to_removal,
+    cdi::cdi_devices_are_added,
     lifecycle::exit_codes_and_reasons_are_reported,
     lifecycle::stop_signals_then_kills_after_grace,
     lifecycle::logs_are_reopened,

@@ -5,6 +5,7 @@
 //! needs root, kubectl and a static busybox; otherwise it is skipped with a message.
 
 mod csi;
+mod devices;
 mod escapes;
 mod isolation;
 mod kills;
@@ -88,6 +89,8 @@ apart! {
     pod_limits_probes_and_eviction_are_enforced, pod_limits_probes_and_eviction_are_enforced_inside:
         |cgroup: &str| on_machine(cgroup, pods::run);
     csi_drivers_provide_volumes, csi_drivers_provide_volumes_inside: |cgroup: &str| on_machine(cgroup, csi::run);
+    device_plugins_provide_devices, device_plugins_provide_devices_inside:
+        |cgroup: &str| devices::run(machine::Machine::start(cgroup)).reset();
     containers_terminate_and_restart, containers_terminate_and_restart_inside:
         |cgroup: &str| on_machine(cgroup, restarts::run);
     node_conformance_pods_succeed, node_conformance_pods_succeed_inside:

@@ -1,7 +1,8 @@
 //! One container: command, environment, mounts, resources, security.
 
 use cri::v1::{
-    ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainerConfig, Mount, Signal,
+    CDIDevice, ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainerConfig, Mount,
+    Signal,
 };
 use objects::core::v1::Pod;
 
@@ -11,6 +12,7 @@ use super::expansion::expand;
 use super::sandbox::NodeSettings;
 use super::security::{self, ImageUser, SecurityError};
 use super::{Sources, labels, resources};
+use crate::devices::DeviceOptions;
 use crate::lifecycle::Member;
 
 /// Failure to build a container configuration.
@@ -34,6 +36,8 @@ pub struct Request<'a> {
     pub node: &'a NodeSettings,
     pub mounts: Vec<Mount>,
     pub devices: Vec<Device>,
+    /// Settings that device plugins and drivers require.
+    pub device_options: DeviceOptions,
     /// ID of the target container of an ephemeral container.
     pub target: Option<&'a str>,
     pub volume_groups: &'a [i64],
@@ -57,7 +61,7 @@ pub fn environment(
 }
 
 pub fn config(request: Request<'_>) -> Result<ContainerConfig, ConfigError> {
-    let Request { pod, member, node, .. } = request;
+    let Request { pod, member, node, device_options: options, .. } = request;
     let container = &member.container;
     security::check_non_root(pod, container, request.image_user)?;
     let lookup = |name: &str| {
@@ -77,15 +81,22 @@ pub fn config(request: Request<'_>) -> Result<ContainerConfig, ConfigError> {
         command: expanded(&container.command),
         args: expanded(&container.args),
         working_dir: container.working_dir.clone().unwrap_or_default(),
-        envs: request
+        // Variables of the container override those of device plugins.
+        envs: options
             .environment
             .iter()
+            .chain(request.environment.iter().map(|(key, value)| (key, value)))
             .map(|(key, value)| KeyValue { key: key.clone(), value: value.clone().into_bytes() })
             .collect(),
-        mounts: request.mounts,
-        devices: request.devices,
+        mounts: options.mounts.into_iter().chain(request.mounts).collect(),
+        devices: request.devices.into_iter().chain(options.devices).collect(),
+        cdi_devices: options.cdi_devices.into_iter().map(|name| CDIDevice { name }).collect(),
         labels: labels::of_container(pod, container),
-        annotations: labels::annotations(pod, container, request.restarts),
+        annotations: options
+            .annotations
+            .into_iter()
+            .chain(labels::annotations(pod, container, request.restarts))
+            .collect(),
         log_path: log_path(&container.name, request.restarts),
         stdin: container.stdin.unwrap_or(false),
         stdin_once: container.stdin_once.unwrap_or(false),

@@ -1,7 +1,7 @@
 //! A registered CSI driver and the calls to it.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Weak};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cri::csi::{
@@ -15,6 +15,8 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::metrics::CsiMetrics;
+
+use crate::keyed_locks::KeyedLocks;
 
 /// Call timeout: mounting file systems can be slow.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -97,14 +99,11 @@ impl Driver {
     }
 }
 
-/// Guard of a volume operation in progress.
-type VolumeLock = Weak<tokio::sync::Mutex<()>>;
-
 /// Drivers of this node by name, and the volumes with an operation in progress.
 #[derive(Debug, Default)]
 pub struct Drivers {
     known: Mutex<BTreeMap<String, Driver>>,
-    locks: Mutex<HashMap<(String, String), VolumeLock>>,
+    locks: KeyedLocks,
 }
 
 impl Drivers {
@@ -128,36 +127,6 @@ impl Drivers {
 
     /// Waits for other stage, publish and unpublish operations on this volume, for any pod.
     pub async fn lock_volume(&self, driver: &str, handle: &str) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut locks = self.locks.lock();
-            locks.retain(|_, lock| lock.strong_count() > 0);
-            let slot = locks.entry((driver.to_owned(), handle.to_owned())).or_default();
-            slot.upgrade().unwrap_or_else(|| {
-                let fresh = Arc::default();
-                *slot = Arc::downgrade(&fresh);
-                fresh
-            })
-        };
-        lock.lock_owned().await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::task::Poll;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn volume_operations_are_serialized() {
-        let drivers = Drivers::default();
-        let first = drivers.lock_volume("d", "h").await;
-        let _other = drivers.lock_volume("d", "g").await;
-        let mut waiting = Box::pin(drivers.lock_volume("d", "h"));
-        assert!(matches!(futures_util::poll!(&mut waiting), Poll::Pending));
-        drop(first);
-        drop(waiting.await);
-        drop(drivers.lock_volume("e", "h").await);
-        assert_eq!(drivers.locks.lock().len(), 2, "unused locks are removed");
+        self.locks.lock((driver.to_owned(), handle.to_owned())).await
     }
 }

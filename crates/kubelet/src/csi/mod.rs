@@ -1,6 +1,6 @@
 //! CSI drivers: registration, and mounting of their volumes into pods.
 //!
-//! [`registry`] discovers drivers by their sockets and publishes them in `CSINode`; [`mount`] stages and publishes
+//! [`registry`] connects drivers whose plugins register and publishes them in `CSINode`; [`mount`] stages and publishes
 //! volumes with the context from [`call_context`], [`expand`] expands them, [`release`] unpublishes them; [`stats`] queries
 //! their usage. [`record`] persists published volumes across kubelet restarts.
 
@@ -21,7 +21,7 @@ use client::ClientError;
 pub use driver::{Driver, Drivers};
 pub use mount::Publishing;
 pub use record::{Published, in_use};
-pub use registry::{follow, register_node};
+pub use registry::{connect, publish_drivers, refresh_node_info, register_node};
 pub use release::unpublish_all;
 pub use stats::usage;
 use tonic::Status;

@@ -1,77 +1,28 @@
-//! Plugin registration: each driver has a socket in the registration directory, reports its identity there and
-//! receives the registration result. Drivers are published in the node's `CSINode`.
+//! Registered drivers, published in the node's `CSINode`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::file_changes::DirectoryChanges;
 use client::{ClientError, Patch};
-use cri::registration::{InfoRequest, RegistrationClient, RegistrationStatus};
 use objects::core::v1::Node;
 use objects::csi_topology::{MIGRATED_PLUGINS, migrated_plugins};
 use objects::meta::v1::{ObjectMeta, OwnerReference};
 use objects::storage::v1::{CSIDriver, CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use serde_json::json;
-use tonic::client::Grpc;
 
-use super::driver::{Driver, within};
+use super::driver::Driver;
 use crate::shared::Shared;
 
-/// Required plugin type.
-const KIND: &str = "CSIPlugin";
-/// Polling interval if the directory cannot be watched, and retry interval after a failure.
-const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Interval of reading `CSIDriver` settings, which may be created after the driver registers.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(60);
 /// Minimum `nodeAllocatableUpdatePeriodSeconds`, in seconds.
 const MIN_UPDATE_PERIOD: u64 = 10;
 const ANNOTATION: &str = "csi.volume.kubernetes.io/nodeid";
 
-/// Watches the registration directory until the kubelet stops.
-pub async fn follow(shared: Arc<Shared>) {
-    let directory = shared.config.directory.join("plugins_registry");
-    if let Err(error) = std::fs::create_dir_all(&directory) {
-        tracing::warn!(%error, directory = %directory.display(), "failed to create plugin registration directory");
-        return std::future::pending().await;
-    }
-    let mut changes = match DirectoryChanges::of(&directory) {
-        Ok(changes) => Some(changes),
-        Err(error) => {
-            tracing::info!(%error, "cannot watch plugin registration directory, polling instead");
-            None
-        }
-    };
-    let mut known: BTreeMap<PathBuf, Option<String>> = BTreeMap::new();
-    let mut last_update = BTreeMap::new();
-    loop {
-        let failed = scan(&shared, &directory, &mut known).await;
-        let due = refresh_node_info(&shared, &mut last_update).await;
-        let wait = if failed || changes.is_none() {
-            Some(due.map_or(RETRY_DELAY, |due| due.min(RETRY_DELAY)))
-        } else {
-            due
-        };
-        let change = async {
-            match &mut changes {
-                Some(changes) => changes.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        match wait {
-            Some(wait) => {
-                let _ = tokio::time::timeout(wait, change).await;
-            }
-            None => change.await,
-        }
-    }
-}
-
 /// Calls `NodeGetInfo` again for drivers with an update period: their volume limit may change. Returns the time until
 /// the next call; `None` without drivers.
-async fn refresh_node_info(
-    shared: &Arc<Shared>,
+pub async fn refresh_node_info(
+    shared: &Shared,
     last_update: &mut BTreeMap<String, Instant>,
 ) -> Option<Duration> {
     let drivers = shared.drivers.all();
@@ -108,72 +59,14 @@ async fn refresh_node_info(
     next
 }
 
-/// Compares the sockets with registered plugins; true if a retry is needed.
-async fn scan(shared: &Arc<Shared>, directory: &Path, known: &mut BTreeMap<PathBuf, Option<String>>) -> bool {
-    let sockets: BTreeSet<PathBuf> = std::fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .collect();
-    let gone: Vec<PathBuf> = known.keys().filter(|path| !sockets.contains(*path)).cloned().collect();
-    let mut changed = false;
-    for path in gone {
-        if let Some(Some(name)) = known.remove(&path) {
-            tracing::info!(driver = name, "CSI driver unregistered");
-            shared.drivers.remove(&name);
-            changed = true;
-        }
+/// Connects to the driver at a socket that its plugin reported.
+pub async fn connect(shared: &Shared, name: &str, endpoint: &str, versions: &[String]) -> Result<(), String> {
+    if !versions.iter().any(|version| version.trim_start_matches('v').starts_with('1')) {
+        return Err(format!("none of the plugin versions {versions:?} is supported"));
     }
-    let mut failed = false;
-    for path in sockets {
-        if known.get(&path).is_some_and(Option::is_some) {
-            continue;
-        }
-        match register(shared, &path).await {
-            Ok(name) => {
-                tracing::info!(driver = name, "CSI driver registered");
-                known.insert(path, Some(name));
-                changed = true;
-            }
-            Err(error) => {
-                tracing::warn!(socket = %path.display(), error, "plugin registration failed");
-                known.insert(path, None);
-                failed = true;
-            }
-        }
-    }
-    if changed && let Err(error) = publish_drivers(shared).await {
-        tracing::warn!(%error, "failed to update CSINode, retrying");
-        failed = true;
-    }
-    failed
-}
-
-/// Reads the identity of the plugin at a socket, connects to it and reports the registration result.
-async fn register(shared: &Shared, socket: &Path) -> Result<String, String> {
-    let channel = cri::client::channel(&socket.display().to_string()).map_err(|error| error.to_string())?;
-    let mut plugin = RegistrationClient::new(Grpc::new(channel));
-    let error_message = |status: tonic::Status| status.message().to_owned();
-    let info = plugin.get_info(within(InfoRequest {})).await.map_err(error_message)?.into_inner();
-    let endpoint =
-        if info.endpoint.is_empty() { socket.display().to_string() } else { info.endpoint.clone() };
-    let outcome = if info.r#type != KIND {
-        Err(format!("unsupported plugin type {:?}", info.r#type))
-    } else if !info.supported_versions.iter().any(|version| version.trim_start_matches('v').starts_with('1'))
-    {
-        Err(format!("none of the plugin versions {:?} is supported", info.supported_versions))
-    } else {
-        Driver::connect_to(&info.name, &endpoint, &shared.metrics.storage.csi).await.map_err(error_message)
-    };
-    let status = RegistrationStatus {
-        plugin_registered: outcome.is_ok(),
-        error: outcome.as_ref().err().cloned().unwrap_or_default(),
-    };
-    plugin.notify_registration_status(within(status)).await.map_err(error_message)?;
-    shared.drivers.add(outcome?);
-    Ok(info.name)
+    let driver = Driver::connect_to(name, endpoint, &shared.metrics.storage.csi).await;
+    shared.drivers.add(driver.map_err(|status| status.message().to_owned())?);
+    Ok(())
 }
 
 /// Missing annotations of a CSINode: in-tree plugins migrated to CSI here. `None` if all are present.
@@ -216,7 +109,7 @@ pub async fn register_node(shared: &Shared, node: &Node) -> Result<(), ClientErr
 }
 
 /// Updates the driver list in `CSINode`.
-async fn publish_drivers(shared: &Shared) -> Result<(), ClientError> {
+pub async fn publish_drivers(shared: &Shared) -> Result<(), ClientError> {
     let drivers = shared.drivers.all();
     let name = &shared.config.node_name;
     let rows: Vec<CSINodeDriver> = drivers.iter().map(row).collect();

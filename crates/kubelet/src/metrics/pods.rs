@@ -161,13 +161,18 @@ impl PodMetrics {
         let count = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
         self.containers_per_pod.observe(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
         if let Some(reason) = rejection {
-            let label = match reason {
-                known if REJECTIONS.contains(&known) => known,
-                other if other.starts_with("OutOf") => "OutOfExtendedResources",
-                _ => "Other",
-            };
-            self.rejections.with_label_values(&[label]).inc();
+            self.rejected(reason);
         }
+    }
+
+    /// Records the rejection of a pod.
+    pub fn rejected(&self, reason: &str) {
+        let label = match reason {
+            known if REJECTIONS.contains(&known) => known,
+            other if other.starts_with("OutOf") => "OutOfExtendedResources",
+            _ => "Other",
+        };
+        self.rejections.with_label_values(&[label]).inc();
     }
 
     /// Records a pod that was created again, with the same UID, before its containers had ended.

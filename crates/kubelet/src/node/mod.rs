@@ -9,7 +9,8 @@ mod status;
 
 pub use addresses::{NodeAddresses, PodAddress, follow as follow_addresses};
 pub use capacity::{
-    FileSystem, file_system, file_system_of, memory_available, memory_capacity, processes, swap_capacity,
+    FileSystem, file_system, file_system_of, is_extended, memory_available, memory_capacity, processes,
+    swap_capacity,
 };
 pub use facts::{hostname, machine_network, node_ips};
 pub use heartbeat::{NodeLoop, Pressure};

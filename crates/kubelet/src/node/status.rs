@@ -62,22 +62,32 @@ fn conditions(findings: Vec<ConditionRow>, old: &NodeStatus, now: Timestamp) -> 
         .collect()
 }
 
-/// Adds extended resources from the node's capacity, which clients write; all of it is allocatable.
-fn with_extended(own: &Amounts, capacity: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<String, Quantity> {
+/// Adds extended resources: those of device plugins, and others from the node's capacity, which clients write and which
+/// is allocatable.
+fn with_extended(
+    own: &Amounts,
+    capacity: Option<&BTreeMap<String, Quantity>>,
+    devices: impl Iterator<Item = (String, i64)>,
+) -> BTreeMap<String, Quantity> {
     let mut all = quantities(own);
     let extended = capacity.into_iter().flatten().filter(|(name, _)| is_extended(name));
     all.extend(extended.map(|(name, amount)| (name.clone(), amount.clone())));
+    all.extend(devices.map(|(name, amount)| (name, Quantity(amount.to_string()))));
     all
 }
 
-/// Patch from the `old` to the `new` status. Extended resources are owned by others and not written.
+/// Patch from the `old` to the `new` status. Extended resources that this kubelet did not change are owned by others and
+/// not written.
 pub fn status_patch(old: &NodeStatus, new: &NodeStatus) -> Value {
     let mut value = objects::to_value(new).unwrap_or_default();
     if let Some(Value::Array(addresses)) = value.get_mut("addresses") {
         addresses.insert(0, json!({"$patch": "replace"}));
     }
     if let Some(Value::Object(capacity)) = value.get_mut("capacity") {
-        capacity.retain(|name, _| !is_extended(name));
+        let before = |name: &str| old.capacity.as_ref().and_then(|amounts| amounts.get(name));
+        capacity.retain(|name, amount| {
+            !is_extended(name) || amount.as_str() != before(name).map(|amount| amount.0.as_str())
+        });
     }
     if let Some(Value::Object(allocatable)) = value.get_mut("allocatable") {
         for name in old.allocatable.iter().flat_map(BTreeMap::keys) {
@@ -99,6 +109,10 @@ pub async fn status(
     port: u16,
 ) -> NodeStatus {
     let (wrong, handlers) = readiness(shared).await;
+    let devices = shared.devices.capacity().await;
+    let of_devices = |amount: fn(&(i64, i64)) -> i64| {
+        devices.iter().map(move |(name, row)| (name.clone(), amount(row))).collect::<Vec<_>>().into_iter()
+    };
     let findings = findings(pressure, &wrong);
     let own = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
     let mut list = conditions(findings, old, shared.clock.now());
@@ -110,8 +124,8 @@ pub async fn status(
     addresses.push(address("Hostname", &shared.addresses.hostname()));
     NodeStatus {
         addresses: Some(addresses),
-        capacity: Some(with_extended(capacity, old.capacity.as_ref())),
-        allocatable: Some(with_extended(allocatable, old.capacity.as_ref())),
+        capacity: Some(with_extended(capacity, old.capacity.as_ref(), of_devices(|row| row.0))),
+        allocatable: Some(with_extended(allocatable, old.capacity.as_ref(), of_devices(|row| row.1))),
         conditions: Some(list),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(port) }),
@@ -250,7 +264,7 @@ mod tests {
             ("example.com/gpu".to_owned(), quantity("4")),
             ("hugepages-2Mi".to_owned(), quantity("0")),
         ]);
-        let all = with_extended(&own, Some(&capacity));
+        let all = with_extended(&own, Some(&capacity), std::iter::empty());
         assert_eq!(
             all,
             BTreeMap::from([
@@ -260,12 +274,13 @@ mod tests {
         );
         let with =
             NodeStatus { capacity: Some(all.clone()), allocatable: Some(all), ..NodeStatus::default() };
-        let patch = status_patch(&NodeStatus::default(), &with);
+        let before = NodeStatus { capacity: Some(capacity.clone()), ..NodeStatus::default() };
+        let patch = status_patch(&before, &with);
         assert_eq!(
             patch["status"],
             json!({"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2", "example.com/gpu": "4"}})
         );
-        let without = with_extended(&own, None);
+        let without = with_extended(&own, None, std::iter::empty());
         let without = NodeStatus {
             capacity: Some(without.clone()),
             allocatable: Some(without),
@@ -274,6 +289,17 @@ mod tests {
         assert_eq!(
             status_patch(&with, &without)["status"]["allocatable"],
             json!({"cpu": "2", "example.com/gpu": null})
+        );
+        let device = |amount| [("example.com/gpu".to_owned(), amount)].into_iter();
+        let plugged = NodeStatus {
+            capacity: Some(with_extended(&own, Some(&capacity), device(0))),
+            allocatable: Some(with_extended(&own, Some(&capacity), device(0))),
+            ..NodeStatus::default()
+        };
+        assert_eq!(
+            status_patch(&before, &plugged)["status"]["capacity"],
+            json!({"cpu": "2", "example.com/gpu": "0"}),
+            "resources of device plugins are the kubelet's"
         );
     }
 }

@@ -37,6 +37,9 @@ impl Worker {
                 return Ok(Round::Retry);
             }
         }
+        if !self.release_resources().await {
+            return Ok(Round::Retry);
+        }
         if !order.gone {
             self.publish(pod, &observed, true).await;
         }
@@ -65,12 +68,7 @@ impl Worker {
         if !order.gone && !self.confirm_deletion(pod).await {
             return Ok(Round::Retry);
         }
-        for container in &observed.containers {
-            self.shared.engine.remove_container(&container.id).await?;
-        }
-        for sandbox in &observed.sandboxes {
-            self.shared.engine.remove_sandbox(&sandbox.id).await?;
-        }
+        self.remove_from_runtime(&observed).await?;
         let (shared, ended, directories) =
             (Arc::clone(&self.shared), Arc::clone(pod), self.directories.clone());
         // The directory is removed last: after a crash it identifies the remains.
@@ -92,6 +90,16 @@ impl Worker {
         self.shared.probes.forget(&self.uid);
         tracing::info!(pod = %self.uid, "pod removed");
         Ok(Round::Done)
+    }
+
+    async fn remove_from_runtime(&self, observed: &ObservedPod) -> Result<(), EngineError> {
+        for container in &observed.containers {
+            self.shared.engine.remove_container(&container.id).await?;
+        }
+        for sandbox in &observed.sandboxes {
+            self.shared.engine.remove_sandbox(&sandbox.id).await?;
+        }
+        Ok(())
     }
 
     /// Stops all containers; false if the grace period was shortened meanwhile.

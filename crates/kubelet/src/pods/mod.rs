@@ -1,6 +1,7 @@
 //! Pod workers: one per pod, reconciling observed with desired state.
 
 mod admit;
+mod allocation;
 mod cgroups;
 mod finish;
 mod garbage;

@@ -60,7 +60,7 @@ impl Worker {
         let probes = |id: &str| self.verdict_of(id);
         let in_effect = |id: &str| self.applied.get(id).and_then(|applied| applied.resources.clone());
         let host_ips = self.shared.addresses.ips();
-        let reported = status::status(
+        let mut reported = status::status(
             &current,
             observed,
             &StatusContext {
@@ -77,6 +77,14 @@ impl Worker {
                 now: self.shared.clock.now(),
             },
         );
+        let has_ended = matches!(reported.phase.as_deref(), Some("Succeeded" | "Failed"));
+        if has_ended && observed.running().next().is_none() && !self.release_resources().await {
+            reported.phase = current.status.as_ref().and_then(|status| status.phase.clone());
+        }
+        if let Some(statuses) = &mut reported.container_statuses {
+            self.shared.devices.add_health(&self.uid, statuses);
+            self.shared.dra.add_health(pod, statuses);
+        }
         let foreign = self.is_foreign(pod);
         if !foreign && shown == self.written_to && current.status.as_ref() == Some(&reported) {
             self.published.fetch_max(revision(pod), Ordering::AcqRel);

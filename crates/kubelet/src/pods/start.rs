@@ -13,6 +13,7 @@ use super::{hooks, pull, spans, users};
 use crate::configure::container::{self, Request};
 use crate::configure::sandbox;
 use crate::configure::sources::{Sources, of_environment};
+use crate::devices::DeviceOptions;
 use crate::engine::PresentImage;
 use crate::events::Kind;
 use crate::lifecycle::plan::Start;
@@ -105,8 +106,13 @@ impl Worker {
         let restarts = self.restarts(pod, start);
         let target = member.target.as_deref().and_then(|target| observed.container(target));
         let target = target.map(|target| target.id.as_str());
+        let devices = shared.devices.options(pod, &member.container).await;
+        let mut devices = devices.map_err(|error| events.failed("CreateContainerConfigError", error))?;
+        let claimed = shared.dra.cdi_devices(pod, &member.container);
+        let claimed = claimed.map_err(|error| events.failed("CreateContainerConfigError", error))?;
+        claimed.iter().for_each(|name| devices.add_cdi_device(name));
         let config = self
-            .configure(pod, member, restarts, on, &images, sources, target, &mut sandbox_config)
+            .configure(pod, member, restarts, on, &images, sources, target, devices, &mut sandbox_config)
             .map_err(|error| events.failed("CreateContainerConfigError", error))?;
         let logs = self.log_directory(pod).join(name);
         let made = tokio::fs::create_dir_all(&logs).await;
@@ -161,6 +167,7 @@ impl Worker {
         images: &Images,
         mut sources: Sources,
         target: Option<&str>,
+        device_options: DeviceOptions,
         sandbox_config: &mut PodSandboxConfig,
     ) -> Result<ContainerConfig, String> {
         let shared = &self.shared;
@@ -193,6 +200,7 @@ impl Worker {
             node: &shared.settings,
             mounts,
             devices,
+            device_options,
             target,
             volume_groups: &[],
             environment: &environment,

@@ -125,6 +125,13 @@ impl Worker {
         {
             return Ok(retry);
         }
+        if next.create_sandbox.is_some()
+            && let Err(error) = self.shared.dra.prepare(pod).await
+        {
+            let text = format!("Failed to prepare dynamic resources: prepare dynamic resources: {error}");
+            self.shared.recorder.pod(pod, Kind::Warning, "FailedPrepareDynamicResources", text);
+            return Ok(ActOutcome::Some { retry_at: None });
+        }
         let sandbox = match next.create_sandbox {
             Some(attempt) => self.create_sandbox(pod, attempt).await?,
             None => observed.sandbox().cloned(),

@@ -114,6 +114,8 @@ pub struct Worker {
     pub(super) startup: Startup,
     /// Time at which the status began to differ from the written one.
     pub(super) status_changed: Option<Instant>,
+    /// Set once the pod has its node resources, or does not get them.
+    pub(super) has_resources: bool,
 }
 
 /// Outcome of a sync.
@@ -174,6 +176,7 @@ impl Worker {
             applied_to_pod: None,
             startup: Startup::new(seen_before),
             status_changed: None,
+            has_resources: false,
         }
     }
 
@@ -235,7 +238,11 @@ impl Worker {
         if let Some(verdict) = self.deadline_exceeded(&order.pod) {
             self.verdict.get_or_insert(verdict);
         }
-        if order.ends() || self.verdict.is_some() || has_ended(&order.pod) {
+        let ends = order.ends() || has_ended(&order.pod);
+        if !ends && self.verdict.is_none() && !std::mem::replace(&mut self.has_resources, true) {
+            self.verdict = self.allocate(&order.pod, &observed).await;
+        }
+        if ends || self.verdict.is_some() {
             return Box::pin(self.finish(order, observed)).await;
         }
         self.sync_until_terminated(order, observed).await

@@ -162,6 +162,7 @@ impl Rest {
         if !options.dry_run {
             let context = WriteContext {
                 user: write.user,
+                verb: write.verb,
                 manager: String::new(),
                 dry_run: false,
                 subresource: "status",
@@ -191,6 +192,7 @@ impl Rest {
         }
         let context = WriteContext {
             user: write.user,
+            verb: write.verb,
             manager: String::new(),
             dry_run: options.dry_run,
             subresource: "",

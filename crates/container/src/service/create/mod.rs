@@ -19,8 +19,9 @@ use super::containers::config_resources;
 use super::records::{self, Container, ContainerMeta, Phase, Sandbox};
 use super::signals::stop_signal;
 use super::{Doing, Runtime, RuntimeError, new_id, now};
+use crate::cdi;
 use crate::images::Image;
-use crate::shim::spec::{Device, Namespaces, PidNamespace, Spec};
+use crate::shim::spec::{Device, DeviceAttributes, Namespaces, PidNamespace, Spec};
 
 /// Cgroup of containers whose pod names no parent.
 const DEFAULT_PARENT: &str = "/ferry";
@@ -129,9 +130,10 @@ impl Runtime {
             host: device.host_path.clone().into(),
             target: device.container_path.clone().into(),
             permissions: device.permissions.clone(),
+            attributes: DeviceAttributes::default(),
         });
         let paths = |paths: &[String]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
-        Ok(Spec {
+        let mut spec = Spec {
             process: process(config, pod, run, &security)?,
             root: image.root(&self.images, security.readonly_rootfs),
             mounts,
@@ -140,14 +142,20 @@ impl Runtime {
             out_of_memory_score: resources.oom_score_adj,
             resources: limits(&resources),
             devices: devices.collect(),
+            hooks: Vec::new(),
             privileged,
             masked_paths: if privileged { Vec::new() } else { paths(&security.masked_paths) },
             read_only_paths: if privileged { Vec::new() } else { paths(&security.readonly_paths) },
             log,
             stdin: config.stdin,
             stdin_once: config.stdin_once,
-        })
-        .inspect(|_| tracing::debug!(container = id, "wrote container spec"))
+        };
+        let names: Vec<String> = config.cdi_devices.iter().map(|device| device.name.clone()).collect();
+        for (device, edits) in cdi::edits_of(&self.config.cdi_directories, &names)? {
+            cdi::apply(&mut spec, &device, &edits)?;
+        }
+        tracing::debug!(container = id, "wrote container spec");
+        Ok(spec)
     }
 
     fn container_namespaces(
