@@ -37,8 +37,10 @@ const ALL: [(&str, Stage); 2] = [("AllAlpha", Alpha), ("AllBeta", Beta)];
 pub const SWITCHED: &[&str] = &[
     "AllowParsingUserUIDFromCertAuth",
     "CBORServingAndStorage",
+    "CPUManagerPolicyBetaOptions",
     "ClusterTrustBundleProjection",
     "DRAResourceClaimGranularStatusAuthorization",
+    "DisableCPUQuotaWithExclusiveCPUs",
     "StorageVersionMigrator",
 ];
 

@@ -77,7 +77,8 @@ pub use join::{
     BootstrapToken, Join, JoinError, TokenInfo, advertised_server, create_token, delete_token, list_tokens,
 };
 pub use kubelet::node::node_ips;
-pub use kubelet::{HousekeepingConfig, NodeStarted, housekeeping};
+pub use kubelet::node::{RegistrationConfig, Taint};
+pub use kubelet::{HousekeepingConfig, NodeStarted, cpus, housekeeping};
 pub use metrics::{
     AdapterConfig, AdapterRules, AllowList, FamilyFilter, HISTORY_GROUP, HISTORY_VERSION, HistoryConfig,
     KubeletAddressing, KubeletPort, ResourceMetricsConfig, SinkConfig, StateMetricsConfig,

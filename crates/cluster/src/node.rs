@@ -48,6 +48,7 @@ pub struct NodeConfig {
     pub max_pods: u32,
     pub pod_cidr: Option<String>,
     pub labels: BTreeMap<String, String>,
+    pub registration: kubelet::node::RegistrationConfig,
     pub cgroup_root: String,
     pub static_pods: Option<PathBuf>,
     /// Housekeeping configuration.
@@ -101,6 +102,7 @@ impl NodeConfig {
             max_pods: 110,
             pod_cidr: None,
             labels: BTreeMap::new(),
+            registration: kubelet::node::RegistrationConfig::default(),
             cgroup_root: "/kubepods".to_owned(),
             static_pods: None,
             housekeeping: kubelet::HousekeepingConfig::default(),
@@ -164,6 +166,7 @@ impl NodeConfig {
         config.max_pods = self.max_pods;
         config.pod_cidr.clone_from(&self.pod_cidr);
         config.labels.clone_from(&self.labels);
+        config.registration.clone_from(&self.registration);
         config.cgroup_root.clone_from(&self.cgroup_root);
         config.static_pods.clone_from(&self.static_pods);
         config.housekeeping = self.housekeeping.clone();

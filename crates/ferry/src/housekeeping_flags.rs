@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use clap::Args;
 use cluster::HousekeepingConfig;
+use cluster::cpus::{CpuSet, parse_policy as parse_cpu_policy};
 use cluster::housekeeping::{Signal, parse_amounts};
 use machinery::quantity::Quantity;
 
@@ -49,6 +50,23 @@ pub struct HousekeepingArgs {
     /// A set of ResourceName=ResourceQuantity pairs that describe resources reserved for non-kubernetes components.
     #[arg(long, value_name = "NAME=AMOUNT[,...]", help_heading = "Housekeeping")]
     pub system_reserved: Option<String>,
+
+    /// CPU Manager policy to use: `none` or `static`.
+    #[arg(long, value_name = "POLICY", default_value = "none", help_heading = "Housekeeping")]
+    pub cpu_manager_policy: String,
+
+    /// A set of key=value CPU Manager policy options to use, to fine tune their behaviour.
+    #[arg(long, value_name = "NAME=BOOL[,...]", help_heading = "Housekeeping")]
+    pub cpu_manager_policy_options: Option<String>,
+
+    /// CPU Manager reconciliation period. Examples: `10s`, or `1m`.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration, help_heading = "Housekeeping")]
+    pub cpu_manager_reconcile_period: Duration,
+
+    /// A comma-separated list of CPUs or CPU ranges that are reserved for system and kubernetes usage. This specific
+    /// list will supersede cpu counts in `--system-reserved` and `--kube-reserved`.
+    #[arg(long, value_name = "CPUS", help_heading = "Housekeeping")]
+    pub reserved_cpus: Option<String>,
 
     /// The percent of disk usage after which image garbage collection is always run.
     #[arg(long, value_name = "PERCENT", default_value_t = 85, help_heading = "Housekeeping")]
@@ -131,6 +149,24 @@ impl HousekeepingArgs {
                 let sum = housekeeping.reserved.entry(name).or_default();
                 *sum = sum.saturating_add(milli);
             }
+        }
+        let mut options = BTreeMap::new();
+        for pair in pairs(self.cpu_manager_policy_options.as_deref().unwrap_or_default()) {
+            let (name, value) = pair.context("--cpu-manager-policy-options")?;
+            options.insert(name.to_owned(), value.to_owned());
+        }
+        let policy = parse_cpu_policy(&self.cpu_manager_policy, &options).map_err(Error::msg);
+        housekeeping.cpu_manager.static_policy = policy.context("--cpu-manager-policy")?;
+        ensure!(
+            self.cpu_manager_reconcile_period > Duration::ZERO,
+            "--cpu-manager-reconcile-period must be greater than 0"
+        );
+        housekeeping.cpu_manager.reconcile_period = self.cpu_manager_reconcile_period;
+        if let Some(text) = self.reserved_cpus.filter(|text| !text.is_empty()) {
+            let cpus = CpuSet::parse(&text).context("--reserved-cpus")?;
+            let milli = i64::try_from(cpus.len()).unwrap_or(i64::MAX).saturating_mul(1000);
+            housekeeping.reserved.insert("cpu".to_owned(), milli);
+            housekeeping.cpu_manager.reserved = Some(cpus);
         }
         let (begin, until) = (self.image_gc_high_threshold, self.image_gc_low_threshold);
         ensure!(

@@ -20,9 +20,11 @@ enum Form {
     Pairs(&'static str, &'static str),
     /// A duration, or a number of nanoseconds.
     Nanoseconds,
+    /// A list of taints.
+    Taints,
 }
 
-use Form::{List, Map, Nanoseconds, Pairs, Plain, Seconds};
+use Form::{List, Map, Nanoseconds, Pairs, Plain, Seconds, Taints};
 
 /// LoggingConfiguration v1.
 const LOGGING: &[(&str, &[&str], Form)] = &[
@@ -43,6 +45,9 @@ const FIELDS: &[(&str, &[&str], Form)] = &[
     ("/containerLogMaxFiles", &["container-log-max-files"], Plain),
     ("/containerLogMaxSize", &["container-log-max-size"], Plain),
     ("/containerRuntimeEndpoint", &["container-runtime-endpoint"], Plain),
+    ("/cpuManagerPolicy", &["cpu-manager-policy"], Plain),
+    ("/cpuManagerPolicyOptions", &["cpu-manager-policy-options"], Map('=')),
+    ("/cpuManagerReconcilePeriod", &["cpu-manager-reconcile-period"], Plain),
     ("/enableProfilingHandler", &["profiling"], Plain),
     ("/enableSystemLogHandler", &["enable-system-log-handler"], Plain),
     ("/enableSystemLogQuery", &["enable-system-log-query"], Plain),
@@ -61,6 +66,9 @@ const FIELDS: &[(&str, &[&str], Form)] = &[
     ("/maxPods", &["max-pods"], Plain),
     ("/podCIDR", &["pod-cidr"], Plain),
     ("/podPidsLimit", &["pod-max-pids"], Plain),
+    ("/providerID", &["provider-id"], Plain),
+    ("/registerWithTaints", &["register-with-taints"], Taints),
+    ("/reservedSystemCPUs", &["reserved-cpus"], Plain),
     ("/resolvConf", &["resolv-conf"], Plain),
     ("/rotateCertificates", &["rotate-certificates"], Plain),
     ("/serverTLSBootstrap", &["rotate-server-certificates"], Plain),
@@ -224,6 +232,14 @@ fn render(value: &Value, form: &Form) -> Option<String> {
                 items.map(|item| format!("{}={}", plain(&item[*name]).unwrap_or_default(), item[*number]));
             Some(pairs.collect::<Vec<_>>().join(","))
         }
+        Taints => {
+            let items = value.as_array()?.iter();
+            let text = |item: &Value, name: &str| plain(&item[name]).unwrap_or_default();
+            let taints = items.map(|item| {
+                format!("{}={}:{}", text(item, "key"), text(item, "value"), text(item, "effect"))
+            });
+            Some(taints.collect::<Vec<_>>().join(","))
+        }
         Nanoseconds => match value {
             Value::Number(number) => Some(format!("{number}ns")),
             other => plain(other),
@@ -248,9 +264,15 @@ authentication:
 cgroupDriver: systemd
 clusterDNS: [10.96.0.10, "fd00::a"]
 clusterDomain: example.org
+cpuManagerPolicy: static
+cpuManagerPolicyOptions: {full-pcpus-only: "true"}
+cpuManagerReconcilePeriod: 5s
 evictionHard: {memory.available: 200Mi, nodefs.available: "5%"}
 kubeReserved: {cpu: 100m}
 maxPods: 42
+providerID: cloud:///1
+reservedSystemCPUs: 0-1
+registerWithTaints: [{key: dedicated, value: gpu, effect: NoSchedule}, {key: x, effect: NoExecute}]
 rotateCertificates: true
 shutdownGracePeriod: 0s
 shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 20}, {priority: 1000, shutdownGracePeriodSeconds: 5}]
@@ -287,6 +309,10 @@ staticPodPath: /etc/kubernetes/manifests
             panic!("another command")
         };
         assert_eq!(kubelet.node.max_pods, 42);
+        let registration = kubelet.node.registration.clone().config();
+        let taints: Vec<_> = registration.taints.iter().map(|taint| (&*taint.key, &*taint.effect)).collect();
+        assert_eq!(taints, [("dedicated", "NoSchedule"), ("x", "NoExecute")]);
+        assert_eq!(registration.provider_id.as_deref(), Some("cloud:///1"));
         assert_eq!(kubelet.node.kubelet_listen.to_string(), "[::]:10250");
         assert_eq!(kubelet.node.cluster_dns.len(), 2);
         assert_eq!(kubelet.client_ca_file.as_deref(), Some(Path::new("/etc/kubernetes/pki/ca.crt")));
@@ -294,6 +320,13 @@ staticPodPath: /etc/kubernetes/manifests
             kubelet.node.housekeeping.eviction_hard.as_deref(),
             Some("memory.available<200Mi,nodefs.available<5%")
         );
+        let mut housekeeping = cluster::HousekeepingConfig::default();
+        kubelet.node.housekeeping.clone().apply(&mut housekeeping).expect("valid settings");
+        let cpus = &housekeeping.cpu_manager;
+        assert!(cpus.static_policy.is_some_and(|options| options.full_cores_only));
+        assert_eq!(cpus.reconcile_period.as_secs(), 5);
+        assert_eq!(cpus.reserved.as_ref().map(ToString::to_string).as_deref(), Some("0-1"));
+        assert_eq!(housekeeping.reserved.get("cpu"), Some(&2000), "the list supersedes kubeReserved");
         let by_priority = kubelet.node.housekeeping.node_shutdown_grace_period_by_pod_priority.as_deref();
         assert_eq!(by_priority, Some("0=20s,1000=5s"));
     }

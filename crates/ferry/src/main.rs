@@ -38,6 +38,7 @@ mod nodes_list;
 mod oidc_flags;
 mod outbound_files;
 mod output;
+mod registration_flags;
 mod reset;
 mod runtime;
 mod scheduler;

@@ -12,6 +12,7 @@ use cluster::NodeConfig;
 use crate::cli::DataDir;
 use crate::flags::parse_listen;
 use crate::housekeeping_flags::HousekeepingArgs;
+use crate::registration_flags::RegistrationArgs;
 use crate::serve::{say, stop_on_signal};
 
 #[derive(Args, Debug)]
@@ -134,6 +135,9 @@ pub struct NodeArgs {
     pub static_pods: Option<PathBuf>,
 
     #[command(flatten)]
+    pub registration: RegistrationArgs,
+
+    #[command(flatten)]
     pub housekeeping: HousekeepingArgs,
 
     #[command(flatten)]
@@ -207,6 +211,7 @@ pub fn configure(node: &mut NodeConfig, arguments: NodeArgs) -> Result<()> {
     node.machine_metrics = arguments.machine_metrics;
     node.cluster_dns = arguments.cluster_dns;
     node.max_pods = arguments.max_pods;
+    node.registration = arguments.registration.config();
     node.pod_cidr = arguments.pod_cidr;
     node.labels = arguments.node_labels.into_iter().collect();
     if let Some(root) = arguments.cgroup_root {

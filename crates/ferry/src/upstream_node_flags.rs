@@ -13,7 +13,7 @@ const FILES: &str = "use --data-dir";
 const HEALTH: &str = "health is served at the port of the API";
 const IPVS: &str = "IPVS has its default settings";
 const LISTEN: &str = "use --kubelet-listen";
-const MANAGERS: &str = "CPUs and memory are not pinned";
+const MANAGERS: &str = "memory is not pinned, and resources are not aligned";
 const MANIFESTS: &str = "static pods are read from files";
 const MARK: &str = "packets have Kubernetes' default mark";
 const PULLS: &str = "images are pulled in parallel";
@@ -30,13 +30,9 @@ pub const KUBELET: &[Row] = &[
     ("authorization-webhook-cache-unauthorized-ttl", Value, ACCESS),
     ("cert-dir", Value, FILES),
     ("cgroup-driver", Value, CGROUPS),
-    ("cloud-provider", Value, "use cloud-controller-manager"),
     ("config-dir", Value, "there are no drop-in configuration files"),
     ("cpu-cfs-quota", Switch, "CPU limits are enforced with Kubernetes' default period"),
     ("cpu-cfs-quota-period", Value, "CPU limits are enforced with Kubernetes' default period"),
-    ("cpu-manager-policy", Value, MANAGERS),
-    ("cpu-manager-policy-options", Value, MANAGERS),
-    ("cpu-manager-reconcile-period", Value, MANAGERS),
     ("enable-controller-attach-detach", Switch, "volumes are attached by the controller"),
     ("enable-debugging-handlers", Switch, "logs, exec and port-forward are always served"),
     ("enable-server", Switch, "the server always runs"),
@@ -82,14 +78,11 @@ pub const KUBELET: &[Row] = &[
     ("pods-per-core", Value, "use --max-pods"),
     ("port", Value, LISTEN),
     ("protect-kernel-defaults", Switch, "kernel parameters are not changed"),
-    ("provider-id", Value, "use cloud-controller-manager"),
     ("qos-reserved", Value, CGROUPS),
     ("read-only-port", Value, "there is no read-only port"),
     ("register-node", Switch, "the node is always registered"),
-    ("register-with-taints", Value, "add the taints to the Node"),
     ("registry-burst", Value, PULLS),
     ("registry-qps", Value, PULLS),
-    ("reserved-cpus", Value, MANAGERS),
     ("reserved-memory", Value, MANAGERS),
     ("root-dir", Value, FILES),
     ("runtime-cgroups", Value, CGROUPS),

@@ -11,6 +11,7 @@ use base::clock::Clock;
 use base::machine_network::Family;
 
 use crate::housekeeping_config::HousekeepingConfig;
+use crate::node::RegistrationConfig;
 use crate::server::{ClientAuthorities, NodeLogSettings, PageSettings, Serving};
 
 /// Kubelet configuration.
@@ -40,6 +41,7 @@ pub struct Config {
     /// Directory of static pod manifests.
     pub static_pods: Option<PathBuf>,
     pub labels: BTreeMap<String, String>,
+    pub registration: RegistrationConfig,
     /// Parent cgroup of all pods.
     pub cgroup_root: String,
     /// Serving certificate of the HTTPS API.
@@ -158,6 +160,7 @@ impl Config {
             pod_cidr: None,
             static_pods: None,
             labels: BTreeMap::new(),
+            registration: RegistrationConfig::default(),
             cgroup_root: "/kubepods".to_owned(),
             serving: None,
             certificates: CertificateStatus::default(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::cpus::CpuManagerConfig;
 use crate::housekeeping::Eviction;
 use crate::shutdown::Grace;
 
@@ -22,6 +23,7 @@ pub struct HousekeepingConfig {
     pub unsafe_sysctls: Vec<String>,
     /// True if pod and QoS class cgroups get their own limits.
     pub cgroups_per_qos: bool,
+    pub cpu_manager: CpuManagerConfig,
 }
 
 /// Image garbage collection.
@@ -72,6 +74,7 @@ impl Default for HousekeepingConfig {
             shutdown: Grace::default(),
             unsafe_sysctls: Vec::new(),
             cgroups_per_qos: true,
+            cpu_manager: CpuManagerConfig::default(),
         }
     }
 }

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::config::Config;
 use crate::configure::dns::ClusterDns;
 use crate::configure::sandbox::NodeSettings;
+use crate::cpus::{self, CpuError, Cpus};
 use crate::csi::Drivers;
 use crate::devices::{self, Devices};
 use crate::dra::{self, Dra};
@@ -51,6 +52,8 @@ pub enum KubeletError {
     Listen(SocketAddr, #[source] std::io::Error),
     #[error("failed to register node")]
     Register(#[source] ClientError),
+    #[error("failed to start the CPU manager")]
+    Cpus(#[source] CpuError),
     #[error("failed to serve HTTPS")]
     Serve(#[source] server::ServeError),
     #[error("task {0} exited unexpectedly")]
@@ -121,8 +124,12 @@ impl Kubelet {
                 config.housekeeping.pod_pids,
             )
             .timed_by(metrics.cgroup_manager.clone());
+            let reserved = config.housekeeping.reserved.get("cpu").copied().unwrap_or(0);
+            let cpus = Cpus::open(&config.housekeeping.cpu_manager, reserved, &config.directory)
+                .map_err(KubeletError::Cpus)?;
             let shared = Arc::new(Shared {
                 cgroups,
+                cpus,
                 users: Users::open(&config.directory, config.max_pods),
                 drivers: Drivers::default(),
                 devices: Devices::open(&config.directory, metrics.devices.clone(), tasks.clone()),
@@ -197,6 +204,7 @@ impl Kubelet {
             parts.run("addresses", node::follow_addresses(Arc::clone(&shared), Arc::clone(&workers)));
             parts.run("plugin registration", plugins::follow(Arc::clone(&shared)));
             parts.run("device plugins", devices::follow(Arc::clone(&shared), Arc::clone(&workers)));
+            parts.run("shared CPUs", cpus::follow(Arc::clone(&shared), Arc::clone(&workers)));
             parts.run("dynamic resources", dra::follow(Arc::clone(&shared), Arc::clone(&workers)));
             parts.run("pod resources", pod_resources::serve(Arc::clone(&shared), Arc::clone(&workers)));
             if let Some(directory) = shared.config.static_pods.clone() {
@@ -209,6 +217,7 @@ impl Kubelet {
             terminate_orphans(&shared, &workers).await;
             // Pods that ended while this kubelet was down.
             shared.devices.retain(|uid| workers.contains(uid)).await;
+            shared.cpus.retain(|uid| workers.contains(uid)).await;
             parts.run("housekeeping", housekeeping::run(Arc::clone(&shared), Arc::clone(&workers), pressure));
             shared.tasks.spawn(shutdown::follow(Arc::clone(&shared), Arc::clone(&workers)));
             let watching = engine::watch(shared.engine.clone(), move |uid| workers.wake(uid));

@@ -8,6 +8,7 @@
 
 pub mod config;
 pub mod configure;
+pub mod cpus;
 pub mod csi;
 pub mod devices;
 pub mod dra;

@@ -12,6 +12,7 @@ use objects::core::v1::{Container, Pod};
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status};
 
+use crate::cpus::CpuSet;
 use crate::devices::NumaDevices;
 use crate::lifecycle::members::is_sidecar;
 use crate::lifecycle::phase::has_ended;
@@ -105,10 +106,15 @@ impl Service {
         ContainerResources {
             name: container.name.clone(),
             devices: rows(self.shared.devices.of_container(uid, &container.name)),
+            cpu_ids: ids(&self.shared.cpus.exclusive_of(uid, &container.name).unwrap_or_default()),
             dynamic_resources: self.shared.dra.of_container(pod, container),
             ..ContainerResources::default()
         }
     }
+}
+
+fn ids(cpus: &CpuSet) -> Vec<i64> {
+    cpus.iter().filter_map(|cpu| i64::try_from(cpu).ok()).collect()
 }
 
 /// One row per device, as in Kubernetes.
@@ -145,7 +151,8 @@ impl PodResourcesLister for Service {
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
         self.call("GetAllocatableResources", || {
             let devices = rows(self.shared.devices.allocatable());
-            Ok(AllocatableResourcesResponse { devices, ..AllocatableResourcesResponse::default() })
+            let cpu_ids = ids(&self.shared.cpus.allocatable());
+            Ok(AllocatableResourcesResponse { devices, cpu_ids, ..AllocatableResourcesResponse::default() })
         })
     }
 

@@ -18,6 +18,7 @@ use crate::configure::dns::{self, HostDns};
 use crate::configure::downward::PodFacts;
 use crate::configure::sandbox::NodeSettings;
 use crate::configure::sources::References;
+use crate::cpus::Cpus;
 use crate::csi::Drivers;
 use crate::devices::Devices;
 use crate::dra::Dra;
@@ -45,6 +46,7 @@ pub struct Shared {
     pub cgroups: Cgroups,
     pub users: Users,
     pub drivers: Drivers,
+    pub cpus: Cpus,
     pub devices: Devices,
     pub dra: Dra,
     pub probes: Arc<Tally>,

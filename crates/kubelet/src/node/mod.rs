@@ -14,3 +14,5 @@ pub use capacity::{
 };
 pub use facts::{hostname, machine_network, node_ips};
 pub use heartbeat::{NodeLoop, Pressure};
+pub use objects::core::v1::Taint;
+pub use register::RegistrationConfig;

@@ -122,8 +122,11 @@ pub async fn status(
     let mut addresses: Vec<NodeAddress> =
         shared.addresses.ips().iter().map(|ip| address("InternalIP", ip)).collect();
     addresses.push(address("Hostname", &shared.addresses.hostname()));
+    // Those of the cloud controller manager take precedence once it has written them.
+    let provided =
+        old.addresses.clone().filter(|all| shared.config.registration.external_cloud && !all.is_empty());
     NodeStatus {
-        addresses: Some(addresses),
+        addresses: provided.or(Some(addresses)),
         capacity: Some(with_extended(capacity, old.capacity.as_ref(), of_devices(|row| row.0))),
         allocatable: Some(with_extended(allocatable, old.capacity.as_ref(), of_devices(|row| row.1))),
         conditions: Some(list),

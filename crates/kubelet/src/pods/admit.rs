@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use objects::core::v1::Pod;
 
 use crate::lifecycle::phase::has_ended;
-use crate::lifecycle::qos::pod_requests;
+use crate::lifecycle::qos::{self, pod_requests};
 
 /// Resources that are accounted.
 const COUNTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
@@ -126,6 +126,16 @@ fn ports_clash(one: &Pod, other: &Pod) -> bool {
 pub fn resources_changed(before: &Pod, now: &Pod) -> bool {
     let (Some(a), Some(b)) = (&before.spec, &now.spec) else { return false };
     COUNTED.iter().any(|name| pod_requests(b, name) > pod_requests(a, name))
+}
+
+/// Reason and message if the CPUs of a guaranteed pod are resized under the static policy of the CPU manager.
+#[must_use]
+pub fn exclusive_resize(before: &Pod, now: &Pod, is_static: bool) -> Option<(String, String)> {
+    let cpu = |pod: &Pod| pod.spec.as_ref().map(|spec| pod_requests(spec, "cpu"));
+    (is_static && qos::class(now) == qos::Qos::Guaranteed && cpu(before) != cpu(now)).then(|| {
+        let message = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"";
+        ("Infeasible".to_owned(), message.to_owned())
+    })
 }
 
 /// Reason and message if a resize of a running pod is deferred or infeasible.

@@ -90,8 +90,12 @@ impl Cgroups {
     }
 
     /// Creates a pod's cgroup or updates its limits.
-    pub fn put(&self, pod: &Pod) -> io::Result<()> {
-        self.set(&cgroup(&self.root, pod), &limits(pod, self.pod_pids))?;
+    pub fn put(&self, pod: &Pod, disables_quota: bool) -> io::Result<()> {
+        let mut limits = limits(pod, self.pod_pids);
+        if disables_quota {
+            limits.cpu_quota = Some(-1);
+        }
+        self.set(&cgroup(&self.root, pod), &limits)?;
         if qos::class(pod) == Qos::Burstable {
             let request = pod.spec.as_ref().map_or(0, |spec| qos::pod_requests(spec, "cpu"));
             self.weigh(|burstable| {

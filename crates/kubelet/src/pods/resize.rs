@@ -48,15 +48,14 @@ impl Worker {
         let changed = self.applied_to_pod.as_ref().is_some_and(|applied| *applied != of_pod);
         if changed {
             // Increases must precede those of the containers; decreases fail until the containers are smaller.
-            let _ = self.shared.cgroups.put(pod);
+            let _ = self.shared.cgroups.put(pod, self.shared.cpus.disable_quota(&self.uid));
         }
         let all = pod.spec.as_ref().map(members).unwrap_or_default();
         self.applied.retain(|id, _| observed.running().any(|container| container.id == *id));
         self.resizing = None;
         for container in observed.running() {
             let Some(member) = all.iter().find(|member| member.name() == container.name) else { continue };
-            let wanted =
-                resources::of_container(pod, &member.container, self.shared.settings.memory_capacity);
+            let wanted = self.limits_of(pod, &member.container);
             // Last applied limits, or those reported by the runtime if another kubelet applied them.
             let before = self.applied.get(&container.id).map(|applied| applied.sent.clone());
             let before = before.or_else(|| container.resources.clone());

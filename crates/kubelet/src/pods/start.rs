@@ -206,6 +206,7 @@ impl Worker {
             environment: &environment,
         })
         .map_err(text)?;
+        config.linux.get_or_insert_default().resources = Some(self.limits_of(pod, &member.container));
         if users::wanted(pod) {
             let range = shared.users.of(&self.uid).map_err(text)?;
             range.apply_to_sandbox(sandbox_config);

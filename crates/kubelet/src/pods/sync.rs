@@ -154,6 +154,10 @@ impl Worker {
     ) -> Result<Option<ObservedSandbox>, EngineError> {
         self.put_cgroup(pod);
         let mut config = sandbox::config(pod, attempt, &self.shared.settings, &self.shared.host_dns());
+        let resources = config.linux.as_mut().and_then(|linux| linux.resources.as_mut());
+        if let Some(resources) = resources.filter(|_| self.shared.cpus.disable_quota(&self.uid)) {
+            resources.cpu_quota = -1;
+        }
         if let Err(error) = tokio::fs::create_dir_all(&config.log_directory).await {
             tracing::warn!(%error, directory = config.log_directory, "failed to create pod log directory");
         }
@@ -384,7 +388,7 @@ impl Worker {
 
     /// Creates the pod's cgroup with its limits.
     pub(super) fn put_cgroup(&self, pod: &Pod) {
-        if let Err(error) = self.shared.cgroups.put(pod) {
+        if let Err(error) = self.shared.cgroups.put(pod, self.shared.cpus.disable_quota(&self.uid)) {
             tracing::warn!(pod = %self.uid, %error, "failed to apply pod cgroup limits");
         }
     }

@@ -101,7 +101,8 @@ impl Workers {
             let others: Vec<Arc<Pod>> =
                 entries.values().map(|entry| Arc::clone(&entry.orders.borrow().pod)).collect();
             let allocatable = Arc::clone(&self.shared.allocatable.read());
-            admit::resize_pending(&pod, others.iter().map(AsRef::as_ref), &allocatable)
+            admit::exclusive_resize(&before, &pod, self.shared.cpus.is_static())
+                .or_else(|| admit::resize_pending(&pod, others.iter().map(AsRef::as_ref), &allocatable))
         } else {
             None
         };
