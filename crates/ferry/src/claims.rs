@@ -97,7 +97,7 @@ impl Taken {
 pub struct Registry {
     data_dir: PathBuf,
     directory: PathBuf,
-    /// Number of the network namespace.
+    /// Identity of the network namespace.
     namespace: u64,
     _lock: File,
 }
@@ -105,9 +105,11 @@ pub struct Registry {
 impl Registry {
     /// Locks the registry for the cluster in `data_dir`.
     pub fn open(data_dir: &Path) -> Result<Self> {
-        let namespace =
-            std::fs::metadata("/proc/thread-self/ns/net").context("failed to read the network namespace")?;
-        Self::open_in(Path::new(REGISTRY), namespace.ino(), data_dir)
+        let inode = || std::fs::metadata("/proc/thread-self/ns/net").map(|file| file.ino());
+        // Kernels before 5.14 have no cookies.
+        let namespace = sys::sockets::network_namespace_cookie().or_else(|_| inode());
+        let namespace = namespace.context("failed to read the network namespace")?;
+        Self::open_in(Path::new(REGISTRY), namespace, data_dir)
     }
 
     fn open_in(directory: &Path, namespace: u64, data_dir: &Path) -> Result<Self> {

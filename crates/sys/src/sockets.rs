@@ -1,5 +1,5 @@
 //! Unix sockets: messages with file descriptors, and paths longer than the kernel limit. Unacknowledged data of TCP
-//! sockets.
+//! sockets. Identity of the network namespace of sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -29,6 +29,25 @@ pub fn unconfirmed(socket: BorrowedFd<'_>) -> io::Result<usize> {
     // SAFETY: the kernel writes an int to `count`.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(usize::try_from(count).unwrap_or(0)) }
+}
+
+/// Identity of this thread's network namespace, which the kernel never assigns again, unlike its inode number (Linux 5.14).
+#[expect(unsafe_code, reason = "a socket option that is a number")]
+pub fn network_namespace_cookie() -> io::Result<u64> {
+    let socket = std::os::unix::net::UnixDatagram::unbound()?;
+    let mut cookie: u64 = 0;
+    let mut size = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `size` bytes to `cookie`.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut size,
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }
 
 /// Sends bytes with descriptors.
@@ -110,6 +129,22 @@ mod tests {
         let mut text = String::new();
         std::fs::File::from(files.remove(0)).read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");
+    }
+
+    #[test]
+    fn network_namespaces_have_their_own_cookies() {
+        let here = network_namespace_cookie().unwrap();
+        assert_eq!(network_namespace_cookie().unwrap(), here);
+        let elsewhere = || {
+            crate::process::unshare(&[crate::process::Namespace::Network])
+                .map(|()| network_namespace_cookie())
+        };
+        let in_new_namespace = || std::thread::spawn(elsewhere).join().unwrap();
+        let (Ok(one), Ok(other)) = (in_new_namespace(), in_new_namespace()) else {
+            return println!("skipped: no permission to create a network namespace");
+        };
+        let cookies = std::collections::BTreeSet::from([here, one.unwrap(), other.unwrap()]);
+        assert_eq!(cookies.len(), 3, "{cookies:?}");
     }
 
     #[test]

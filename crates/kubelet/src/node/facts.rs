@@ -93,9 +93,10 @@ fn interfaces() -> Vec<Interface> {
         .collect()
 }
 
-/// Links that lead to pods of this machine or to services.
+/// Links that lead to pods of this machine, to its additional nodes (`ferry up --nodes`), or to services. The address of a
+/// bridge of nodes belongs to the cluster that created it, and is removed with that cluster.
 fn is_for_pods(name: &str) -> bool {
-    ["ferry", "fe-", "fsvcs-", "fvxlan-", "cni", "veth", "docker"]
+    ["ferry", "fe-", "fnodes", "fsvcs-", "fvxlan-", "cni", "veth", "docker"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
 }
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn links_of_pods_and_services_are_not_external() {
         for (name, want) in
-            [("eth0", false), ("wlan0", false), ("ferry0", true), ("fsvcs-1", true), ("veth1", true)]
+            [("eth0", false), ("wlan0", false), ("ferry0", true), ("fsvcs-1", true), ("fnodes1", true)]
         {
             assert_eq!(is_for_pods(name), want, "{name}");
         }
