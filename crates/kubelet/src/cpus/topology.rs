@@ -55,7 +55,7 @@ fn list(path: &Path) -> Option<CpuSet> {
 }
 
 impl CpuTopology {
-    /// Reads the directory `/sys/devices/system`. What the kernel does not tell is one core per CPU, one socket, one NUMA
+    /// Reads the directory `/sys/devices/system`. Missing files count as one core per CPU, one socket, one NUMA
     /// node and one cache per socket.
     #[must_use]
     pub fn read(system: &Path) -> Self {
